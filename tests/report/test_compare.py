@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,19 @@ from tests.stats.test_aggregation import aggregate
 from ttabench.core.types import Answer, Score
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
-from ttabench.report.compare import compare
+from ttabench.report.compare import Comparison, compared
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.entries import shown
+from ttabench.report.finding import loaded
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
 from ttabench.terminal.render import as_markdown
+
+
+def compare(folders: Sequence[Path], **more: Any) -> Comparison:
+    """The comparison of runs in folders."""
+    found = loaded(folders)
+    return compared(found.runs, damaged=found.damaged, **more)
 
 
 def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **config: object) -> Path:

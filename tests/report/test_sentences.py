@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.test_compare import stored
+from tests.report.test_compare import compare, stored
 from tests.report.test_verdict import made, right
 from ttabench.records.schema import load_record, save_record
-from ttabench.report.compare import Comparison, compare
+from ttabench.report.compare import Comparison
 from ttabench.report.comparison_tables import comparison_tables
 from ttabench.report.entries import end_of
 from ttabench.report.verdict import sentences, verdict

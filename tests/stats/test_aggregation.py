@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import Estimate, estimate, estimated, interval_of_mean, pooled, single, wilson
+from ttabench.stats.estimate import Estimate, estimate, interval_of_mean, pooled, wilson
 from ttabench.stats.figures import MEAN, RATIOS, SHARE
 
 
 def aggregate(values: list[float]) -> Estimate:
     """Of independent values."""
-    observed = [single(str(place), value) for place, value in enumerate(values)]
+    observed = [Observed(str(place), (value, 1.0)) for place, value in enumerate(values)]
     found = estimate(observed, SHARE if set(values) <= {0, 1} else MEAN)
     assert found is not None
     return found
@@ -28,7 +28,7 @@ PLAIN = [stretch("a", 4.0, 2, 1), stretch("a", 6.0, 1, 1), stretch("b", 1.0, 3, 
 
 
 def figure(name: str, of: list[Observed]) -> float:
-    found = estimated(RATIOS[name], of)
+    found = estimate(of, RATIOS[name])
     return found.mean
 
 
@@ -46,7 +46,7 @@ def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
     """A figure is finite with its error and interval, or there is none; nothing overflows on the way."""
     some = [stretch("a", 1.0, 1, 1), stretch("b", mean * 3, 3, 3), stretch("b", 2.0, 1, 1), stretch("c", 1.0, 1, 1)]
     for of in (some, some[:3], some[1:2]):
-        found = estimated(RATIOS[name], of)
+        found = estimate(of, RATIOS[name])
         whole = math.fsum(one.terms[0] for one in of) / sum(one.terms[1] for one in of)
         assert found is not None or not max(whole, mean) < 300
         if found is not None:
@@ -60,21 +60,21 @@ def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
 def test_the_error_is_between_texts_where_there_are_several() -> None:
     """Strides of a text that are all alike say nothing new: the error is that of two texts, not of twenty strides."""
     twice = [stretch(text, value, 1, 0) for text, value in (("a", 1.0), ("b", 2.0)) for _ in range(10)]
-    of_two = estimated(RATIOS["ppl"], [stretch("a", 10.0, 10, 0), stretch("b", 20.0, 10, 0)])
-    found = estimated(RATIOS["ppl"], twice)
+    of_two = estimate([stretch("a", 10.0, 10, 0), stretch("b", 20.0, 10, 0)], RATIOS["ppl"])
+    found = estimate(twice, RATIOS["ppl"])
     assert found.stderr == pytest.approx(of_two.stderr)
     assert found.n == 20
-    alone = estimated(RATIOS["ppl_book_mean"], twice[:10])
+    alone = estimate(twice[:10], RATIOS["ppl_book_mean"])
     assert alone.stderr is None
-    of_one = estimated(RATIOS["ppl"], twice[:10])
+    of_one = estimate(twice[:10], RATIOS["ppl"])
     assert (found.units, of_one.units) == (2, 10)
 
 
 @pytest.mark.parametrize("name", ["ppl", "ppl_unit_mean", "ppl_book_mean"])
 def test_the_value_of_pooled_runs_is_as_if_aggregated_at_once(name: str) -> None:
     runs = [[stretch(f"{run} {u.cluster}", u.terms[0] + run, *u.terms[1:]) for u in PLAIN] for run in range(3)]
-    parts = [estimated(RATIOS[name], run) for run in runs]
-    value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name].figure)
+    parts = [estimate(run, RATIOS[name]) for run in runs]
+    value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name])
     assert value == pytest.approx(figure(name, [unit for run in runs for unit in run]))
 
 
@@ -90,7 +90,7 @@ def clusters(generator: np.random.Generator, count: int, size: int, *, shares: b
     found = []
     for index, mean in enumerate(np.clip(generator.normal(0.6, 0.2, count), 0.0, 1.0)):
         values = generator.random(size) < mean if shares else generator.normal(mean, 0.5, size)
-        found += [single(str(index), float(value)) for value in values]
+        found += [Observed(str(index), (float(value), 1.0)) for value in values]
     return found
 
 

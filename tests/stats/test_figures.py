@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 
 from ttabench.core.errors import UserError
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import estimated, paired_difference
+from ttabench.stats.estimate import difference, estimate
 from ttabench.stats.figures import CORPORA, MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, Sums
 
 LABELS = ("sports", "politics", "travel")
@@ -46,7 +46,7 @@ def labelled(generator: np.random.Generator, n: int, right: float = 0.7, cluster
 
 def test_macro_f1_is_that_of_scikit_learn() -> None:
     some = [*labelled(np.random.default_rng(0), 60), answer("x", "no such label", "travel")]
-    found = estimated(CORPORA["macro_f1"], some)
+    found = estimate(some, CORPORA["macro_f1"])
     theirs = f1_score([w.terms[1] for w in some], [w.terms[0] for w in some], labels=LABELS, average="macro")
     assert found.mean == pytest.approx(theirs)
     assert (found.n, found.weight) == (61, 61)
@@ -57,10 +57,10 @@ def test_an_option_that_is_chosen_and_never_right_is_a_label() -> None:
         w._replace(terms=(*w.terms[:2], True)) for w in labelled(np.random.default_rng(4), 40) if w.terms[1] != "travel"
     ]
     assert {w.terms[0] for w in some} == set(LABELS)
-    found = estimated(CORPORA["macro_f1"], some)
+    found = estimate(some, CORPORA["macro_f1"])
     theirs = f1_score([w.terms[1] for w in some], [w.terms[0] for w in some], average="macro")
     assert found.mean == pytest.approx(theirs)
-    apart = paired_difference(CORPORA["macro_f1"], [some, [w._replace(terms=(w.terms[1], *w.terms[1:])) for w in some]])
+    apart = difference(some, [w._replace(terms=(w.terms[1], *w.terms[1:])) for w in some], CORPORA["macro_f1"])
     assert apart.value == pytest.approx(theirs - 1), "three labels on one side, two on the other"
 
 
@@ -75,7 +75,7 @@ def test_errors_are_those_of_many_draws(name: str) -> None:
         given = np.clip(right + generator.integers(-2, 3, 120), 1, 5)
         return [answer(str(i), str(g), str(t)) for i, (g, t) in enumerate(zip(given, right, strict=True))]
 
-    found = [estimated(CORPORA[name], draw()) for _ in range(300)]
+    found = [estimate(draw(), CORPORA[name]) for _ in range(300)]
     values = [each.mean for each in found if each is not None]
     errors = [each.stderr for each in found if each is not None and each.stderr is not None]
     assert np.mean(errors) == pytest.approx(np.std(values), rel=0.12)
@@ -83,11 +83,11 @@ def test_errors_are_those_of_many_draws(name: str) -> None:
 
 def test_numbers_are_found_in_answers() -> None:
     some = [answer("a", "I give it 4.", "5"), answer("b", "no idea", "2"), answer("c", "1", "1")]
-    errors, roots = (estimated(CORPORA[name], some) for name in ("mae", "rmse"))
+    errors, roots = (estimate(some, CORPORA[name]) for name in ("mae", "rmse"))
     assert errors.mean == pytest.approx((1 + 3 + 0) / 3), "no number counts as 5, the furthest from 2"
     assert roots.mean == pytest.approx(math.sqrt((1 + 9) / 3))
     with pytest.raises(UserError, match="The right answer 'five' is no number"):
-        estimated(CORPORA["mae"], [answer("a", "4", "five")])
+        estimate([answer("a", "4", "five")], CORPORA["mae"])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import LOCK_FILE, locked, read_text, remove
@@ -87,12 +87,8 @@ def _joined(samples: Mapping[str, Any], first: Mapping[str, Mapping[str, str]] |
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-class Part(NamedTuple):
-    """The part of a run that may be passed on."""
-
-    record: RunRecord
-    scores: Any
-    """A `pyarrow.Table`, a row a query; None where no answers are kept."""
+Part: TypeAlias = tuple[RunRecord, Any]
+"""Of a run what may be passed on: its record, and a `pyarrow.Table`, a row a query; None where no answers are kept."""
 
 
 def part_of(folder: Path, record: RunRecord) -> Part:
@@ -103,10 +99,10 @@ def part_of(folder: Path, record: RunRecord) -> Part:
         table = without_texts(samples_table(folder), _subtasks(record))
     model = {name: digest_of(str(value)) if name in WORDS else value for name, value in record.model.items()}
     content = without_paths({**record.model_dump(mode="json"), "model": model})
-    return Part(RunRecord.model_validate(content), table)
+    return RunRecord.model_validate(content), table
 
 
 def write_submission(path: Path, parts: Sequence[Part]) -> None:
     """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes."""
-    first = {part.record.id: {"created": part.record.created, "record": text_of(part.record)} for part in parts}
-    store_table(path, _joined({part.record.id: part.scores for part in parts}, first).replace_schema_metadata())
+    first = {record.id: {"created": record.created, "record": text_of(record)} for record, _ in parts}
+    store_table(path, _joined({record.id: scores for record, scores in parts}, first).replace_schema_metadata())

@@ -267,8 +267,7 @@ def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     if not (run / SAMPLES_FILE).exists():
         return None
     with parquet_file(run / SAMPLES_FILE, "Run again with --force.", most=LONGEST) as (stored, _):
-        known = stored.schema_arrow.names
-        return stored.read(columns=[name for name in (known if columns is None else columns) if name in known])
+        return stored.read(columns=None if columns is None else list(columns))
 
 
 def _packed(run: Path) -> tuple[Version, list[str]] | None:

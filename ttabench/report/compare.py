@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 
 from ttabench.core.errors import UnknownName, UserError
@@ -30,7 +29,7 @@ from ttabench.report.differences import (
     standing_of,
 )
 from ttabench.report.entries import Entry, end_of, entry_of, limit_of, share_of_gap, within_limit
-from ttabench.report.finding import loaded, refuse_all_damaged
+from ttabench.report.finding import refuse_all_damaged
 from ttabench.report.stored import Answers, Run, answers_of, joined
 from ttabench.stats.estimate import LEVEL
 
@@ -46,10 +45,6 @@ class Block:
     """Those that were asked fewer queries than these."""
     differences: tuple[Difference, ...] = ()
     """Of the pairs that were tested."""
-
-    def between(self, left: str, right: str) -> Difference | None:
-        """The difference of two labels, turned as they are named; None where it was not tested."""
-        return between(self.differences, left, right)
 
     def named(self, label: str) -> Entry | None:
         """The entry of that label."""
@@ -86,23 +81,16 @@ class Comparison:
         return (*limited, *(entry for entry in self.entries if entry.aside))
 
 
-def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = False) -> Comparison:
-    """Compare the runs in these folders (`finding.selected`), by each task's own main metric for "".
-
-    With `all_pairs`, every pair of a block has its difference, and not only those of `differences.chosen`.
+def compared(
+    runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False, damaged: Sequence[str] = ()
+) -> Comparison:
+    """Compare runs (`damaged`: a line for every one that could not be loaded), by each task's own main metric for "". A
+    run in two folders counts once. With `all_pairs`, every pair of a block has its difference, and not only those of
+    `differences.chosen`.
 
     Raises:
         UserError: no runs, none but damaged ones, or a metric that no run has.
     """
-    stored = loaded(folders)
-    return compared(stored.runs, metric, all_pairs=all_pairs, damaged=stored.damaged)
-
-
-def compared(
-    runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False, damaged: Sequence[str] = ()
-) -> Comparison:
-    """The same of records that are loaded already (`damaged`: a line for every other); a run in two folders counts
-    once."""
     if not runs:
         raise UserError("There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids.")
     runs = list({run[1].id: run for run in reversed(runs)}.values())[::-1]
@@ -179,7 +167,7 @@ def share(block: Block, entry: Entry) -> float | None:
     floor, ceiling = end_of(block.entries, FLOOR), end_of(block.entries, CEILING)
     if floor is None or ceiling is None or entry is floor or entry is ceiling:
         return None
-    room = block.between(ceiling.label, floor.label)
+    room = between(block.differences, ceiling.label, floor.label)
     if room is None or room.p is None or room.p >= LEVEL:
         return None
     return share_of_gap(entry, floor, ceiling)

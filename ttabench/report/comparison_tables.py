@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from ttabench.core.amounts import count, number, size
-from ttabench.report.blocks import called, natural
+from ttabench.report.blocks import CEILING, FLOOR, called, natural
 from ttabench.report.compare import Block, Comparison, share
 from ttabench.report.differences import Difference, paired
-from ttabench.report.entries import Entry, best_of, front, plain, probability, shown
+from ttabench.report.entries import Entry, best_of, end_of, front, plain, probability, running, shown
 from ttabench.report.verdict import ACROSS, MANY, PLURALS
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.terminal.table import Bold, Cell, Table
@@ -28,6 +28,8 @@ GLOSSARY = {
     "states of one method; all others); bold below 0.05.",
     "#better / worse": "Better / worse: queries on which left is better, and worse.",
 }
+MOST_COLUMNS = 9
+"""Of the table of all blocks; wider ones say no more than the blocks do."""
 
 
 def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[Table]:
@@ -44,8 +46,9 @@ def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[
 
 
 def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
-    """The values alone, a line a method and a column a block, or the other way round where that is narrower. None of a
-    single line, whose blocks are as short, unless the table stands alone."""
+    """The values alone, a line a method and a column a block, or the other way round where that is narrower. Where both
+    are too many, a line a block with its floor, its ceiling and the best of the others. None of a single line, whose
+    blocks are as short, unless the table stands alone."""
     entries = [entry for block in blocks for entry in block.entries]
     methods = list(dict.fromkeys(entry.method for entry in entries))
     ordered = sorted(entries, key=lambda entry: (methods.index(entry.method), natural(entry.label)))
@@ -57,6 +60,8 @@ def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
     names = [called(block.place, [other.place for other in blocks]) for block in blocks]
     if len(labels) == 1 and not alone:
         return None
+    if min(len(labels), len(blocks)) >= MOST_COLUMNS:
+        return _leaders(blocks, names)
     if len(blocks) <= len(labels):
         rows = [(label, *(cells.get((label, place), "") for place in range(len(blocks)))) for label in labels]
         columns = ("method", *(f"#{name}" for name in names))
@@ -68,6 +73,17 @@ def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
 
 def _bold(strong: bool, text: str) -> str:
     return Bold(text) if strong else text
+
+
+def _leaders(blocks: Sequence[Block], names: Sequence[str]) -> Table:
+    rows = []
+    for name, block in zip(names, blocks, strict=True):
+        best = max(running(block.entries), key=lambda entry: entry.worth, default=None)
+        lines = (end_of(block.entries, FLOOR), end_of(block.entries, CEILING), best)
+        values = [plain(entry.metric, entry.value) if entry else "" for entry in lines]
+        rows.append((name, *values, best.label if best else "", str(len(block.entries))))
+    columns = ("", "#none", "#icl", "#best", "of", "#lines")
+    return Table(title="All blocks", columns=columns, rows=tuple(rows), spare=("#lines",))
 
 
 def title_of(block: Block) -> str:

@@ -20,8 +20,9 @@ from typing import Literal
 
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.entries import Entry, end_of, running, with_interval
+from ttabench.stats import estimate as statistics
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import LEVEL, Apart, holm, paired_difference, stratified
+from ttabench.stats.estimate import LEVEL, Apart, holm, stratified
 from ttabench.stats.metrics import known
 
 Family = Literal["none", "icl", "room", "state", "others"]
@@ -43,11 +44,6 @@ class Standing:
     """Places of the blocks that count."""
     lines: int
     """How many there are in all; those that were not run in all of these blocks have no place in the order."""
-
-    @property
-    def leader(self) -> str:
-        """The first."""
-        return self.order[0]
 
 
 def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
@@ -107,7 +103,7 @@ def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool =
     leader left; the own state first."""
     ends, kept = _ends(entries), running(entries)
     lines = [place for place, entry in enumerate(entries) if any(entry is line for line in kept)]
-    leader = [place for place in lines if standing and entries[place].label == standing.leader]
+    leader = [place for place in lines if standing and entries[place].label == standing.order[0]]
     pairs = list(combinations(range(len(entries)), 2))
     if not every and len(entries) > FEW:
         anchors, among = {*ends, *leader} or {0}, {*ends, *lines}
@@ -183,12 +179,12 @@ class Difference(Apart):
 def difference(left: Entry, right: Entry) -> Difference | None:
     """Of the queries that both answered; None where there is none, or a figure of them is no number."""
     shared = [query for query in left.values if query in right.values]
-    sides = [[line.values[query] for query in shared] for line in (left, right)]
-    apart = paired_difference(known(left.metric).kind, sides) if shared else None
+    ours, theirs = ([line.values[query] for query in shared] for line in (left, right))
+    apart = statistics.difference(ours, theirs, known(left.metric).figure) if shared else None
     if apart is None:
         return None
-    worths = [[worth(value, left.metric) for value in side] for side in sides]
-    gains = [one - other for one, other in zip(*worths, strict=True) if one is not None and other is not None]
+    worths = ((worth(one, left.metric), worth(other, left.metric)) for one, other in zip(ours, theirs, strict=True))
+    gains = [one - other for one, other in worths if one is not None and other is not None]
     better, worse = (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)) if gains else (None, None)
     return Difference(**vars(apart), left=left.label, right=right.label, task=left.place.task, block=left.place.name,
                       metric=left.metric, n=len(shared), better=better, worse=worse)  # fmt: skip
@@ -207,7 +203,7 @@ def overall(differences: Sequence[Difference]) -> Difference | None:
     if not erring or not can_be_averaged([one.metric for one in erring]):
         return None
     first = erring[0]
-    mean = stratified([(one.task, one) for one in erring], known(first.metric).kind.figure.span)
+    mean = stratified([(one.task, one) for one in erring], known(first.metric).figure.span)
     flips = [(one.better, one.worse) for one in erring if one.better is not None and one.worse is not None]
     better, worse = (sum(side) for side in zip(*flips, strict=True)) if flips else (None, None)
     return replace(first, **vars(mean), task="", block="", p_holm=None, n=sum(one.n for one in erring),

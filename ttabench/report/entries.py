@@ -83,15 +83,14 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
 def over_runs(rows: Sequence[Row], values: Sequence[Observed]) -> tuple[float, float | None, int]:
     """(value, standard error, n) of one metric over runs that differ in their seed. The error is over all that varies
     among what their queries add (`values`); without any it is that of the rows, see `estimate.pooled`."""
-    estimate = statistics.estimated(known(rows[0].metric).kind, values) if values else None
+    estimate = statistics.estimate(values, known(rows[0].metric).figure) if values else None
     return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows)
 
 
 def pooled(rows: Sequence[Row]) -> tuple[float, float | None, int]:
     """(mean, standard error, n) over all queries of several runs, from their own; see `estimate.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
-    figure = ratio.figure if (ratio := known(rows[0].metric).ratio) else MEAN
-    return *statistics.pooled(figures, figure), sum(row.n for row in rows)
+    return *statistics.pooled(figures, known(rows[0].metric).ratio or MEAN), sum(row.n for row in rows)
 
 
 def computed_on(hardware: Mapping[str, Json], device: Json) -> str:

@@ -1,7 +1,7 @@
 """Which stored runs somebody means, and their records.
 
-    selected(["results/nine", "3f0c"], out, Wanted())        paths, patterns, beginnings of ids
-    selected(["mac", "icl"], out, Wanted(["streamingqa"]))   names of methods, too
+    selected(["results/nine", "3f0c"], out, {})                      paths, patterns, beginnings of ids
+    selected(["mac", "icl"], out, {"task": ["streamingqa"]})         names of methods, too
 
 A packed run (`records.packing`) is named like one in a folder: SUITE/ID; a submission holds runs as a folder does.
 Methods choose among the runs of the paths that were given, or among all. What was named and holds no run is skipped
@@ -10,14 +10,14 @@ where there are runs beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import TypeAlias
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import object_of
@@ -172,13 +172,9 @@ def by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
     raise UnknownName("run", name, [*ids, *registry.methods(), *registry.families()], fault=fault, hint=hint)
 
 
-class Wanted(NamedTuple):
-    """Texts as they are typed, each a name or several with commas; a run has one of each kind, where any is named."""
-
-    tasks: Sequence[str] | None = None
-    methods: Sequence[str] | None = None
-    """Whole names, or families: kvpress stands for every kvpress:..."""
-    models: Sequence[str] | None = None
+Wanted: TypeAlias = Mapping[str, Sequence[str] | None]
+"""Texts by "task", "method" (a whole name, or a family: kvpress stands for every kvpress:...) and "model", as they are
+typed, each a name or several with commas; a run has one of each kind, where any is named."""
 
 
 def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
@@ -214,8 +210,8 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
         "model": lambda record: {record.base},
     }  # fmt: skip
     kept, asked = meant, list[str]()
-    for texts, (kind, of) in zip(wanted, kinds.items(), strict=True):
-        own = [name for text in texts or () for part in text.split(",") if (name := part.strip())]
+    for kind, of in kinds.items():
+        own = [name for text in wanted.get(kind) or () for part in text.split(",") if (name := part.strip())]
         _check(own, meant, kind, of)
         kept = [run for run in kept if not own or of(run[1]) & {*own}]
         asked += own

@@ -14,8 +14,8 @@ from ttabench.core.types import Json
 from ttabench.records.samples import COLUMNS, TEXTS, has_samples, holds_digests, is_digest, kept_text, read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.report.entries import shown
-from ttabench.report.finding import Wanted, selected
-from ttabench.report.tables import about_tables, as_json
+from ttabench.report.finding import selected
+from ttabench.report.tables import about_tables, command_of
 from ttabench.stats.metrics import known
 from ttabench.terminal import render
 from ttabench.terminal.table import Table
@@ -47,7 +47,7 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
     """Print a run and a page of its samples; all samples that are wanted, for other programs. With `everything` no
     setting, figure or text is left out."""
     chosen = render.known_format(form)
-    runs = selected([name], out, Wanted()).runs
+    runs = selected([name], out, {}).runs
     if len(runs) != 1:
         raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`.")
     (folder, record), kept = runs[0], has_samples(runs[0][0])
@@ -76,7 +76,8 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
 
 def _for_programs(form: str, flat: Sequence[Cells], record: RunRecord, folder: Path, note: str) -> None:
     if form == "json":
-        about: dict[str, Json] = {"run": as_json(record, folder), "samples": flat}
+        run = {**record.model_dump(mode="json"), "command": command_of(record)[0], "folder": str(folder)}
+        about: dict[str, Json] = {"run": run, "samples": flat}
         render.print_json(about | ({"note": note} if note else {}))
         return
     data = tuple({key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
@@ -118,29 +119,24 @@ def _table(title: str, samples: Sequence[Cells], record: RunRecord, longest: int
     """A block a sample."""
     metrics = _metrics_of(samples[0], record) if samples else []
     columns = ("sample", "asked after", "prompt", "gold", "prediction", "log-likelihood", "score")
-    rows = tuple((*_asked(cells, longest), gold(cells), *_answer(cells, metrics, longest)) for cells in samples)
+    rows = tuple(_row(cells, metrics, longest) for cells in samples)
     return Table(title=title, columns=columns, rows=rows, prose=True)
 
 
-def _asked(cells: Cells, longest: int) -> tuple[str, str, str]:
-    """(number and key, what was read before, the end of the prompt)."""
+def _row(cells: Cells, metrics: Sequence[str], longest: int) -> tuple[str, ...]:
     read = f"{cells['context_tokens']:,} tokens" if cells.get("context_tokens") else ""
     step = f"step {cells['step']:,}" if cells.get("step") else ""
     place = str(cells.get("subtask") or cells.get("episode") or "")
-    before = ", ".join(filter(None, [step, read]))
-    return f"{cells['sample']}: {cells['key']} ({place})", before, tail(kept_text(cells["prompt"]), longest)
+    named = [(name, cells[name]) for name in metrics if cells.get(name) is not None]
+    scores = ", ".join(f"{name} {shown(name, value, None)}" for name, value in named)
+    return (f"{cells['sample']}: {cells['key']} ({place})", ", ".join(filter(None, [step, read])),
+            tail(kept_text(cells["prompt"]), longest), gold(cells), prediction(cells, longest), likelihood(cells),
+            scores)  # fmt: skip
 
 
 def tail(text: str, longest: int) -> str:
     """The end of a prompt: a question stands behind what it is about."""
     return text if len(text) <= longest else f"... {text[-longest:]}"
-
-
-def _answer(cells: Cells, metrics: Sequence[str], longest: int) -> tuple[str, str, str]:
-    """(prediction, log-likelihood, score)."""
-    named = [(name, cells[name]) for name in metrics if cells.get(name) is not None]
-    scores = ", ".join(f"{name} {shown(name, value, None)}" for name, value in named)
-    return prediction(cells, longest), likelihood(cells), scores
 
 
 def prediction(cells: Cells, longest: int) -> str:

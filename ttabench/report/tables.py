@@ -36,8 +36,6 @@ COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory", "#kept")
 """Of the end of `eval`; the last only of methods with a budget."""
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "tokens_read", "wall_seconds")
 """Of those of a run the ones that `show` names without --all."""
-BASE = ("model", "base_checkpoint", "random_weights")
-"""Options that name the base model."""
 
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
@@ -46,15 +44,13 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     rows, data = [], []
     columns = COST_COLUMNS if any("kept_share" in record.cost for record, _ in runs) else COST_COLUMNS[:-1]
     for record, _ in runs:
-        for position, row in enumerate(main_rows(record)):
-            data.append({**row.model_dump(), **record.cost})
-            if row.metric == record.main_metric:
-                cost, kept = record.cost, told_kept(record.cost.get("kept_share"), asked_of(record.config))
-                sizes = (size(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
-                costs = (number(cost.get("adapt_seconds"), 2), number(cost.get("ask_ms"), 1), *sizes, kept)
-                costs = costs if position == 0 else ("",) * len(costs)
-                figures = (shown(row.metric, row.value, row.stderr), str(row.n))
-                rows.append((str(row.seed), named(row), *figures, *costs[: len(columns)]))
+        cost, kept = record.cost, told_kept(record.cost.get("kept_share"), asked_of(record.config))
+        sizes = (size(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
+        costs = (number(cost.get("adapt_seconds"), 2), number(cost.get("ask_ms"), 1), *sizes, kept)[: len(columns)]
+        data += [{**row.model_dump(), **cost} for row in main_rows(record)]
+        for row in (row for row in main_rows(record) if row.metric == record.main_metric):
+            rows.append((str(row.seed), named(row), shown(row.metric, row.value, row.stderr), str(row.n), *costs))
+            costs = ("",) * len(costs)  # they stand once
     others = [row.metric for row in main_rows(first) if row.metric != first.main_metric]
     if several:
         rows.append(("all", first.main_metric, *_over(runs, first.main_metric), *("",) * len(columns)))
@@ -149,11 +145,6 @@ def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:
     return tables
 
 
-def as_json(record: RunRecord, folder: Path) -> dict[str, Json]:
-    """The record with its command, for other programs."""
-    return {**record.model_dump(mode="json"), "command": command_of(record)[0], "folder": str(folder)}
-
-
 def _about(record: RunRecord) -> Table:
     (command, caveat), hardware = command_of(record), record.hardware
     memory = size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
@@ -228,7 +219,11 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
     """(command, what is to be known before it is run). What cannot be resolved here (a method or a checkpoint that is
     gone) is written as the record has it."""
     config, notes = whole(record.config), list[str]()
-    words = ["ttabench", "eval", "--method", config.method, "--task", config.task, *_base(config)]
+    words = ["ttabench", "eval", "--method", config.method, "--task", config.task]
+    standing = next((n for n, base in STANDING.items() if base == (config.model, config.base_checkpoint)), "")
+    typed = replace(config, model=standing, base_checkpoint="") if standing else config
+    for name, field in declared(RunFields).items():
+        words += field.words(getattr(typed, name))
     card: Card | None = None
     with suppress(UserError):  # a task that is gone
         card = load_card(config.task)
@@ -240,22 +235,12 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
         if origin != OURS:
             file = f"--metric ./FILE.py:{record.main_metric}"
             notes.append(f"the metric is of {origin}: name its file, {file}, where it is no installed package")
-    for name, field in declared(RunFields).items():
-        words += field.words(getattr(config, name)) if name not in BASE else []
     words += ["--state", config.state] if config.state else []
     words += ["--seed", str(config.seed)] if config.seed else []
     if config.state_of != "own":
         words.append("--swap-state")
         notes.append(f"--swap-state makes three runs: this is the one that answers under state: {config.state_of}")
     return join(words), tuple(notes)
-
-
-def _base(config: RunConfig) -> list[str]:
-    standing = next((n for n, base in STANDING.items() if base == (config.model, config.base_checkpoint)), "")
-    words = ["--model", standing or config.model] if (standing or config.model) != NANO else []
-    if config.base_checkpoint and not standing:
-        words += ["--base-checkpoint", config.base_checkpoint]
-    return words + (["--random-weights"] if config.random_weights else [])
 
 
 def _request(config: RunConfig) -> RunRequest:
@@ -303,14 +288,13 @@ def _options(config: RunConfig, notes: list[str]) -> list[str]:
     plain = {**config.defaults.get("task_options", {}), **card.protocol}
     plain |= {**twin.arguments, **twin.protocol} if twin else {}
     plain |= asked.options
-    typed = {key: value for key, value in given.items() if key not in plain or not _alike(value, plain[key])}
+    typed = {key: value for key, value in given.items() if key not in plain or _parts(value) != _parts(plain[key])}
     return words + _assigned("--task-set", typed)
 
 
-def _alike(one: Json, other: Json) -> bool:
+def _parts(value: Json) -> list[str | int]:
     """As options of a task are typed: `16k` in a card is 16,384 in a record."""
-    sizes = [[tokens_in(part) for part in as_typed(value).split(",")] for value in (one, other)]
-    return as_typed(one) == as_typed(other) or (sizes[0] == sizes[1] and None not in sizes[0])
+    return [tokens_in(part) or part for part in as_typed(value).split(",")]
 
 
 def _assigned(flag: str, values: Mapping[str, Json]) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.compare import Block, Comparison, recovered
@@ -29,11 +29,7 @@ from ttabench.stats.metrics import known
 
 MANY = 3
 """So many names are listed; more are counted."""
-PLURALS: dict[Varying, str] = {
-    "query": "questions", "document": "documents", "group": "groups", "draw": "draws", "book": "books",
-    "conversation": "conversations", "dialogue": "dialogues", "user": "users",
-    "context": "contexts",
-}  # fmt: skip
+PLURALS: dict[Varying, str] = {**{unit: f"{unit}s" for unit in get_args(Varying)}, "query": "questions"}
 ACROSS: dict[Varying, str] = dict.fromkeys(PLURALS, "draws") | {"group": "documents", "draw": "questions"}
 """The second unit that varies, where published rows are asked under several seeds."""
 CHECK = (
@@ -90,7 +86,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def _lead(field: Field, standing: Standing) -> Iterator[str]:
     """The leader and the second, and the leader against all others."""
-    leader, second = standing.leader, standing.second
+    leader, second = standing.order[0], standing.second
     if not second:
         return
     best, tested, several = field.shown(leader), field.pair(leader, second), len(field.blocks) > 1
@@ -118,7 +114,7 @@ def _where(field: Field, standing: Standing) -> str:
 
 def _against_ends(field: Field, standing: Standing) -> Iterator[str]:
     """The leader against floor and ceiling, and how much of the way between them it goes."""
-    leader, several = standing.leader, len(field.blocks) > 1
+    leader, several = standing.order[0], len(field.blocks) > 1
     floor, ceiling = field.end(FLOOR), field.end(CEILING)
     ends = [end for end in (floor, ceiling) if end and field.both(leader, end)]
     if not ends:
@@ -240,7 +236,7 @@ class Field:
     def pair(self, left: str, right: str) -> Difference | None:
         """The difference of two labels in the one block, or its mean over several; None where it was not tested."""
         blocks = [block for block, _, _ in self.both(left, right)] if len(self.blocks) > 1 else self.blocks
-        return blocks[0].between(left, right) if len(blocks) == 1 else between(self.found.overall, left, right)
+        return between(blocks[0].differences if len(blocks) == 1 else self.found.overall, left, right)
 
     def end(self, method: str) -> str:
         """The label of floor or ceiling, see `end_of`; empty where no block has one."""
@@ -347,7 +343,7 @@ def _on(comparison: Comparison, where: Sequence[Block | Entry]) -> str:
 def _over_ceiling(comparison: Comparison, block: Block) -> list[str]:
     """That the ceiling is worse than a line, beyond chance: by the largest difference."""
     ceiling = end_of(block.entries, CEILING)
-    apart = [block.between(ceiling.label, entry.label) for entry in running(block.entries)] if ceiling else []
+    apart = [between(block.differences, ceiling.label, one.label) for one in running(block.entries)] if ceiling else []
     over = min((one for one in apart if one and one.outcome == -1), key=lambda one: one.gain, default=None)
     where = _on(comparison, [block])
     return [f"{over.left} is {Field(comparison, [block]).apart(over.left, over.right)}{where}"] if over else []

@@ -21,7 +21,7 @@ from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.run.budget import kept_share
 from ttabench.stats.clusters import FRESH, Draw, Observed, origin, unit_of
-from ttabench.stats.estimate import Estimate, estimated, interval_of_mean
+from ttabench.stats.estimate import Estimate, estimate, interval_of_mean
 from ttabench.stats.metrics import Metric
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _figure(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate |
         elif metric.corpus is not None:
             terms = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
         values.append(asked._replace(terms=terms, stratum=stratum))
-    return estimated(metric.kind, values)
+    return estimate(values, metric.figure)
 
 
 def _row(plan: Plan, place: tuple[int | None, str | None], metric: Metric, samples: Sequence[Sample]) -> list[Row]:

@@ -1,6 +1,6 @@
 """How far a sum of pulls varies: over clusters, or both ways where the same clusters stand in several groups.
 
-    spread([single("doc1", 1.0), single("doc1", 0.0), single("doc2", 1.0)], pulls, weights)      over two documents
+    spread([Observed("doc1"), Observed("doc1"), Observed("doc2")], pulls, weights)                 over two documents
 
 One way, with e_c the sum of the pulls of cluster c, in strata s of G_s clusters each: var = sum_s G_s/(G_s - 1)
 sum_c (e_c - mean_s e)^2 (Cochran 1977, sections 5A and 6.4; Liang and Zeger 1986), sum_s (G_s - 1) degrees of freedom.
@@ -41,7 +41,7 @@ class Observed(NamedTuple):
     cluster: str
     """Which document, draw or book it is of."""
     terms: tuple[Any, ...] = ()
-    """As many numbers as the figure sums; before a metric's `Kind` has made these, what it makes them of."""
+    """As many numbers as the figure sums; before it has made these, what it makes them of."""
     stratum: str = ""
     """Clusters of different strata differ by more than chance: sub-tasks."""
     across: str = ""

@@ -17,7 +17,7 @@ from typing import Any
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import estimated
+from ttabench.stats.estimate import estimate
 from ttabench.stats.metrics import METRICS, Metric, metric
 
 NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
@@ -46,7 +46,7 @@ def mean(chosen: Metric, predictions: Sequence[str], references: Sequence[str | 
         ask = Ask(prompt="", key=str(place), want=Generate(answers=own))
         terms = (prediction, own[0], False) if chosen.corpus else (chosen(prediction, ask), 1.0)
         values.append(Observed(ask.key, terms))
-    figure = estimated(chosen.kind, values)
+    figure = estimate(values, chosen.figure)
     assert figure is not None, "answers have a figure"
     return figure.mean
 

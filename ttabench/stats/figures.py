@@ -50,6 +50,8 @@ class Figure:
     """No `inner` lies outside; intervals end there."""
     weighs: bool = False
     """The last sum is what the figure is a mean over (tokens, words); else queries are."""
+    observed: Callable[[Sequence[Observed]], Sequence[Observed] | None] = list
+    """With the terms that values, answers or stretches of text add; None where one is no number."""
 
     @property
     def span(self) -> float:
@@ -63,15 +65,6 @@ class Figure:
     def slope(self, figure: float) -> float:
         """How much the figure grows with `inner`."""
         return figure if self.exponential else 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """What a metric sums over queries."""
-
-    observed: Callable[[Sequence[Observed]], Sequence[Observed] | None]
-    """With the terms that values, answers or stretches of text add to the figure; None where one is no number."""
-    figure: Figure
 
 
 def _ratio(sums: Sums) -> float | None:
@@ -135,8 +128,8 @@ MACRO_F1 = Figure(inner=_macro_f1, pull=_macro_pull, least=0.0, most=1.0)
 """(both, answered, right) of each label; the mean over labels that are right or were answered somewhere."""
 
 
-def kind(terms: Callable[[Sequence[Any]], Sequence[tuple[float, ...]]], figure: Figure) -> Kind:
-    """A figure of the sums of what the terms of all values together come to."""
+def summed(terms: Callable[[Sequence[Any]], Sequence[tuple[float, ...]]], figure: Figure) -> Figure:
+    """The figure of the sums of what the terms of all values together come to."""
 
     def observed(values: Sequence[Observed]) -> list[Observed] | None:
         made = terms([value.terms for value in values])
@@ -144,12 +137,12 @@ def kind(terms: Callable[[Sequence[Any]], Sequence[tuple[float, ...]]], figure: 
             return None
         return [value._replace(terms=own) for value, own in zip(values, made, strict=True)]
 
-    return Kind(observed=observed, figure=figure)
+    return replace(figure, observed=observed)
 
 
-def ratio(terms: Callable[[float, int, int], tuple[float, float]], figure: Figure = PERPLEXITY) -> Kind:
+def ratio(terms: Callable[[float, int, int], tuple[float, float]], figure: Figure = PERPLEXITY) -> Figure:
     """(exp of) a ratio of sums of the terms of stretches of text, whose texts are clusters."""
-    return kind(lambda stretches: [terms(*stretch) for stretch in stretches], figure)
+    return summed(lambda stretches: [terms(*stretch) for stretch in stretches], figure)
 
 
 def _of_texts(stretches: Sequence[Observed]) -> list[Observed] | None:
@@ -173,11 +166,11 @@ def _unit_mean(nll: float, tokens: int, _words: int) -> tuple[float, float]:
     return tokens * math.exp(mean) if mean <= LARGEST_LOG else math.inf, tokens
 
 
-RATIOS: dict[str, Kind] = {
+RATIOS: dict[str, Figure] = {
     "ppl": ratio(_by_token),
     "ppl_unit_mean": ratio(_unit_mean, PERPLEXITIES),
-    "ppl_book_mean": Kind(observed=_of_texts, figure=PERPLEXITIES),
-    "ppl_dialogue_mean": Kind(observed=_of_texts, figure=PERPLEXITIES),
+    "ppl_book_mean": replace(PERPLEXITIES, observed=_of_texts),
+    "ppl_dialogue_mean": replace(PERPLEXITIES, observed=_of_texts),
     "ppl_word": ratio(lambda nll, _, words: (nll, words)),
     "answer_nll": ratio(_by_token, DISTANCE),
     "answer_nll_sum": ratio(lambda nll, *_: (nll, 1.0), DISTANCE),
@@ -221,7 +214,7 @@ def _errors(values: Sequence[tuple[str, str, bool]]) -> list[float]:
 
 
 CORPORA = {
-    "macro_f1": kind(_labelled, MACRO_F1),
-    "mae": kind(lambda values: [(error, 1.0) for error in _errors(values)], DISTANCE),
-    "rmse": kind(lambda values: [(error**2, 1.0) for error in _errors(values)], ROOT_MEAN_SQUARE),
+    "macro_f1": summed(_labelled, MACRO_F1),
+    "mae": summed(lambda values: [(error, 1.0) for error in _errors(values)], DISTANCE),
+    "rmse": summed(lambda values: [(error**2, 1.0) for error in _errors(values)], ROOT_MEAN_SQUARE),
 }

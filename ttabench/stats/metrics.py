@@ -29,7 +29,7 @@ from typing import Any
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import FILE, NAME, Offer, code_at, module_at, offered, one_of, told
 from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
-from ttabench.stats.figures import CORPORA, MEAN, RATIOS, Kind
+from ttabench.stats.figures import CORPORA, MEAN, RATIOS, Figure
 
 GROUP = "ttabench.metrics"
 """Entry points of other packages: functions of a prediction and a query, or metrics."""
@@ -50,9 +50,9 @@ class Metric:
     """Of the predicted text."""
     of_choice: Callable[[Answer, Ask], float] | None = None
     """Of the log-probabilities of the options."""
-    ratio: Kind | None = None
+    ratio: Figure | None = None
     """Of all scored stretches together; such a metric has no value for one query."""
-    corpus: Kind | None = None
+    corpus: Figure | None = None
     """Of all answers together; such a metric has no value for one query, either."""
     scale: float = 100.0
     """Multiply by this to print (percent); stored values stay as they are."""
@@ -80,10 +80,10 @@ class Metric:
         return self.function or self.of_choice
 
     @property
-    def kind(self) -> Kind:
+    def figure(self) -> Figure:
         """What it sums over queries, with the range of its figures."""
         least, most = -math.inf if self.least is None else self.least, math.inf if self.most is None else self.most
-        return self.ratio or self.corpus or Kind(observed=list, figure=replace(MEAN, least=least, most=most))
+        return self.ratio or self.corpus or replace(MEAN, least=least, most=most)
 
     def __call__(self, prediction: str, ask: Ask, scored: Answer | None = None) -> float:
         """The value for one query, from `least` to `most`."""
@@ -188,10 +188,6 @@ def _nats(scored: Answer, ask: Ask) -> float:
     return float(logsumexp(scored.logprobs)) - scored.logprobs[want.gold]
 
 
-def _per_token(scored: Answer, _: Ask) -> list[float]:
-    return [value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)]
-
-
 def _per_character(scored: Answer, ask: Ask) -> list[float]:
     (want,) = wanted([ask], Choose)
     lengths = [len(option.removeprefix(want.delimiter)) for option in want.options]
@@ -238,7 +234,8 @@ METRICS: dict[str, Metric] = {
                summary="the right option has the largest summed log-probability"),
         Metric(name="acc_norm", of_choice=choice(_per_character),
                summary="the same with sums divided by the characters of the option (lm-eval's acc_norm)"),
-        Metric(name="acc_mean", of_choice=choice(_per_token),
+        Metric(name="acc_mean", of_choice=choice(lambda scored, _: [
+            value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)]),
                summary="the same with sums divided by the tokens of the option"),
         Metric(name="option_nll", of_choice=_nats, most=None, **_NATS, summary="negative log-likelihood of the right "
                "option among the options, in nats: its exp is a perplexity"),

@@ -1,6 +1,6 @@
 """The page: what a comparison has, put into the template beside this module; one file for a browser, fetching nothing.
 
-    write_page(compared(runs), Path("report.html"))
+    write_atomically(Path("report.html"), page(compared(runs)))
 
 Vega-Lite draws charts (altair, vl-convert-python), DataTables sorts tables (itables). The page's own policy
 (`Content-Security-Policy`) lets only the scripts run that were put there, by their digests.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ttabench.core import __version__
 from ttabench.core.errors import printable
-from ttabench.core.files import read_text, write_atomically
+from ttabench.core.files import read_text
 from ttabench.records.local_paths import without_homes
 from ttabench.records.samples import is_digest, kept_text
 from ttabench.report import pictures
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TEMPLATE, STYLE, SCRIPT = "page.html", "page.css", "page.js"
 HERE = Path(__file__).parent
-NEEDED = {**pictures.NEEDED, "itables": "itables", "jinja2": "jinja2"}
+NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python", "itables": "itables", "jinja2": "jinja2"}
 """Packages that the page is made of, by the module that they bring."""
 EARLY = 'document.documentElement.dataset.scripts = "yes";'
 """Runs before anything is shown: of long tables only the first page."""
@@ -70,15 +70,17 @@ class Libraries(NamedTuple):
 @lru_cache(maxsize=1)
 def libraries() -> Libraries:
     """The libraries, read once; the first takes seconds to be bundled."""
+    import altair
     import itables
     import vl_convert
 
+    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])  # as vl-convert takes it
     folder = Path(itables.__file__).parent / "html"
     tables = read_text(folder / "dt_bundle.js")
     name = re.search(r"export\{[^}]*?\b(\w+) as default\b[^}]*\}", tables)
     assert name is not None, "the bundle of itables exports no table"
     return Libraries(
-        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=pictures.vega_lite())),
+        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)),
         tables=closed(f"{tables}\nwindow.DataTable = {name[1]};\n"),
         style=read_text(folder / "dt_bundle.css").replace("</", "<\\/"),
     )
@@ -89,13 +91,8 @@ def closed(script: str) -> str:
     return re.sub(r"</(?=script)", r"<\\/", script, flags=re.IGNORECASE).replace("<!--", "<\\!--")
 
 
-def write_page(comparison: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
-    """Write the page of a comparison, with so many queries of each block at most, and remarks on what was left out."""
-    write_atomically(path, page(comparison, samples=samples, remarks=remarks))
-
-
 def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> str:
-    """The text of the page, see `write_page`."""
+    """The page of a comparison, with so many queries of each block at most, and remarks on what was left out."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     from ttabench.report.charts import charts_of
@@ -252,9 +249,11 @@ def _disagreement(
     seed, episode, key = query[:3]
     step = f"step {first['step']:,}" if first.get("step") else ""
     prompt = kept_text(str(first.get("prompt") or ""))
+    metric = block.place.metric
     sides = [
         {"label": block.entries[place].marked, "prediction": prediction(cells, LONGEST_ANSWER) if cells else "",
-         "nats": likelihood(cells), "gain": _figure(block, gains[place])}
+         "nats": likelihood(cells),  # a query's figure, or nats where the metric is no mean over queries (`ppl`)
+         "gain": f"{abs(gains[place]):,.2f} nats" if known(metric).ratio else plain(metric, abs(gains[place]))}
         for place, cells in zip(ordered, kept, strict=True)
     ]  # fmt: skip
     return {
@@ -262,9 +261,3 @@ def _disagreement(
         "question": tail(" ".join(prompt.split()), LONGEST_QUESTION), "prompt": tail(prompt, LONGEST_PROMPT),
         "gold": gold(first)[:LONGEST_ANSWER], "sides": sides,
     }  # fmt: skip
-
-
-def _figure(block: Block, gain: float) -> str:
-    """A query's term: its figure, or nats where the metric is no mean over queries (`ppl`)."""
-    metric = block.place.metric
-    return f"{abs(gain):,.2f} nats" if known(metric).ratio else plain(metric, abs(gain))
