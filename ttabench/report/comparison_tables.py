@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import combinations
 
 from ttabench.core.amounts import count, number, size
 from ttabench.report.blocks import CEILING, FLOOR, called, natural
 from ttabench.report.compare import Block, Comparison, share
-from ttabench.report.differences import Difference, paired
+from ttabench.report.differences import paired
 from ttabench.report.entries import Entry, best_of, end_of, front, plain, probability, running, shown
 from ttabench.report.verdict import ACROSS, MANY, PLURALS
 from ttabench.run.budget import asked_of, told_kept
@@ -190,21 +191,14 @@ def comparison_data(comparison: Comparison) -> list[Table]:
              "step": step, "value": value, "stderr": stderr, "n": n}
             for entry in comparison.entries for step, (value, stderr, n) in entry.steps.items()
         ],
-        "differences": [_picked(one, DIFFERENCE) for one in comparison.differences],
-        "overall": [_picked(one, f"{DIFFERENCE} blocks") for one in comparison.overall],
+        "differences": list(map(asdict, comparison.differences)),
+        "overall": list(map(asdict, comparison.overall)),
         "set_aside": [
             {"block": entry.place.brief, "label": entry.label, "reason": entry.aside, "runs": " ".join(entry.ids)}
             for entry in comparison.aside
         ],
     }  # fmt: skip
     return [Table(title=name, columns=(), rows=(), data=tuple(rows)) for name, rows in tables.items() if rows]
-
-
-DIFFERENCE = "block left right task metric value ci_low ci_high p p_holm family tests test stderr better worse n units"
-
-
-def _picked(one: Difference, names: str) -> dict[str, Cell]:
-    return {name: getattr(one, name) for name in names.split()}
 
 
 def _data(entry: Entry) -> dict[str, Cell]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.records.samples import COLUMNS, TEXTS, has_samples, holds_digests, is_digest, kept_text, read_samples
+from ttabench.records.samples import COLUMNS, has_samples, is_digest, kept_text, read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.report.entries import shown
 from ttabench.report.finding import selected
@@ -37,22 +37,17 @@ class Samples:
     wrong: bool = False
     grep: str = ""
 
-    @property
-    def typed(self) -> bool:
-        """Whether anything was asked of the samples: then they alone are shown."""
-        return self.page is not None or self.wrong or bool(self.grep)
-
 
 def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
-    """Print a run and a page of its samples; all samples that are wanted, for other programs. With `everything` no
-    setting, figure or text is left out."""
+    """Print a run and a page of its samples; all samples that are wanted, for other programs. Where anything was asked
+    of the samples they stand alone. With `everything` no setting, figure or text is left out."""
     chosen = render.known_format(form)
     runs = selected([name], out, {}).runs
     if len(runs) != 1:
         raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`.")
     (folder, record), kept = runs[0], has_samples(runs[0][0])
-    note = _missing(folder, kept=kept)
-    if not kept and (wanted.typed or chosen == "csv"):
+    note, alone = _missing(folder, kept=kept), wanted.page is not None or wanted.wrong or bool(wanted.grep)
+    if not kept and (alone or chosen == "csv"):
         raise UserError(note, "Run it again with another --out.")
     samples = _wanted(folder, record, wanted) if kept else []
     page, pages = wanted.page or 1, max(1, -(-len(samples) // wanted.per_page))
@@ -62,7 +57,7 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
     if chosen in ("json", "csv"):
         _for_programs(chosen, part if wanted.page else samples, record, folder, note)
         return
-    tables = [] if wanted.typed else about_tables(record, everything=everything)
+    tables = [] if alone else about_tables(record, everything=everything)
     if kept:
         kinds = ["wrong"] * wanted.wrong + [f"with {wanted.grep!r}"] * bool(wanted.grep)
         count = f"{len(samples)}, page {page} of {pages}" if part else "none"
@@ -89,7 +84,8 @@ def _missing(folder: Path, *, kept: bool) -> str:
     """What of a run's samples is not kept; empty where all is."""
     if not kept:
         return f"{folder.parent} holds the record of run {folder.name} and not its samples."
-    hidden = holds_digests(read_samples(folder, TEXTS))
+    texts = read_samples(folder, ["prompt", "prediction"])
+    hidden = any(is_digest(str(text)) for column in texts.values() for text in column)
     return f"{folder.parent} holds the scores of run {folder.name} and not its texts." if hidden else ""
 
 

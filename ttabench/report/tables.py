@@ -102,8 +102,7 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     for record, path in runs:
         config, row, settings = record.config, record.value(record.main_metric), told(record)
         value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
-        task, seed = str(config.get("task", "")), config.get("seed", "")
-        made = record.created[:16].replace("T", " ")
+        task, seed, made = str(config.get("task", "")), config.get("seed", ""), record.created[:16].replace("T", " ")
         rows.append((record.id, answering(record), settings, task, record.source, record.base, str(seed),
                      str(record.n), value, made))  # fmt: skip
         data.append({
@@ -174,17 +173,16 @@ def _model(record: RunRecord) -> str:
 
 
 def _costs(record: RunRecord) -> str:
-    costs = {name: value for name in COSTS if (value := record.cost.get(name)) is not None}
     kept = told_kept(record.cost.get("kept_share"), asked_of(record.config))
-    named = [f"{name.replace('_', ' ')} {figure(name, value)}" for name, value in costs.items()]
+    named = [f"{name.replace('_', ' ')} {figure(name, value)}" for name in COSTS
+             if (value := record.cost.get(name)) is not None]  # fmt: skip
     return ", ".join([*named, *([f"kept {kept} of full context's bytes"] if kept else [])])
 
 
 def _made(record: RunRecord) -> str:
     code, versions = record.code, dict(record.versions)
-    commit = (
-        f" (commit {str(code['commit'])[:7]}{', changed' * bool(code.get('changed'))})" if code.get("commit") else ""
-    )
+    changed_since = ", changed" * bool(code.get("changed"))
+    commit = f" (commit {str(code['commit'])[:7]}{changed_since})" if code.get("commit") else ""
     ours, made = versions.pop("ttabench", "?"), record.created[:16].replace("T", " ")
     return f"{made} UTC by ttabench {ours}{commit}, {', '.join(' '.join(pair) for pair in versions.items())}"
 

@@ -272,9 +272,8 @@ class Field:
         if tested.p_holm is None:
             return ": no test can be made"
         p = tested.p_holm
-        p_value = (
-            f", {'p' if tested.tests == 1 else 'Holm p'} {'<0.001' if p < 0.001 else '1' if p > 0.995 else f'{p:.2g}'}"
-        )
+        amount = "<0.001" if p < 0.001 else "1" if p > 0.995 else f"{p:.2g}"
+        p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {amount}"
         if tested.beyond_chance:
             return p_value
         unit = self.blocks[0].entries[0].record.unit

@@ -113,10 +113,8 @@ def _one_way(strata: Mapping[str, list[float]], n: int) -> Spread | None:
     variance = 0.0
     for values in strata.values():
         mean, count = math.fsum(values) / len(values), len(values)
-        if count == 1:  # how far it is from all of them
-            variance += mean**2
-        else:
-            variance += count / (count - 1) * math.fsum((value - mean) ** 2 for value in values)
+        squares = count / (count - 1) * math.fsum((value - mean) ** 2 for value in values) if count > 1 else mean**2
+        variance += squares  # of a single one, how far it is from all of them
     return Spread(math.sqrt(variance), units - len(strata), units, units, independent=units == n)
 
 

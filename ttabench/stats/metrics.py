@@ -70,10 +70,6 @@ class Metric:
         """What it is and how its figures are read, for a record."""
         return {name: getattr(self, name) for name in ("summary", *DECLARED)}
 
-    def within(self, value: float) -> bool:
-        """Whether a query may have this value."""
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
-
     @property
     def judge(self) -> Callable[[Any, Ask], float] | None:
         """Its function of one query; None of one that has no value for it."""
@@ -347,7 +343,7 @@ def _metric(value: Any, name: str) -> Metric:
 def _guarded(made: Metric, path: Path, hint: str) -> Metric:
     """The same, of which whatever is no number within its range is said in one line; what is no metric of answers is
     refused."""
-    judge = made.judge
+    judge, range_of = made.judge, made.figure
     if made.name in METRICS:
         raise UserError(f"{path}: {made.name} has a name of ttabench's own.", hint)
     if not NAME.fullmatch(made.name):
@@ -360,7 +356,7 @@ def _guarded(made: Metric, path: Path, hint: str) -> Metric:
             number = judge(answer, ask)
         except (Exception, SystemExit) as error:  # whatever the code of somebody else does
             raise UserError(f"{told(error, path)} (metric {made.name}, query {ask.key[:40]}).", hint) from None
-        if not isinstance(number, Real) or not math.isfinite(number) or not made.within(float(number)):
+        if not isinstance(number, Real) or not math.isfinite(number) or not range_of.least <= number <= range_of.most:
             ends = " to ".join("any" if end is None else f"{end:g}" for end in (made.least, made.most))
             fault = f"{path}: {made.name} gives {number!r:.40} for the query {ask.key[:40]}, and declares {ends}."
             raise UserError(fault, hint)

@@ -110,8 +110,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
         return list(enumerate(charts, len(specs) - len(charts)))
 
     blocks: list[dict[str, Any]] = [
-        {"name": block.place.name, "title": title_of(block),
-         "charts": placed(list(charts_of(block, look))),
+        {"name": block.place.name, "title": title_of(block), "charts": placed(charts_of(block, look)),
          "several": len(block.entries) > 1, "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
         for block in comparison.blocks
     ]  # fmt: skip
