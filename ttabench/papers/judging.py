@@ -30,7 +30,7 @@ from ttabench.records.schema import RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, blocks_of
 from ttabench.report.compare import read_answers
 from ttabench.report.differences import Difference, difference, overall
-from ttabench.report.entries import LENGTHS, Entry, entry_of, within_limit
+from ttabench.report.entries import LENGTHS, Entry, entry_of, limit_of, within_limit
 from ttabench.report.finding import Loaded, loaded, runs_below
 from ttabench.report.stored import Answers, Query, joined, with_defaults
 from ttabench.stats.clusters import Observed
@@ -52,6 +52,7 @@ TRIALS = ("scratch", "quick")
 """Folders of folders of runs that are not looked into: what lies there was tried."""
 UNSCORED = "kept no scores of its queries"
 """A fault; none where costs are compared."""
+LESS = "was asked less"
 OWN = "own"
 
 
@@ -159,7 +160,7 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
     there = []
     for of_block, groups in blocks_of([run for run in kept if run[1].id in answers]):
         of_groups = []
-        for group in within_limit(groups):
+        for group in groups:
             own = joined([answers[run] for run in group.ids])
             entry = entry_of(of_block, group.method, group, own)
             fault = entry.aside or ("" if own.values else UNSCORED)
@@ -175,20 +176,26 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
 
 
 def _at(place: Place, held: Sequence[Held]) -> list[Held]:
-    """All that answered under their own state at the step of a place, each beside the same under another text's."""
-    there = [
-        one for one in (replace(one, step=place.step) for one in held) if one.line.values or not one.answers.values
-    ]
-    others = {one.entry.configured: one for one in there if one.entry.state_of == "other"}
-    return [replace(one, other=others.get(one.entry.configured)) for one in there if one.entry.state_of == "own"]
+    """All that answered under their own state at the step of a place, each beside the same under another text's; what
+    was asked less than the others has that as its fault."""
+    alike, lines, others = within_limit([one.entry for one in held if one.entry.state_of == "own"]), list[Held](), {}
+    for one in (replace(one, step=place.step) for one in held):
+        if one.line.values or not one.answers.values:
+            if one.entry.state_of == "other":
+                others[one.entry.configured] = one
+            elif one.entry.state_of == "own":
+                less = "" if one.entry in alike else f"{LESS} ({limit_of(one.entry)})"
+                lines.append(replace(one, fault=less or one.fault))
+    return [replace(one, other=others.get(one.entry.configured)) for one in lines]
 
 
 def _by_seed(held: Sequence[Held]) -> dict[int | None, Held]:
     """By the seed of the training; of several configurations of one seed the first, with that as its fault."""
-    seeds = {training_seed(one.entry.record.method.get("training", {})): one for one in reversed(held)}
-    if len(seeds) < len(held):
-        fault = f"was run in {len(held)} configurations, and which is meant is not declared"
-        return {None: replace(held[0], fault=fault)}
+    whole = [one for one in held if not one.fault.startswith(LESS)] or held
+    seeds = {training_seed(one.entry.record.method.get("training", {})): one for one in reversed(whole)}
+    if len(seeds) < len(whole):
+        fault = f"was run in {len(whole)} configurations, and which is meant is not declared"
+        return {None: replace(whole[0], fault=fault)}
     return dict(sorted(seeds.items(), key=lambda item: item[0] or 0))
 
 

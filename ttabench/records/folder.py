@@ -59,11 +59,9 @@ class RunFolder:
         self._costs_before: dict[str, EpisodeCost] = {}
         files.made(self.path, out)
 
-    def read(self) -> list[Any]:
-        """Lines of the journal, those that are no JSON aside.
-
-        A last line that was cut in the middle of writing is removed, so that what is appended stands apart.
-        """
+    def _lines(self) -> list[bytes]:
+        """Those of the journal; a last one that was cut in the middle of writing is removed, so that what is appended
+        stands apart."""
         try:
             with reading(self.journal, "Remove it, or give another --out.", most=LONGEST):
                 if self.journal.is_symlink():
@@ -74,11 +72,7 @@ class RunFolder:
                     files.cut(self.journal, len(whole))
         except Missing:
             return []
-        lines = []
-        for text in whole.splitlines():
-            with suppress(ValueError, RecursionError):
-                lines.append(json.loads(text))
-        return lines
+        return whole.splitlines()
 
     def write(self, line: Mapping[str, Json]) -> None:
         """Keep a finding, at once: it is on the disk when it returns."""
@@ -113,9 +107,9 @@ class RunFolder:
         self.spent.begin()  # waiting for the lock was no work
         if (self.path / SAMPLES_FILE).is_dir():
             raise UserError(f"{self.path / SAMPLES_FILE} is a folder.", "Remove it, or give another --out.")
-        for line in self.read():
-            with suppress(ValueError, TypeError, KeyError):  # damaged, or of another run: it is answered again
-                if line["run"] != self.path.name:
+        for text in self._lines():
+            with suppress(ValueError, TypeError, KeyError, RecursionError):  # damaged: it is answered again
+                if (line := json.loads(text))["run"] != self.path.name:
                     continue
                 if line["kind"] == "episode":
                     cost = typed(EpisodeCost, line["value"])

@@ -116,7 +116,7 @@ def within_limit(block: Sequence[Group]) -> list[Group]:
     Where no two share one, the group of the largest is left alone.
     """
     limits = [_limit(group) for group in block]
-    most = max([limit for limit in limits if limits.count(limit) > 1] or limits)
+    most = max([limit for limit in limits if limits.count(limit) > 1] or limits, default=math.inf)
     return [group for group, limit in zip(block, limits, strict=True) if limit == most]
 
 
