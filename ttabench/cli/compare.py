@@ -36,11 +36,10 @@ def compare(
 
     One block a task, source and base model. `compare mac icl --task streamingqa` compares those methods.
     """
-    from ttabench.report.finding import Wanted
     from ttabench.terminal import render
 
     output_form = render.known_format("json" if json else form)
-    wanted = Wanted(task, method, model)
+    wanted = {"task": task, "method": method, "model": model}
     comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
     for line in remarks:
         render.remark(line)

@@ -99,12 +99,12 @@ def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
 
 
 def _show(outcomes: Sequence[Outcome], *, json: bool, compared: bool) -> None:
-    from ttabench.report.compare import compare
+    from ttabench.report.compare import compared as compared_runs
     from ttabench.report.comparison_tables import comparison_tables
     from ttabench.report.tables import run_table
     from ttabench.report.verdict import sentences
 
-    comparison = compare([outcome.folder for outcome in outcomes]) if compared else None
+    comparison = compared_runs([(one.folder, one.record) for one in outcomes]) if compared else None
     if json:
         runs = [
             {**each.record.model_dump(mode="json"), "folder": str(each.folder), "how": each.how} for each in outcomes
