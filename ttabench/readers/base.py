@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import random
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +21,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar
 from ttabench.readers.formats import reasons
-from ttabench.readers.sources import Request, Table
+from ttabench.readers.sources import Request, Table, twin_table
 from ttabench.readers.tokens import Tokens
 from ttabench.stats.clusters import Varying
 
@@ -130,9 +128,10 @@ class Bound(Generic[SettingsT]):
             sentences.append("the hub data set is not pinned to a revision")
         return tuple(sentences)
 
-    def key(self, name: str) -> str:
+    def key(self, name: str, *subtask: str) -> str:
         """Of the episode of a text, a user or a dialogue; in the miniature world each seed has its own."""
-        return f"{self.card.name}/{self.split}/{name}" + (f"/seed{self.seed}" if self.mini else "")
+        seed = (f"seed{self.seed}",) if self.mini else ()
+        return "/".join((self.card.name, *subtask, self.split, name, *seed))
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """The episodes, the same at every call; without a base model 4 characters count as a token."""
@@ -174,11 +173,17 @@ class Bound(Generic[SettingsT]):
         digest = fingerprint(*(piece.text for _, other in pairs for piece in other.observes()))
         return {"notes": notes, "digest": digest}
 
-    def around(self, every: Sequence[RowT], own: RowT, written: Callable[[int], Iterable[RowT]]) -> Iterator[RowT]:
-        """What stands behind one's own, from the last on the first; then what is written for other seeds, of a twin."""
+    def twin(self, seed: int, **more: Scalar) -> Table:
+        """Other rows of the miniature world, drawn by this seed; `more`: other arguments of its generator."""
+        return twin_table(self.card, self.split, seed, {**self.arguments, **more})
+
+    def around(
+        self, every: Sequence[RowT], own: RowT, made: Callable[[Table], Iterable[RowT]], **more: Scalar
+    ) -> Iterator[RowT]:
+        """What stands behind one's own, from the last on the first; then what is `made` of a twin of other seeds."""
         yield from behind(every, own)
         for seed in other_seeds(self.seed) if self.mini else ():
-            yield from written(seed)
+            yield from made(self.twin(seed, **more))
 
     def apart(
         self, known: set[str], others: Iterable[RowT], told: Callable[[RowT], set[str]], *, at_worst: bool = False
@@ -214,11 +219,13 @@ class Bound(Generic[SettingsT]):
             yield Episode(key=f"{self.card.name}/{place}/training{seed}.{number}", steps=tuple(steps))
 
     def epochs(
-        self, draws: random.Random, held: Sequence[RowT], written: Callable[[int], Iterable[RowT]]
+        self, draws: random.Random, held: Sequence[RowT], made: Callable[[Table], Iterable[RowT]], **more: Scalar
     ) -> Iterator[RowT]:
-        """Rows to train on, endlessly: of a mini source new ones, else those held, in a new order every epoch."""
+        """What to train on, endlessly: of a mini source what is `made` of one new text after another, which has these
+        arguments; else what is held, in a new order every epoch.
+        """
         while True:
-            yield from written(draws.getrandbits(48)) if self.mini else draws.sample(held, len(held))
+            yield from made(self.twin(draws.getrandbits(48), **more)) if self.mini else draws.sample(held, len(held))
 
     @property
     def drawn_by(self) -> str:
@@ -304,11 +311,6 @@ def drawn(rows: Sequence[RowT], wanted: int | None, name: str) -> Sequence[RowT]
     if wanted is None or wanted >= len(rows):
         return rows
     return [rows[place] for place in sorted(random.Random(name).sample(range(len(rows)), wanted))]
-
-
-def fitting(sizes: Iterable[int], most: int, beside: int) -> int:
-    """How many pieces of these sizes, one after another, fit into so many tokens beside what takes some of them."""
-    return bisect_right(list(accumulate(sizes)), most - beside)
 
 
 def blanks_in_front(steps: Iterable[Step]) -> Iterator[Step]:

@@ -19,7 +19,7 @@ equal to an asked row are left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -90,17 +90,13 @@ class Demonstrations(Bound[Settings]):
         shots, part, items = len(own.shown), own.part, [*own.shown, *own.asked]
         if self.mini:
             arguments, taken = {**self.arguments, "queries": 1}, {item.shown for item in items}
-            made = (self._written(part.name, seed, arguments) for seed in other_seeds(self.seed))
+            made = (twin_part(self.card, part.name, self.split, seed, arguments) for seed in other_seeds(self.seed))
             pools = (other.draw(len(other.pool), 0)[0] for other in made)
             draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
             others = self.apart(_categories(items), draws, _categories, at_worst=True)
         else:
             others = part.others(shots, self.seed, own.asked)
         return (self._observe(part.name, item) for item in others)
-
-    def _written(self, name: str, seed: int, arguments: Mapping[str, Json]) -> Part:
-        """A sub-task of the miniature world."""
-        return twin_part(self.card, name, self.split, seed, arguments)
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt
@@ -126,11 +122,11 @@ class Demonstrations(Bound[Settings]):
         A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations
         are adapted to, and queries have the words of the demonstrations. A smaller pool gives smaller episodes.
         """
-        size = {"demonstrations": training.documents, "queries": training.questions}
+        size = {**self.arguments, "demonstrations": training.documents, "queries": training.questions}
         for number in count():
             part = training.draws.choice([one.part for one in self.drawn])
             if self.mini:
-                made = self._written(part.name, training.draws.getrandbits(48), {**self.arguments, **size})
+                made = twin_part(self.card, part.name, self.split, training.draws.getrandbits(48), size)
                 demonstrations, asked = made.draw(min(training.documents, len(made.pool)), 0)
             else:
                 demonstrations, asked = training.split(part.pool)
@@ -143,23 +139,16 @@ class Demonstrations(Bound[Settings]):
 
     def counts(self) -> dict[str, Json]:
         """Queries of each sub-task, and of all."""
-        return {
-            "parts": {one.part.name: len(one.asked) for one in self.drawn},
-            "observed": self.n_observes,
-            "questions": self.n_asks,
-        }
+        parts = {one.part.name: len(one.asked) for one in self.drawn}
+        return {"parts": parts, "observed": self.n_observes, "questions": self.n_asks}
 
     def texts(self) -> Iterator[str]:
         """Every text shown or asked."""
-        return (text for episode in self.episodes() for step in episode.steps for text in _texts(step))
-
-
-def _texts(step: Observe | Ask) -> list[str]:
-    if isinstance(step, Observe):
-        return [step.text]
-    (want,) = wanted([step], Choose)
-    window = (piece.text for piece in step.window)
-    return [step.key, *window, step.prompt, *want.option_prefixes, *want.options, str(want.gold)]
+        for episode in self.episodes():
+            yield from (piece.text for piece in episode.observes())
+            for ask, want in zip(episode.asks(), wanted(episode.asks(), Choose), strict=True):
+                yield from (ask.key, *(piece.text for piece in ask.window), ask.prompt)
+                yield from (*want.option_prefixes, *want.options, str(want.gold))
 
 
 def _categories(items: Sequence[Item]) -> set[str]:
@@ -180,9 +169,10 @@ def read(card: Card, request: Request) -> Demonstrations:
     labels = "+".join(dict.fromkeys(part.data.label for part in held))
     label = f"folder:{request.source}" if labels.startswith("folder:") else labels
     data = Table(label=label, notes=tuple(notes), unused=Counter(unused))
-    drawn = [Drawn(part, *part.draw(settings.shots, request.seed)) for part in held]
-    limited = zip(drawn, shares(request.limit, len(drawn)), strict=True)
-    drawn = [one._replace(asked=spread(one.asked, share)) for one, share in limited]
+    drawn = []
+    for part, share in zip(held, shares(request.limit, len(held)), strict=True):
+        shown, asked = part.draw(settings.shots, request.seed)
+        drawn.append(Drawn(part, shown, spread(asked, share)))
     return Demonstrations(card=card, request=request, settings=settings, arguments=arguments, data=data, drawn=drawn)
 
 
@@ -191,10 +181,8 @@ def _parts(card: Card, request: Request, names: Sequence[str], task: str) -> tup
     its name; else what the folder lacks is left out.
     """
     base = Path(request.source)
-    sources = dict.fromkeys(names, request.source)
-    if request.source != "hub":
-        folders = {name: folder_of(card, name, base) for name in names}
-        sources = {name: str(folder) for name, folder in folders.items() if folder is not None}
+    places = {name: base if request.source == "hub" else folder_of(card, name, base) for name in names}
+    sources = {name: str(place) for name, place in places.items() if place is not None}
     missing = [name for name in names if name not in sources]
     if missing and (task != "all" or not sources):
         looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
@@ -215,8 +203,7 @@ def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]
     lacking = [name for name in names if settings.template not in card.parts[name].templates]
     if lacking and settings.task != "all":
         having = [name for name, part in card.parts.items() if settings.template in part.templates]
-        raise UserError(
-            f"template={settings.template} has no words for {', '.join(lacking)}.", f"It has for {', '.join(having)}."
-        )
+        fault = f"template={settings.template} has no words for {', '.join(lacking)}."
+        raise UserError(fault, f"It has for {', '.join(having)}.")
     note = f"template {settings.template} has no words for {', '.join(lacking)}, so left out"
     return [name for name in names if name not in lacking], [note] if lacking else []

@@ -108,15 +108,13 @@ def opened(path: Path) -> Iterator[tuple[Iterator[str], At]]:
 def _table(path: Path, **dialect: Any) -> Iterator[RawRow]:
     csv.field_size_limit(LONGEST_TEXT)  # global to the process; the default of 128 KiB is shorter than a long article
     with opened(path) as (lines, at):
-        header: list[str] = []
-        for cells in csv.reader(lines, strict=True, **dialect):
-            if header and cells:
-                if len(cells) != len(header):
-                    raise ValueError(f"{len(cells)} cells where the header has {len(header)}")
-                yield RawRow(f"{path} line {at.line}", dict(zip(header, cells, strict=True)))
-            elif cells:
-                header = cells
-                refuse_doubles(header)
+        cells_of_rows = filter(None, csv.reader(lines, strict=True, **dialect))
+        header = next(cells_of_rows, [])
+        refuse_doubles(header)
+        for cells in cells_of_rows:
+            if len(cells) != len(header):
+                raise ValueError(f"{len(cells)} cells where the header has {len(header)}")
+            yield RawRow(f"{path} line {at.line}", dict(zip(header, cells, strict=True)))
 
 
 def _value(text: str) -> Any:

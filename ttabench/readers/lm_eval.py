@@ -13,14 +13,16 @@ it under `python -m ttabench.harness`). A task file may name Python functions, w
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, Step
-from ttabench.readers.base import Bound, fingerprint, shares, spread
+from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe
+from ttabench.readers.base import Bound, behind, fingerprint, shares, spread
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, parsing
 from ttabench.readers.sources import Request, Table, resolve, twin_table
@@ -52,11 +54,6 @@ class Document:
     query: str
     want: Choose | Generate
 
-    def texts(self) -> tuple[str, ...]:
-        """All that is read, asked or compared with."""
-        shown = self.want.options if isinstance(self.want, Choose) else ()
-        return (self.context, self.query, *shown, *self.want.answers)
-
 
 @dataclass(frozen=True, kw_only=True)
 class LmEvalTask(Bound[Settings]):
@@ -67,28 +64,25 @@ class LmEvalTask(Bound[Settings]):
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, str]]:
         """One episode a context that is asked about."""
-        for (context, documents), share in zip(
-            self.contexts.items(), shares(self.limit, len(self.contexts)), strict=True
-        ):
-            asks = [self._ask(document) for document in spread(documents, share)]
+        limited = zip(self.contexts.values(), shares(self.limit, len(self.contexts)), strict=True)
+        for documents, share in limited:
+            asks = [
+                Ask(prompt=one.query, question=one.query.strip(), key=one.id, joiner="", want=one.want)
+                for one in spread(documents, share)
+            ]
             if asks:
-                steps: list[Step] = [*self._pieces(context, tokens), *asks]
-                yield Episode(key=self.key(documents[0].id), steps=tuple(steps)), context
+                context = documents[0].context
+                yield Episode(key=self.key(documents[0].id), steps=(*self._pieces(context, tokens), *asks)), context
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the next context, of the last the first, in place of its own."""
         every = list(self.contexts)
         for episode, own in self.laid(tokens):
-            other = self.apart({own}, self.around(every, own, lambda _seed: ()), lambda context: {context})
+            other = self.apart({own}, behind(every, own), lambda context: {context})
             yield replace(episode, steps=(*self._pieces(other, tokens), *episode.asks()))
 
     def _pieces(self, context: str, tokens: Tokens | None) -> Iterator[Observe]:
         return CutText.of(context, tokens).pieces(self.settings.piece, fingerprint(context))
-
-    def _ask(self, document: Document) -> Ask:
-        return Ask(
-            prompt=document.query, question=document.query.strip(), key=document.id, joiner="", want=document.want
-        )
 
     def counts(self) -> dict[str, Json]:
         """Counts of contexts, and of the queries asked."""
@@ -96,9 +90,9 @@ class LmEvalTask(Bound[Settings]):
 
     def texts(self) -> Iterator[str]:
         """Every document."""
-        for documents in self.contexts.values():
-            for document in documents:
-                yield from (document.id, *document.texts())
+        for document in chain(*self.contexts.values()):
+            options = document.want.options if isinstance(document.want, Choose) else ()
+            yield from (document.id, document.context, document.query, *options, *document.want.answers)
 
 
 def read(card: Card, request: Request) -> LmEvalTask:
@@ -107,17 +101,26 @@ def read(card: Card, request: Request) -> LmEvalTask:
         raise UserError(f"{card.name} needs the name of a task of lm-eval.", "Give --source babilong_qa1, or its YAML.")
     settings, arguments = resolve(card, request, Settings)
     if request.source == "mini":
-        data = twin_table(card, request.split, request.seed, TWIN, arguments)
-        documents = [document for raw in data.rows for document in _of_twin(card, raw)]
+        data = twin_table(card, request.split, request.seed, {**arguments, "contexts": TWIN})
+        documents = [
+            Document(
+                id=f"{raw.values['id']}/{number}",
+                context=raw.text("context"),
+                query=f"\n\n{turn['input']}",
+                want=card.prompt.generated((turn["answer"],)),
+            )
+            for raw in data.rows
+            for number, turn in enumerate(raw.values["multi_turns"])
+        ]
     else:
         if request.split != "test":
             raise UserError("A task of lm-eval is asked on the split that lm-eval evaluates.", "Leave --split out.")
         task = loaded(request.source)
         data = Table(label=f"lm-eval:{task.config.task}")
         documents = [_document(task, str(number), row, settings.cut) for number, row in enumerate(task.eval_docs)]
-    contexts: dict[str, list[Document]] = {}
+    contexts = defaultdict[str, list[Document]](list)
     for document in documents:
-        contexts.setdefault(document.context, []).append(document)
+        contexts[document.context].append(document)
     if any(isinstance(document.want, Choose) for document in documents):
         card = card.measured("acc", "acc_norm", "option_nll")
     return LmEvalTask(card=card, request=request, settings=settings, arguments=arguments, data=data, contexts=contexts)

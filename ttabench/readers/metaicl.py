@@ -28,21 +28,11 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import object_of
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import categories_in
-from ttabench.readers.base import (
-    Bound,
-    Training,
-    blanks_in_front,
-    fitting,
-    in_order,
-    named,
-    other_seeds,
-    shares,
-    spread,
-)  # fmt: skip
+from ttabench.readers.base import Bound, Training, blanks_in_front, in_order, named, other_seeds, shares, spread
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar
 from ttabench.readers.formats import RawRow, rows
 from ttabench.readers.sources import Request, Table, generated, resolve, tops, twin_rows, usable
-from ttabench.readers.tokens import Count, StepCounts, TokenLimit, Tokens, counted_by, estimate
+from ttabench.readers.tokens import Count, StepCounts, TokenLimit, Tokens, counted_by, estimate, fitting
 
 DRAWS = (100, 13, 21, 42, 87)
 """The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
@@ -101,12 +91,9 @@ def twin_tasks(
     """Tasks of the miniature world that stands for a split."""
     files = generated(card, split=card.splits[split].twin, seed=seed, **arguments)
     made = {name: parse(twin_rows(card, held)) for name, held in files.items()}
-    ending = f"_{SHOTS}_{seed}_"
-    known = [name.removesuffix(f"{ending}train") for name in made if name.endswith("_train")]
-    return [
-        MetaTask(name=name, shown=made[f"{name}{ending}train"], asked=made[f"{name}{ending}test"])
-        for name in named("MetaICL task", known, wanted)
-    ]
+    stems = {name.partition("_")[0]: name.removesuffix("train") for name in made if name.endswith("_train")}
+    names = named("MetaICL task", stems, wanted)
+    return [MetaTask(name=name, shown=made[f"{stems[name]}train"], asked=made[f"{stems[name]}test"]) for name in names]
 
 
 def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list[MetaTask], Table]:
@@ -128,13 +115,10 @@ def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list
     notes = card.splits[request.split].notes
     if missing:
         notes += (f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}",)
-    tasks, unused = list[MetaTask](), Counter[str]()
-    for name in [name for name in known if name not in missing]:
-        task, dropped = _task(base, name, request)
-        if task.asked:
-            tasks.append(task)
-            unused.update({f"{name}: {reason}": number for reason, number in dropped.items()})
-    return tasks, Table(label=f"folder:{given}", notes=notes, unused=unused)
+    made = [_task(base, name, request) for name in known if name not in missing]
+    asked = [(task, dropped) for task, dropped in made if task.asked]
+    unused = {f"{task.name}: {reason}": n for task, dropped in asked for reason, n in dropped.items()}
+    return [task for task, _ in asked], Table(label=f"folder:{given}", notes=notes, unused=Counter(unused))
 
 
 def _file(base: Path, name: str, draw: int, part: str) -> Path:

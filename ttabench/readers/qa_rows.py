@@ -59,10 +59,10 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
 
     def row_of(raw: RawRow) -> QARow | str:
         cells = {field: raw.cell(names) for field, names in card.columns.items()}
-        question = _text("question", _needed(card, raw, "question")).strip()
+        question = text_of("question", _needed(card, raw, "question") or "").strip()
         answers = answers_of(_needed(card, raw, "answers"), card.source.answers)
         key, title = _label(cells.get("text_key")), _label(cells.get("title"))
-        text = _text("text", _needed(card, raw, "text")) if texts is None else texts.get(key, "")
+        text = text_of("text", _needed(card, raw, "text") or "") if texts is None else texts.get(key, "")
         if not text.strip():
             return "no text" if texts is None else "no article"
         if not question or not answers:
@@ -110,10 +110,6 @@ def _companion(card: Card, data: Table) -> dict[str, str] | None:
     return texts
 
 
-def _text(field: str, value: object) -> str:
-    return "" if value is None else text_of(field, value)
-
-
 def _label(value: object) -> str:
     """An id or title: text, or a number."""
     return "" if value is None else str(value).strip()
@@ -125,15 +121,12 @@ def answers_of(value: object, form: str | None = "single") -> tuple[str, ...]:
         value = _literal(value)
     if isinstance(value, dict):
         value = value.get("text", value)
-    if value is None:
-        answers: list[object] = []
-    elif isinstance(value, str):
-        answers = list(value.split("\\")) if form == "joined" else [value]
-    elif isinstance(value, list | tuple):
-        answers = [member.get("text", member) if isinstance(member, dict) else member for member in value]
-    else:
+    if isinstance(value, str):
+        value = value.split("\\") if form == "joined" else [value]
+    if not isinstance(value, list | tuple | None):
         raise ValueError(f"answers are {brief(value)}, no list of texts")
-    texts = (_text("an answer", member).strip() for member in answers)
+    answers = (member.get("text", member) if isinstance(member, dict) else member for member in value or ())
+    texts = (text_of("an answer", "" if answer is None else answer).strip() for answer in answers)
     return tuple(dict.fromkeys(text for text in texts if text))
 
 

@@ -58,8 +58,6 @@ class Table:
     """Names the file, folder or data set in error messages."""
     folder: Path | None = None
     """Where companion files may lie."""
-    whole: bool = False
-    """These are the rows of a published split, of which the wanted split may be a range."""
     notes: tuple[str, ...] = ()
     unused: Counter[str] = field(default_factory=Counter)
     """Rows that cannot be used by reason, once they were looked at."""
@@ -95,23 +93,23 @@ def table(card: Card, request: Request, more: Formats | None = None) -> Table:
     `more`: other formats by suffix, which come before the usual ones.
     """
     name, path = request.split, Path(request.source)
-    split, formats = card.splits[name], {**(more or {}), **READABLE}
+    split, formats, whole = card.splits[name], {**(more or {}), **READABLE}, True
     if request.source == "hub":
         loaded, label = hub_rows(card, name)
         held = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
-        data = Table(rows=held, label=label, where=label, whole=True)
-    elif path.is_dir():
-        data = _from_folder(card, path, name, formats)
+        data = Table(rows=held, label=label, where=label)
     elif path.exists():
-        data = _from_file(card, path, name, formats)
+        files, whole = _files(card, path, name, formats) if path.is_dir() else ([path], False)
+        held = [row for file in files for row in rows(file, formats)]
+        label = f"{'folder' if path.is_dir() else 'file'}:{path}"
+        data = Table(rows=held, label=label, where=str(files[0]), folder=files[0].parent)
     else:
-        raise UserError(
-            f"No file or folder {request.source!r} to read {card.name} from.",
-            "Check the path; --source takes mini, hub, or the path of the data.",
-        )
+        fault = f"No file or folder {request.source!r} to read {card.name} from."
+        raise UserError(fault, "Check the path; --source takes mini, hub, or the path of the data.")
     if not data.rows:
         raise UserError(f"{data.where} holds no rows for {card.name}.", "Give a source with rows.")
-    if not data.whole or split.rows is None:
+    whole = whole or (path.is_file() and len(data.rows) == split.of)
+    if not whole or split.rows is None:
         return data
     first, last = split.rows
     if len(data.rows) != split.of:
@@ -122,13 +120,8 @@ def table(card: Card, request: Request, more: Formats | None = None) -> Table:
     return replace(data, rows=data.rows[first:last], notes=(*data.notes, f"rows {first} to {last} of {split.of}"))
 
 
-def _from_file(card: Card, path: Path, wanted: str, formats: Formats) -> Table:
-    split, held = card.splits[wanted], list(rows(path, formats))
-    whole = split.rows is not None and len(held) == split.of
-    return Table(rows=held, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole)
-
-
-def _from_folder(card: Card, folder: Path, name: str, formats: Formats) -> Table:
+def _files(card: Card, folder: Path, name: str, formats: Formats) -> tuple[list[Path], bool]:
+    """See `find`."""
     split = card.splits[name]
     files, whole = find(split, places(card, folder), formats)
     if not files:
@@ -136,8 +129,7 @@ def _from_folder(card: Card, folder: Path, name: str, formats: Formats) -> Table
         fault = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
         hint = "Give the folder with the files of all splits." if card.parts else "Name the file with --source FILE."
         raise UserError(f"{fault}; {', '.join(formats)}, .gz too).", f"{hint} {card.source.how}".strip())
-    held = [row for path in files for row in rows(path, formats)]
-    return Table(rows=held, label=f"folder:{folder}", where=str(files[0]), folder=files[0].parent, whole=whole)
+    return files, whole
 
 
 def hub_rows(card: Card, name: str) -> tuple[Any, str]:
@@ -198,15 +190,21 @@ def _named(place: Path, formats: Formats) -> list[Path]:
 # --- miniature twins -------------------------------------------------------------------------------------------------
 
 
-def twin_table(card: Card, split: str, seed: int, documents: int | None, arguments: Mapping[str, object]) -> Table:
-    """Rows of the miniature twin of this split, drawn from a seed: of so many texts, where its generator takes that."""
-    place = (card.splits[split].twin, seed, *(() if documents is None else (documents,)))
-    return twin_rows(card, generated(card, *place, **arguments))
+def rows_of(card: Card, request: Request, arguments: Mapping[str, object], more: Formats | None = None) -> Table:
+    """The rows that a request is about: of a twin with these arguments, or those of `table`."""
+    if request.source == "mini":
+        return twin_table(card, request.split, request.seed, arguments)
+    return table(card, request, more)
 
 
-def long_twin(card: Card, split: str, seed: int, books: int, tokens: int) -> Table:
-    """Books of the miniature world of at least about so many tokens."""
-    return twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64})
+def twin_table(card: Card, split: str, seed: int, arguments: Mapping[str, object]) -> Table:
+    """Rows of the miniature twin of this split, drawn from a seed."""
+    return twin_rows(card, generated(card, card.splits[split].twin, seed, **arguments))
+
+
+def ample(books: int, tokens: int) -> dict[str, int]:
+    """Arguments of a generator for so many books of at least about so many tokens."""
+    return {"books": books, "tokens": tokens * 9 // 8 + 64}
 
 
 def twin_rows(card: Card, made: Sequence[Mapping[str, object]]) -> Table:
@@ -352,5 +350,4 @@ def _settings_of(reader: str) -> type[BaseModel] | None:
     """The model `Settings` of a reader's module, if it has one."""
     if reader not in READERS and reader not in offered(GROUP):
         return None
-    settings = getattr(import_module(reader_of(reader).__module__), "Settings", None)
-    return settings if isinstance(settings, type) and issubclass(settings, BaseModel) else None
+    return getattr(import_module(reader_of(reader).__module__), "Settings", None)
