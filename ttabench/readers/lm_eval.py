@@ -17,14 +17,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe
 from ttabench.readers.base import Bound, behind, fingerprint, shares, spread
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import RawRow, parsing
+from ttabench.readers.formats import parsing
 from ttabench.readers.sources import Request, Table, resolve, twin_table
 from ttabench.readers.tokens import CutText, TokenCount, Tokens
 
@@ -46,33 +45,19 @@ class Settings(ProtocolSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
-    """A document of lm-eval: its prompt in two parts, and how it is answered."""
-
-    id: str
-    context: str
-    query: str
-    want: Choose | Generate
-
-
-@dataclass(frozen=True, kw_only=True)
 class LmEvalTask(Bound[Settings]):
     """A `readers.Task` over the contexts of a task of lm-eval."""
 
-    contexts: Mapping[str, Sequence[Document]]
-    """Documents by what they ask about, in lm-eval's order."""
+    contexts: Mapping[str, Sequence[Ask]]
+    """Queries by what they ask about, in lm-eval's order."""
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, str]]:
         """One episode a context that is asked about."""
-        limited = zip(self.contexts.values(), shares(self.limit, len(self.contexts)), strict=True)
-        for documents, share in limited:
-            asks = [
-                Ask(prompt=one.query, question=one.query.strip(), key=one.id, joiner="", want=one.want)
-                for one in spread(documents, share)
-            ]
-            if asks:
-                context = documents[0].context
-                yield Episode(key=self.key(documents[0].id), steps=(*self._pieces(context, tokens), *asks)), context
+        limits = shares(self.limit, len(self.contexts))
+        for (context, asks), share in zip(self.contexts.items(), limits, strict=True):
+            if share != 0:
+                steps = (*self._pieces(context, tokens), *spread(asks, share))
+                yield Episode(key=self.key(asks[0].key), steps=steps), context
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the next context, of the last the first, in place of its own."""
@@ -90,9 +75,10 @@ class LmEvalTask(Bound[Settings]):
 
     def texts(self) -> Iterator[str]:
         """Every document."""
-        for document in chain(*self.contexts.values()):
-            options = document.want.options if isinstance(document.want, Choose) else ()
-            yield from (document.id, document.context, document.query, *options, *document.want.answers)
+        for context, asks in self.contexts.items():
+            for ask in asks:
+                options = ask.want.options if isinstance(ask.want, Choose) else ()
+                yield from (ask.key, context, ask.prompt, *options, *ask.answers)
 
 
 def read(card: Card, request: Request) -> LmEvalTask:
@@ -100,39 +86,30 @@ def read(card: Card, request: Request) -> LmEvalTask:
     if request.source == "hub":
         raise UserError(f"{card.name} needs the name of a task of lm-eval.", "Give --source babilong_qa1, or its YAML.")
     settings, arguments = resolve(card, request, Settings)
+    contexts = defaultdict[str, list[Ask]](list)
     if request.source == "mini":
         data = twin_table(card, request.split, request.seed, {**arguments, "contexts": TWIN})
-        documents = [
-            Document(
-                id=f"{raw.values['id']}/{number}",
-                context=raw.text("context"),
-                query=f"\n\n{turn['input']}",
-                want=card.prompt.generated((turn["answer"],)),
-            )
-            for raw in data.rows
-            for number, turn in enumerate(raw.values["multi_turns"])
-        ]
+        for raw in data.rows:
+            turns: Any = raw.values["multi_turns"]
+            for number, turn in enumerate(turns):
+                want = card.prompt.generated((turn["answer"],))
+                ask = _ask(f"{raw.values['id']}/{number}", f"\n\n{turn['input']}", want)
+                contexts[raw.text("context")].append(ask)
     else:
         if request.split != "test":
             raise UserError("A task of lm-eval is asked on the split that lm-eval evaluates.", "Leave --split out.")
         task = loaded(request.source)
         data = Table(label=f"lm-eval:{task.config.task}")
-        documents = [_document(task, str(number), row, settings.cut) for number, row in enumerate(task.eval_docs)]
-    contexts = defaultdict[str, list[Document]](list)
-    for document in documents:
-        contexts[document.context].append(document)
-    if any(isinstance(document.want, Choose) for document in documents):
+        for number, row in enumerate(task.eval_docs):
+            context, ask = _of_document(task, str(number), row, settings.cut)
+            contexts[context].append(ask)
+    if any(isinstance(ask.want, Choose) for asks in contexts.values() for ask in asks):
         card = card.measured("acc", "acc_norm", "option_nll")
     return LmEvalTask(card=card, request=request, settings=settings, arguments=arguments, data=data, contexts=contexts)
 
 
-def _of_twin(card: Card, raw: RawRow) -> Iterator[Document]:
-    """The questions about a context of the miniature world."""
-    turns: Any = raw.values["multi_turns"]
-    for number, turn in enumerate(turns):
-        want = card.prompt.generated((turn["answer"],))
-        key, query = f"{raw.values['id']}/{number}", f"\n\n{turn['input']}"
-        yield Document(id=key, context=str(raw.values["context"]), query=query, want=want)
+def _ask(key: str, query: str, want: Choose | Generate) -> Ask:
+    return Ask(prompt=query, question=query.strip(), key=key, joiner="", want=want)
 
 
 @contextmanager
@@ -163,8 +140,8 @@ def loaded(name: str) -> Any:
     return next(iter(tasks.values()))
 
 
-def _document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> Document:
-    """A document of lm-eval with the prompt and the requests that it makes of it."""
+def _of_document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> tuple[str, Ask]:
+    """(the context in the prompt that lm-eval makes of a document, the rest of it with the requests)."""
     config, name = task.config, task.config.task
     with parsing(f"{name} document {number}"):
         prompt = task.fewshot_context(row, int(config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(row))
@@ -176,7 +153,7 @@ def _document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> Docum
     end = context_end(name, prompt, row, cut)
     if end <= 0:
         raise UserError(f"{name}: prompt {number} does not hold what cut={cut} names.", "Name another.")
-    return Document(id=number, context=prompt[:end], query=prompt[end:], want=want)
+    return prompt[:end], _ask(number, prompt[end:], want)
 
 
 def context_end(task: str, prompt: str, row: object, cut: str) -> int:

@@ -211,7 +211,7 @@ class SharedContext(Bound[Settings]):
                 yield Episode(key=self.key(shared.id), steps=self._steps(shared, asks, tokens)), shared
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the next context of another text, and its turns, in place of its own; of a twin about nobody of it."""
+        """Each with the next context of another text, and its turns, in place of its own; of a twin about others."""
         for episode, own in self.laid(tokens):
             candidates = self.around(self.found, own, partial(contexts_of, self.card), contexts=2)
             other = self.apart(self._about(own), candidates, self._about)
@@ -250,11 +250,8 @@ class SharedContext(Bound[Settings]):
         return replace(self.card.prompt.generated(turn.answers, most), all_of=bool(own and own.all_of))
 
     def _ask(self, shared: Shared, number: int) -> Ask:
-        turn, prompt, letters = (
-            shared.turns[number],
-            self.card.prompt,
-            ascii_uppercase[: len(shared.turns[number].options)],
-        )
+        turn, prompt = shared.turns[number], self.card.prompt
+        letters = ascii_uppercase[: len(turn.options)]
         return Ask(
             prompt=self._worded(turn),
             question=turn.question,
