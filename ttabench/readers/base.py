@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
@@ -65,6 +65,8 @@ class Bound(Generic[SettingsT]):
     """Arguments of the generator of a mini source; empty for real data."""
     data: Table
     """Where its rows are from, with notes on them, and how many were not used."""
+    draws_alike: ClassVar[bool] = False
+    """Whether the draws of training do not depend on the name of the task: those of one source draw alike."""
     _too_long: list[dict[str, int]] = field(init=False, default_factory=list, compare=False)
 
     @property
@@ -121,7 +123,8 @@ class Bound(Generic[SettingsT]):
     @property
     def notes(self) -> tuple[str, ...]:
         """What differs from what a reader of the figures would assume: sentences for a record, warned of in tables."""
-        sentences, unused = [*self.data.notes], self.data.unused
+        note, unused = self.card.splits[self.split].note, self.data.unused
+        sentences = [note, *self.data.notes] if note and not self.mini else [*self.data.notes]
         if unused and not self.mini:
             sentences.append(f"rows of {self.source.partition(':')[2]} were left out ({reasons(unused)})")
         if "@unpinned" in self.source:
@@ -213,7 +216,8 @@ class Bound(Generic[SettingsT]):
         Texts that are cut by tokens have as many of both as their protocol says.
         """
         assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
-        draws = random.Random(f"training {self.drawn_by} {seed}")
+        name = self.split if self.draws_alike else f"{self.card.name} {self.split}"
+        draws = random.Random(f"training {name} {seed}")
         drawn = self.training_steps(Training(draws=draws, documents=documents, questions=questions, tokens=tokens))
         for number, (place, steps) in enumerate(drawn):
             yield Episode(key=f"{self.card.name}/{place}/training{seed}.{number}", steps=tuple(steps))
@@ -226,11 +230,6 @@ class Bound(Generic[SettingsT]):
         """
         while True:
             yield from made(self.twin(draws.getrandbits(48), **more)) if self.mini else draws.sample(held, len(held))
-
-    @property
-    def drawn_by(self) -> str:
-        """Text that the draws of training depend on beside their seed."""
-        return f"{self.card.name} {self.split}"
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterable[Step]]]:
         """(where it is from, its steps) of each episode of `training`, endlessly."""

@@ -112,10 +112,6 @@ class Settings(ProtocolSettings):
         """The maximum lengths, ascending."""
         return sorted(set(self.tokens))
 
-    def spans(self, total: int) -> list[Span]:
-        """The pieces of a text of so many tokens."""
-        return spans(total, self.window, self.stride)
-
 
 class Book(NamedTuple):
     """A text that is not in memory."""
@@ -158,7 +154,8 @@ class Books(Bound[Settings]):
         return [(book, share) for book, share in books_and_limits if share != 0]
 
     def _pieces(self, tokens: int, share: int | None) -> list[Span]:
-        pieces = self.settings.spans(min(tokens, self.settings.lengths[-1]))
+        settings = self.settings
+        pieces = spans(min(tokens, settings.lengths[-1]), settings.window, settings.stride)
         counts = accumulate(span.asked for span in pieces)
         return [span for span, count in zip(pieces, counts, strict=True) if share is None or count <= share]
 
@@ -202,7 +199,7 @@ class Books(Bound[Settings]):
         Files are read in epochs, a book gives one sequence an epoch, from a random place; a mini source writes a new
         book for every sequence.
         """
-        length = self.settings.sequence_tokens
+        length, window, stride = self.settings.sequence_tokens, self.settings.window, self.settings.stride
 
         def drawn_books() -> Iterator[Book]:
             while True:
@@ -215,7 +212,7 @@ class Books(Bound[Settings]):
             cut = self._cut(book, training.tokens, slice(begin, begin + PART_CHARACTERS * length))
             start = training.draws.randint(0, max(0, len(cut) - length))
             piece = cut.range(start, start + length)
-            yield self.split, steps(piece, self.settings.spans(len(piece)), f"{number}", book.name, [length])
+            yield self.split, steps(piece, spans(len(piece), window, stride), f"{number}", book.name, [length])
 
     def counts(self) -> dict[str, Json]:
         """Books and their characters; `lengths`: one pass gives the figures of all these."""
@@ -276,17 +273,13 @@ def _of_row(card: Card, row: RawRow, number: int) -> tuple[str, str, str]:
 
 def check(settings: Settings) -> None:
     """Whether settings go together."""
-    first, size = settings.window, settings.stride
-    if first <= size:
-        fault = f"window={first} is not larger than stride={size}: no context would stay."
-        raise UserError(fault, "Give --task-set window=N above the stride.")
-    if settings.lengths[0] <= first:
-        fault = f"tokens={settings.lengths[0]} is not longer than the first {first} tokens: nothing would be scored"
-        raise UserError(f"{fault}.", "Give --task-set tokens=N with a larger N.")
-    for length in settings.lengths[:-1]:
-        if (length - first) % size:
-            fault = f"tokens={length} ends inside a piece (they end at {first} + n x {size})"
-            raise UserError(f"{fault}.", "Give lengths that end with a piece, or run that length alone.")
+    first, size, shortest = settings.window, settings.stride, settings.lengths[0]
+    if not size < first < shortest:
+        fault = f"stride={size} has to be smaller than window={first}, and that smaller than tokens={shortest}."
+        raise UserError(fault, "Otherwise no context would stay, or nothing would be scored.")
+    if inside := [length for length in settings.lengths[:-1] if (length - first) % size]:
+        fault = f"tokens={inside[0]} ends inside a piece (they end at {first} + n x {size})."
+        raise UserError(fault, "Give lengths that end with a piece, or run that length alone.")
 
 
 def read(card: Card, request: Request) -> Books:

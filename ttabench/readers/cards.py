@@ -7,7 +7,6 @@ cards lie in `tasks/` (inside the package in a wheel).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
@@ -29,7 +28,6 @@ Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 """Of a task or sub-task."""
 MOST_BYTES, DEEPEST = 2**17, 32
 """Of a card, or another file in YAML: its length, and how far values stand within each other."""
-_COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def _below(path: str) -> str:
@@ -59,11 +57,6 @@ class Hub(_Part):
     config: Below | None = None
     revision: str | None = None
     """Commit, or a branch; a branch and None mean unpinned, which every record then says."""
-
-    @property
-    def commit(self) -> str:
-        """Revision that the data set is pinned to; empty where it is not."""
-        return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else ""
 
 
 class Articles(_Part):
@@ -105,11 +98,6 @@ class Split(_Part):
     note: str = ""
     """Said in every record of real data: what is asked, where the publisher's split of this name is not."""
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The note, if there is one."""
-        return (self.note,) if self.note else ()
-
 
 class SubTask(_Part):
     """One multiple-choice task of a card: where its rows are, what shape they have, and the words around them."""
@@ -150,10 +138,6 @@ class Manner(_Part):
     """Worked examples in front of every question."""
     turns: bool = True
     """Context and question are a turn of the chat template."""
-
-    def options(self) -> dict[str, str]:
-        """As options of a task."""
-        return {"prompt": self.prompt, "examples": str(self.examples)}
 
 
 class Prompt(_Part):

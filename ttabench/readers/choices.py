@@ -43,17 +43,9 @@ class Item:
     """Unique in its file: the published id, else the number of the row; repeats end in #2, #3, ..."""
     prompts: Mapping[str, str]
     """By template name."""
-    options: tuple[str, ...]
-    """Each with its leading delimiter."""
-    gold: int
-    option_prefixes: tuple[str, ...] = ()
-    """See `types.Choose`."""
-
-    @property
-    def turns(self) -> tuple[str, str]:
-        """The row as a demonstration: the text before the right option, and this."""
-        prefix = self.option_prefixes[self.gold] if self.option_prefixes else ""
-        return self.prompts["lm_eval"] + prefix, self.options[self.gold]
+    want: Choose
+    turns: tuple[str, str]
+    """The row as a demonstration: the text before the right option, and this."""
 
     @property
     def shown(self) -> str:
@@ -63,11 +55,7 @@ class Item:
     @property
     def told(self) -> tuple[str, tuple[str, ...]]:
         """Two rows of which this is the same are equal."""
-        return self.shown, self.options
-
-    def choose(self, delimiter: str) -> Choose:
-        """The want of a query about the row."""
-        return Choose(options=self.options, gold=self.gold, option_prefixes=self.option_prefixes, delimiter=delimiter)
+        return self.shown, self.want.options
 
 
 def parse(part: SubTask, data: Table, delimiter: str = " ") -> list[Item]:
@@ -85,16 +73,11 @@ def parse(part: SubTask, data: Table, delimiter: str = " ") -> list[Item]:
         if blank := next((name for name, text in texts if not text.strip()), ""):
             return f"empty {blank}"
         name = next((raw.values[key] for key in ("idx", "id", "qID", "ind") if key in raw.values), raw.number)
-        return Item(
-            id=told_apart(str(name), seen),
-            prompts={
-                key: _FIELD.sub(lambda match: row.fields[match[1]], template)
-                for key, template in part.templates.items()
-            },
-            options=tuple(delimiter + option for option in row.options),
-            gold=row.gold,
-            option_prefixes=row.option_prefixes,
-        )
+        words = {key: _FIELD.sub(lambda match: row.fields[match[1]], text) for key, text in part.templates.items()}
+        options, prefixes = tuple(delimiter + option for option in row.options), row.option_prefixes
+        want = Choose(options=options, gold=row.gold, option_prefixes=prefixes, delimiter=delimiter)
+        turns = words["lm_eval"] + (prefixes[row.gold] if prefixes else ""), options[row.gold]
+        return Item(id=told_apart(str(name), seen), prompts=words, want=want, turns=turns)
 
     return usable(data, item_of)
 
@@ -134,7 +117,7 @@ class Part:
 
 def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar]) -> Part:
     """A sub-task of the miniature world that stands for a split."""
-    made = generated(card, task=name, split=card.splits[split].twin, seed=seed, **arguments)
+    made = generated(card, split, seed, task=name, **arguments)
     return _part(card, name, twin_rows(card, made["train"]), twin_rows(card, made["validation"]))
 
 

@@ -109,7 +109,7 @@ class Demonstrations(Bound[Settings]):
         return Ask(
             prompt=item.prompts[template or self.settings.template],
             key=key,
-            want=item.choose(prompt.delimiter),
+            want=item.want,
             joiner=prompt.joiner,
             after_turns=True,
             subtask=part,
@@ -153,7 +153,7 @@ class Demonstrations(Bound[Settings]):
 
 def _categories(items: Sequence[Item]) -> set[str]:
     """Of all words of rows, those of wrong options too."""
-    return categories_in(text for item in items for text in (item.shown, *item.options))
+    return categories_in(text for item in items for text in (item.shown, *item.want.options))
 
 
 def read(card: Card, request: Request) -> Demonstrations:
@@ -189,8 +189,7 @@ def _parts(card: Card, request: Request, names: Sequence[str], task: str) -> tup
         hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
         raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
     held = [real_part(card, replace(request, source=source), name) for name, source in sources.items()]
-    notes = list(card.splits[request.split].notes)
-    notes += [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
+    notes = [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
     return held, list(dict.fromkeys([*notes, *(note for part in held for note in part.data.notes)]))
 
 

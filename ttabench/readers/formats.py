@@ -71,11 +71,10 @@ def text_of(field: str, value: object) -> str:
     return value
 
 
-def stem(path: Path, formats: Iterable[str] | None = None) -> str:
-    """File name without .gz and the suffix of its format, one of `READABLE` by default."""
+def stem(path: Path) -> str:
+    """File name without .gz and the suffix of its format, one of `READABLE`."""
     name = path.name.removesuffix(".gz")
-    suffixes = READABLE if formats is None else formats
-    return next((name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)), path.name)
+    return next((name.removesuffix(suffix) for suffix in READABLE if name.endswith(suffix)), path.name)
 
 
 def readable(path: Path) -> bool:
@@ -125,10 +124,9 @@ def _value(text: str) -> Any:
 
 
 def _as_object(place: str, value: object) -> RawRow:
-    with parsing(place):
-        if not isinstance(value, dict):
-            raise ValueError(f"a JSON object was expected, not {type(value).__name__}")
-        return RawRow(place, value)
+    if not isinstance(value, dict):
+        raise UserError(f"{place}: a JSON object was expected, not {type(value).__name__}.", "Mend or remove that row.")
+    return RawRow(place, value)
 
 
 def json_lines(path: Path) -> Iterator[RawRow]:

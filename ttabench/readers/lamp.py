@@ -79,7 +79,7 @@ class User:
 
 def twin_users(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> list[User]:
     """Users of the miniature world that stands for a split, of the first sub-task."""
-    questions, outputs = generated(card, split=card.splits[split].twin, seed=seed, **arguments)
+    questions, outputs = generated(card, split, seed, **arguments)
     golds = twin_rows(card, outputs["golds"]).rows
     return _users(next(iter(card.profiles.values())), twin_rows(card, questions), golds)
 
@@ -97,7 +97,6 @@ def users(card: Card, part: Profile, request: Request) -> tuple[list[User], Tabl
         validates = request.split == "validation"
         kept = [row for number, row in enumerate(data.rows, 1) if (number % 10 == 0) == validates]
         data = replace(data, rows=kept)
-    data = replace(data, notes=(*card.splits[request.split].notes, *data.notes))
     return _users(part, data, rows(Path(golds))), data
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe
+from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, Step
 from ttabench.readers.base import Bound, behind, fingerprint, shares, spread
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import parsing
@@ -56,8 +56,8 @@ class LmEvalTask(Bound[Settings]):
         limits = shares(self.limit, len(self.contexts))
         for (context, asks), share in zip(self.contexts.items(), limits, strict=True):
             if share != 0:
-                steps = (*self._pieces(context, tokens), *spread(asks, share))
-                yield Episode(key=self.key(asks[0].key), steps=steps), context
+                steps: list[Step] = [*self._pieces(context, tokens), *spread(asks, share)]
+                yield Episode(key=self.key(asks[0].key), steps=tuple(steps)), context
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the next context, of the last the first, in place of its own."""

@@ -89,7 +89,7 @@ def twin_tasks(
     card: Card, split: str, seed: int, arguments: Mapping[str, Scalar], wanted: str = "all"
 ) -> list[MetaTask]:
     """Tasks of the miniature world that stands for a split."""
-    files = generated(card, split=card.splits[split].twin, seed=seed, **arguments)
+    files = generated(card, split, seed, **arguments)
     made = {name: parse(twin_rows(card, held)) for name, held in files.items()}
     stems = {name.partition("_")[0]: name.removesuffix("train") for name in made if name.endswith("_train")}
     names = named("MetaICL task", stems, wanted)
@@ -112,13 +112,13 @@ def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list
     missing = [name for name, path in paths.items() if not path.is_file()]
     if missing and (settings.task != "all" or len(missing) == len(known)):
         raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)
-    notes = card.splits[request.split].notes
-    if missing:
-        notes += (f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}",)
+    note = f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}"
     made = [_task(base, name, request) for name in known if name not in missing]
     asked = [(task, dropped) for task, dropped in made if task.asked]
     unused = {f"{task.name}: {reason}": n for task, dropped in asked for reason, n in dropped.items()}
-    return [task for task, _ in asked], Table(label=f"folder:{given}", notes=notes, unused=Counter(unused))
+    return [task for task, _ in asked], Table(
+        label=f"folder:{given}", notes=(note,) if missing else (), unused=Counter(unused)
+    )
 
 
 def _file(base: Path, name: str, draw: int, part: str) -> Path:

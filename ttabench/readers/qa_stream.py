@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -83,6 +83,7 @@ class Document:
 class QAStream(Bound[Settings]):
     """A `readers.Task` over question-answering rows."""
 
+    draws_alike: ClassVar[bool] = True
     rows: Sequence[QARow]
 
     @property
@@ -188,11 +189,6 @@ class QAStream(Bound[Settings]):
             source_key=source_key,
             at=At(read_),
         )
-
-    @property
-    def drawn_by(self) -> str:
-        """Not on the name: tasks of one source draw alike."""
-        return self.split
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """Streams of `documents` distinct texts, `questions` about each, drawn with replacement.

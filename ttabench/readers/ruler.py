@@ -274,7 +274,7 @@ def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, numb
     """A sample of the miniature world."""
     own = random.Random(f"{seed} {number}").getrandbits(48)
     arguments = {"contexts": 1, "tasks": name, "questions": settings.questions, "length": settings.length}
-    (row,) = generated(card, card.splits[split].twin, own, **arguments)
+    (row,) = generated(card, split, own, **arguments)
     needles, haystack, documents = row["needles"], row["haystack"], name in QA
 
     def write(size: int) -> str:

@@ -163,16 +163,15 @@ def placed(lines: Sequence[str], needles: Sequence[str], name: str) -> list[str]
 
 def _fresh(source: random.Random, kind: str, taken: set[str]) -> str:
     """A key or value that was not drawn before."""
-    while True:
-        if kind == "uuids":
-            text = str(uuid.UUID(int=source.getrandbits(128), version=4))
-        elif kind == "words":
-            text = f"{source.choice(ADJECTIVES)}-{source.choice(NOUNS)}"
-        else:
-            text = str(source.randint(10**6, 10**7 - 1))
-        if text not in taken:
-            taken.add(text)
-            return text
+    draws: dict[str, Callable[[], object]] = {
+        "uuids": lambda: uuid.UUID(int=source.getrandbits(128), version=4),
+        "words": lambda: f"{source.choice(ADJECTIVES)}-{source.choice(NOUNS)}",
+        "numbers": lambda: source.randint(10**6, 10**7 - 1),
+    }
+    while (text := str(draws[kind]())) in taken:
+        pass
+    taken.add(text)
+    return text
 
 
 def _niah(subtask: str, name: str, essays: Sequence[str], questions: int) -> Sample:
@@ -288,9 +287,7 @@ def _tracking(name: str, questions: int) -> Sample:
         questions=tuple(_tracked(own, variables) for own, variables, _ in chains),
         max_new_tokens=30,
         all_of=True,
-        write=lambda size: (
-            example + _assigned([links for _, _, links in chains], size, random.Random(f"{name} places"))
-        ),
+        write=lambda size: example + _assigned([one[2] for one in chains], size, random.Random(f"{name} places")),
         least=_HOPS + 1,
     )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -146,7 +147,8 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
         hint = "Give local files with --source DIR" + (", or --source mini." if card.twin else ".")
         reason = brief((str(error).strip() or type(error).__name__).splitlines()[0], 160)
         raise UserError(f"Cannot load {hub.path} from the hub ({reason}).", hint) from None
-    return loaded, f"hub:{hub.path}@{hub.commit[:8] or 'unpinned'}"
+    commit = re.fullmatch("([0-9a-f]{8})[0-9a-f]{32}", hub.revision or "")
+    return loaded, f"hub:{hub.path}@{commit[1] if commit else 'unpinned'}"
 
 
 # --- where the files of a split lie in what people unpack: OpenBookQA-V1-Sep2018/Data/Main/train.jsonl ---------------
@@ -199,7 +201,7 @@ def rows_of(card: Card, request: Request, arguments: Mapping[str, object], more:
 
 def twin_table(card: Card, split: str, seed: int, arguments: Mapping[str, object]) -> Table:
     """Rows of the miniature twin of this split, drawn from a seed."""
-    return twin_rows(card, generated(card, card.splits[split].twin, seed, **arguments))
+    return twin_rows(card, generated(card, split, seed, **arguments))
 
 
 def ample(books: int, tokens: int) -> dict[str, int]:
@@ -239,17 +241,15 @@ def arguments_of(card: Card, source: str) -> type[BaseModel]:
     return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def generated(card: Card, *place: object, **arguments: object) -> Any:
-    """What the card's generator makes: rows, or rows by name."""
-    function = generator_of(card)
+def generated(card: Card, split: str, seed: int, **arguments: object) -> Any:
+    """What the card's generator makes for a split: rows, or rows by name."""
     try:
-        given = inspect.signature(function).bind(*place, **arguments).arguments
-        counts = {key: n for key, n in given.items() if key != "seed" and isinstance(n, int) and n > 0}
+        counts = {key: n for key, n in arguments.items() if isinstance(n, int) and n > 0}
         made = math.prod(n for key, n in counts.items() if key != "tokens")
         if made > MOST_ROWS or made * counts.get("tokens", 1) > MOST_TOKENS:
             asked = ", ".join(f"{key}={brief(n, 20)}" for key, n in counts.items())
             raise UserError(f"The twin of {card.name} would make too much with {asked}.", "Give smaller --task-set.")
-        return function(*place, **arguments)
+        return generator_of(card)(split=card.splits[split].twin, seed=seed, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"The twin of {card.name} refuses that ({error}).", "Change --task-set.") from None
 
