@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
 
@@ -28,8 +28,7 @@ _DISTRACTORS = (
 )
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """A text about one entity, and the facts it tells."""
 
     entity: str

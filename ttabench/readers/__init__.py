@@ -76,11 +76,7 @@ ASIDE: dict[str, Any] = {
     "parts": {"__all__": {"hub": True, "folders": True, "train": _ROWS, "test": _ROWS}},
 }
 """Prose and places, as pydantic leaves fields out."""
-RESOLVED: dict[str, Any] = {
-    "protocol": True,
-    "twin": {"protocol", "arguments"},
-    "prompt": {"chat"},
-}
+RESOLVED: dict[str, Any] = {"protocol": True, "twin": {"protocol", "arguments"}, "prompt": {"chat"}}
 
 
 def content_digest(card: Card) -> str:

@@ -83,11 +83,7 @@ def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: S
             joiner="",
             key=f"{key}@{start}",
             want=Score(
-                continuation=target.text,
-                ids=target.ids,
-                prompt_ids=prompt.ids,
-                position=start,
-                words=len(target.words),
+                continuation=target.text, ids=target.ids, prompt_ids=prompt.ids, position=start, words=len(target.words)
             ),
             at=At(lengths[bisect_left(lengths, end)], "tokens"),
             subtask=book,

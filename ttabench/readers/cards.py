@@ -162,22 +162,10 @@ class Prompt(_Part):
         shown = [words.replace("{question}", text) + self.delimiter + answer for text, answer in self.examples]
         return self.joiner.join([*shown[:examples], words.replace("{question}", question)])
 
-    def check(self, task: str, template: str, examples: int) -> None:
-        """Whether questions can be asked so."""
-        if template not in self.templates:
-            raise UnknownName(f"prompt of task {task}", template, list(self.templates))
-        if examples > len(self.examples):
-            fault = f"examples={examples} are more than the {len(self.examples)} worked examples of task {task}."
-            raise UserError(fault, "Give --task-set examples=N with a smaller N.")
-
     def generated(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
         """The want of a query that is answered by writing."""
         return Generate(
-            answers=answers,
-            delimiter=self.delimiter,
-            max_new_tokens=max_new_tokens,
-            stops=self.stops,
-            leads=self.leads,
+            answers=answers, delimiter=self.delimiter, max_new_tokens=max_new_tokens, stops=self.stops, leads=self.leads
         )
 
     def chosen(self, options: Sequence[str], answer: str) -> Choose:

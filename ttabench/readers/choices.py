@@ -93,9 +93,11 @@ class Part:
     """The same, where both are of one file: what is shown must not be asked."""
     data: Table
     """The source of the asked rows, with what is said of both."""
+    shown: Sequence[Item] = ()
+    """Demonstrations, once they are drawn."""
 
-    def draw(self, count: int, seed: int) -> tuple[Sequence[Item], Sequence[Item]]:
-        """(`count` demonstrations, the rows to ask); fewer demonstrations are the first of more."""
+    def draw(self, count: int, seed: int) -> Part:
+        """The same with `count` demonstrations, and without them among the asked rows; fewer are the first of more."""
         same = self.asked is self.pool
         enough = len(self.pool) - same
         if count > enough:
@@ -103,15 +105,15 @@ class Part:
             raise UserError(fault, f"Give --task-set shots={enough} or fewer, or a source with more rows.")
         demonstrations = self._order(seed)[:count]
         names = {item.id for item in demonstrations} if same else set()
-        return demonstrations, [item for item in self.asked if item.id not in names]
+        return replace(self, shown=demonstrations, asked=[item for item in self.asked if item.id not in names])
 
     def _order(self, seed: int) -> list[Item]:
         return random.Random(f"demonstrations {self.name} {seed}").sample(self.pool, len(self.pool))
 
-    def others(self, count: int, seed: int, asked: Sequence[Item]) -> list[Item]:
-        """At most `count` demonstrations behind those of `draw`, none of them like one of these or a row asked."""
-        order = self._order(seed)
-        taken = {item.told for item in (*order[:count], *asked)}
+    def others(self, seed: int) -> list[Item]:
+        """At most as many demonstrations behind those of `draw`, none of them like one of these or a row asked."""
+        order, count = self._order(seed), len(self.shown)
+        taken = {item.told for item in (*self.shown, *self.asked)}
         return [item for item in order[count:] if item.told not in taken][:count]
 
 

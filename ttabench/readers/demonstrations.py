@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import Field
 
@@ -57,46 +57,38 @@ class Settings(ProtocolSettings):
         return min(self.shots, max(1, round((1 - self.ratio) * self.shots)))
 
 
-class Drawn(NamedTuple):
-    """A sub-task with its demonstrations drawn."""
-
-    part: Part
-    shown: Sequence[Item]
-    asked: Sequence[Item]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations(Bound[Settings]):
     """A `readers.Task` of demonstrations and choices."""
 
-    drawn: Sequence[Drawn]
+    drawn: Sequence[Part]
+    """Sub-tasks with their demonstrations."""
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Drawn]]:  # noqa: ARG002  # what readers take
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Part]]:  # noqa: ARG002  # what readers take
         """One episode a sub-task."""
         for one in self.drawn:
-            name = one.part.name
-            pieces = [self._observe(name, item) for item in one.shown]
+            pieces = [self._observe(one.name, item) for item in one.shown]
             border = len(pieces) - self.settings.kept
-            asks = [self._ask(name, item, item.id, len(pieces)) for item in one.asked]
+            asks = [self._ask(one.name, item, item.id, len(pieces)) for item in one.asked]
             text = list(blanks_in_front([*pieces, *asks]))
             window = tuple(step for step in text[border : len(pieces)] if isinstance(step, Observe))
             asked = [replace(step, window=window) for step in text[len(pieces) :] if isinstance(step, Ask)]
             if asked:
-                key = f"{self.card.name}/{name}/{self.split}/seed{self.seed}"
+                key = f"{self.card.name}/{one.name}/{self.split}/seed{self.seed}"
                 yield Episode(key=key, steps=(*text[:border], *asked)), one
 
-    def instead(self, own: Drawn, tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002  # what readers take
+    def instead(self, own: Part, tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002  # what readers take
         """The next demonstrations of the same draw, for a twin those of another rule."""
-        shots, part, items = len(own.shown), own.part, [*own.shown, *own.asked]
+        shots, items = len(own.shown), [*own.shown, *own.asked]
         if self.mini:
             arguments, taken = {**self.arguments, "queries": 1}, {item.shown for item in items}
-            made = (twin_part(self.card, part.name, self.split, seed, arguments) for seed in other_seeds(self.seed))
-            pools = (other.draw(len(other.pool), 0)[0] for other in made)
+            made = (twin_part(self.card, own.name, self.split, seed, arguments) for seed in other_seeds(self.seed))
+            pools = (other.draw(len(other.pool), 0).shown for other in made)
             draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
             others = self.apart(_categories(items), draws, _categories, at_worst=True)
         else:
-            others = part.others(shots, self.seed, own.asked)
-        return (self._observe(part.name, item) for item in others)
+            others = own.others(self.seed)
+        return (self._observe(own.name, item) for item in others)
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt
@@ -124,10 +116,11 @@ class Demonstrations(Bound[Settings]):
         """
         size = {**self.arguments, "demonstrations": training.documents, "queries": training.questions}
         for number in count():
-            part = training.draws.choice([one.part for one in self.drawn])
+            part = training.draws.choice(self.drawn)
             if self.mini:
                 made = twin_part(self.card, part.name, self.split, training.draws.getrandbits(48), size)
-                demonstrations, asked = made.draw(min(training.documents, len(made.pool)), 0)
+                made = made.draw(min(training.documents, len(made.pool)), 0)
+                demonstrations, asked = made.shown, made.asked
             else:
                 demonstrations, asked = training.split(part.pool)
             pieces = [self._observe(part.name, item) for item in demonstrations]
@@ -139,7 +132,7 @@ class Demonstrations(Bound[Settings]):
 
     def counts(self) -> dict[str, Json]:
         """Queries of each sub-task, and of all."""
-        parts = {one.part.name: len(one.asked) for one in self.drawn}
+        parts = {one.name: len(one.asked) for one in self.drawn}
         return {"parts": parts, "observed": self.n_observes, "questions": self.n_asks}
 
     def texts(self) -> Iterator[str]:
@@ -171,8 +164,8 @@ def read(card: Card, request: Request) -> Demonstrations:
     data = Table(label=label, notes=tuple(notes), unused=Counter(unused))
     drawn = []
     for part, share in zip(held, shares(request.limit, len(held)), strict=True):
-        shown, asked = part.draw(settings.shots, request.seed)
-        drawn.append(Drawn(part, shown, spread(asked, share)))
+        part = part.draw(settings.shots, request.seed)
+        drawn.append(replace(part, asked=spread(part.asked, share)))
     return Demonstrations(card=card, request=request, settings=settings, arguments=arguments, data=data, drawn=drawn)
 
 

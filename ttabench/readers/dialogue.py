@@ -45,6 +45,7 @@ LEAST = 3
 BETWEEN = 2
 """Turns of a dialogue that are not read at any t: the prompt and the scored one."""
 END_OF_TURN = "__eou__"
+"""Ends every turn in a line of the published files."""
 _MARKS = str.maketrans("’‘´`“”，。？！：；", "''''\"\",.?!:;")
 _MARK = re.compile(r" (?=[,.?!;:])")
 _APOSTROPHE = re.compile(r"(?<=\w) ?' ?(?=(?:s|t|m|d|ll|re|ve|clock)\b)", re.IGNORECASE)
@@ -73,7 +74,12 @@ def dialogues_of(card: Card, data: Table) -> list[Dialogue]:
     def dialogue_of(row: RawRow) -> Dialogue | str:
         name = row.cell(card.columns.get("id", ()))
         cell: Any = row.needed(card.columns["turns"], "Give the published files.")
-        turns = tuple(detokenised(turn) for turn in (turns_of(cell) if isinstance(cell, str) else cell))
+        if isinstance(cell, str):  # a line of the published files
+            *cell, rest = cell.split(END_OF_TURN)
+            if not cell:
+                raise ValueError(f"no turn ends with {END_OF_TURN}")
+            cell += [rest] if rest.strip() else []
+        turns = tuple(map(detokenised, cell))
         if len(turns) < LEAST:
             return f"fewer than {LEAST} turns"
         name = told_apart(str(row.number if name is None else name), seen)
@@ -87,14 +93,6 @@ def _lines(path: Path) -> Iterator[RawRow]:
     with opened(path) as (lines, at):
         for line in filter(str.strip, lines):
             yield RawRow(f"{path} line {at.line}", {"dialog": line})
-
-
-def turns_of(line: str) -> list[str]:
-    """The turns in a line of the published files, each of which ends with `END_OF_TURN`."""
-    *turns, rest = line.split(END_OF_TURN)
-    if not turns:
-        raise ValueError(f"no turn ends with {END_OF_TURN}")
-    return [*turns, rest] if rest.strip() else turns
 
 
 def detokenised(turn: str) -> str:

@@ -188,7 +188,9 @@ class MetaIcl(Bound[Settings]):
         spare = [row for row in self._short(task.spare, size) if row.pair not in taken]
         shown = [*own, *spare[: wanted - len(own)]]
         sizes = [size(_text(row) + BETWEEN) for row in shown]
-        fit = {row.id: self._room(row, sizes, size) for row in asked}
+        beside = {row.id: size(_prompt(row)) + max(size(f" {option}") for option in row.options) for row in asked}
+        most = self.settings.max_tokens
+        fit = {key: fitting(sizes, most, taking) if most else len(sizes) for key, taking in beside.items()}
         wished = {(row.id, step): min(step, len(shown)) for row in asked for step in self.settings.steps}
         places = {key: min(number, fit[key[0]]) for key, number in wished.items()}
         dropped = {
@@ -203,13 +205,6 @@ class MetaIcl(Bound[Settings]):
         """The rows that are not longer than an example may be."""
         most = self.settings.max_example_tokens
         return [row for row in rows if not most or size(_text(row)) <= most]
-
-    def _room(self, row: MetaRow, sizes: Sequence[int], size: Count) -> int:
-        """How many demonstrations, which take `sizes` tokens each, fit beside a query and its longest option."""
-        if not self.settings.max_tokens:
-            return len(sizes)
-        option = max(size(f" {option}") for option in row.options)
-        return fitting(sizes, self.settings.max_tokens, option + size(_prompt(row)))
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[MetaTask, Fitted]]]:
         """One episode a task; `limit` counts every step of every row."""

@@ -199,15 +199,11 @@ class Sessions(Bound[Settings]):
         return tuple(in_order(self._observes(conversation), ((ask.at.count, ask) for ask in asks)))
 
     def _observes(self, conversation: Conversation) -> list[Observe]:
-        before = len(conversation.sessions) - 1
-        return [
-            Observe(text=transcript(one), key=f"{conversation.id}@{number}", joiner=self._joiner(number > before))
-            for number, one in enumerate(self._read(conversation))
-        ]
-
-    def _joiner(self, inner: bool) -> str:
-        """Between sessions, or the turns of one where these are read."""
-        return "\n" if inner else self.card.prompt.joiner
+        pieces, last = [], len(conversation.sessions) - 1
+        for number, one in enumerate(self._read(conversation)):
+            joiner = "\n" if number > last else self.card.prompt.joiner  # between turns of the last session, and others
+            pieces.append(Observe(text=transcript(one), key=f"{conversation.id}@{number}", joiner=joiner))
+        return pieces
 
     def _read(self, conversation: Conversation) -> Sequence[Session]:
         """Sessions that are read; of the last its turns, where these are asked."""
@@ -227,7 +223,7 @@ class Sessions(Bound[Settings]):
                         prompt=f"{turn.speaker}:",
                         key=f"{conversation.id}@{step}",
                         want=Score(continuation=f" {turn.text}", words=len(turn.text.split())),
-                        joiner=self._joiner(step > len(before)),
+                        joiner="\n" if step > len(before) else prompt.joiner,
                         at=At(step),
                     )
             return

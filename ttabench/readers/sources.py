@@ -298,8 +298,14 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         raise UnknownName(f"setting of task {card.name}", unknown, [*model.model_fields, *known])
     base = {**card.protocol, **(twin.protocol if twin else {})}
     settings = _validated(card, "protocol", model, base, options)
-    if prompt := getattr(settings, "prompt", None):
-        card.prompt.check(card.name, prompt, getattr(settings, "examples", 0))
+    template, examples = getattr(settings, "prompt", None), getattr(settings, "examples", 0)
+    if template is not None and template not in card.prompt.templates:
+        raise UnknownName(f"prompt of task {card.name}", template, list(card.prompt.templates))
+    if examples > len(card.prompt.examples):
+        fault = (
+            f"examples={examples} are more than the {len(card.prompt.examples)} worked examples of task {card.name}."
+        )
+        raise UserError(fault, "Give --task-set examples=N with a smaller N.")
     more = {key: value for key, value in request.options.items() if key in known}
     arguments = _validated(card, "twin.arguments", inputs, twin.arguments if twin else {}, more)
     return settings, arguments.model_dump(exclude_unset=True)
