@@ -27,9 +27,8 @@ def tell(source: random.Random, split: str, friends: int, facts_a_friend: int) -
 def exchange(source: random.Random, fact: Fact, known: list[Fact]) -> list[str]:
     """Two turns about a new fact, or four when an old one is asked for again."""
     turns = _telling(source, fact)
-    if known and source.random() < 0.6:
-        turns += _asking(source, source.choice(known))
-    return turns
+    again = known and source.random() < 0.6
+    return turns + _asking(source, source.choice(known)) if again else turns
 
 
 def _telling(source: random.Random, fact: Fact) -> list[str]:

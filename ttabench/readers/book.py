@@ -43,7 +43,6 @@ PART_CHARACTERS = 32
 """That are tokenised for each token of a training sequence: of English eight times as many as it takes."""
 Candidate = Callable[[], tuple[str, str, str]]
 """Reads a book: (id, title, text)."""
-_BOOKS_OF_A_TWIN = 4
 
 
 class Span(NamedTuple):
@@ -283,7 +282,7 @@ def read(card: Card, request: Request) -> Books:
     settings, arguments = resolve(card, request, Settings)
     check(settings)
     if request.source == "mini":
-        sizes = ample(settings.books or _BOOKS_OF_A_TWIN, settings.lengths[-1])
+        sizes = ample(settings.books or 4, settings.lengths[-1])
         data = twin_table(card, request.split, request.seed, sizes)
         candidates = _of_rows(card, data.rows)
     else:

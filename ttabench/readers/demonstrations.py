@@ -189,12 +189,12 @@ def _parts(card: Card, request: Request, names: Sequence[str], task: str) -> tup
 def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:
     """(sub-tasks that have the wanted words, notes); those that lack them are left out unless they were asked for."""
     names = named(f"sub-task of {card.name}", card.parts, settings.task)
-    known = {template for part in card.parts.values() for template in part.templates}
-    if settings.template not in known:
+    having = [name for name, part in card.parts.items() if settings.template in part.templates]
+    if not having:
+        known = {template for part in card.parts.values() for template in part.templates}
         raise UnknownName(f"template of task {card.name}", settings.template, sorted(known))
-    lacking = [name for name in names if settings.template not in card.parts[name].templates]
+    lacking = [name for name in names if name not in having]
     if lacking and settings.task != "all":
-        having = [name for name, part in card.parts.items() if settings.template in part.templates]
         fault = f"template={settings.template} has no words for {', '.join(lacking)}."
         raise UserError(fault, f"It has for {', '.join(having)}.")
     note = f"template {settings.template} has no words for {', '.join(lacking)}, so left out"

@@ -182,9 +182,15 @@ class Profiles(Bound[Settings]):
             if not kept or len(kept) < LEAST_KEPT * len(user.entries):
                 dropped["user with too many long entries"] += 1
                 continue
-            fit = self._read(user, self._drawn(kept, user), size)
-            dropped["query asked after fewer entries"] += sum(step != place for step, place in fit.places.items())
-            fits.append(fit)
+            drawn, fit = self._drawn(kept, user), max(self.settings.steps)
+            if most := self.settings.max_tokens:
+                options = (size(self.card.prompt.delimiter + option) for option in user.options)
+                answer = max(options, default=self.settings.max_new_tokens)
+                sizes = (size(entry.text + self.card.prompt.joiner) for entry in drawn)
+                fit = fitting(sizes, most, answer + size(self._prompt(user, user.input)))
+            places = {step: min(step, fit) for step in self.settings.steps}
+            dropped["query asked after fewer entries"] += sum(step != place for step, place in places.items())
+            fits.append(Read(user, drawn[: max(places.values())], places))
         return fits, dict(+dropped)
 
     def _short(self, user: User, size: Count) -> list[Entry]:
@@ -199,15 +205,6 @@ class Profiles(Bound[Settings]):
             return source.sample(entries, len(entries))[:wanted]
         seen = Counter[str]()
         return [replace(entry, id=told_apart(entry.id, seen)) for entry in source.choices(entries, k=wanted)]
-
-    def _read(self, user: User, drawn: Sequence[Entry], size: Count) -> Read:
-        settings, prompt, fit = self.settings, self.card.prompt, len(drawn)
-        if settings.max_tokens:
-            answer = max((size(prompt.delimiter + option) for option in user.options), default=settings.max_new_tokens)
-            sizes = (size(entry.text + prompt.joiner) for entry in drawn)
-            fit = fitting(sizes, settings.max_tokens, answer + size(self._prompt(user, user.input)))
-        places = {step: min(step, fit) for step in settings.steps}
-        return Read(user, drawn[: max(places.values())], places)
 
     def _prompt(self, user: User, text: str) -> str:
         """The query of a user about a text."""

@@ -29,8 +29,6 @@ from ttabench.readers.tokens import CutText, TokenCount, Tokens
 
 NAMED = ("field", "marker")
 """What a cut may name."""
-TWIN = 16
-"""Contexts of the twin."""
 MAX_GENERATED = 256
 """New tokens where neither the task nor the command line says how many, as in lm-eval."""
 
@@ -88,7 +86,7 @@ def read(card: Card, request: Request) -> LmEvalTask:
     settings, arguments = resolve(card, request, Settings)
     contexts = defaultdict[str, list[Ask]](list)
     if request.source == "mini":
-        data = twin_table(card, request.split, request.seed, {**arguments, "contexts": TWIN})
+        data = twin_table(card, request.split, request.seed, arguments)
         for raw in data.rows:
             turns: Any = raw.values["multi_turns"]
             for number, turn in enumerate(turns):

@@ -34,8 +34,6 @@ from ttabench.readers.formats import RawRow
 from ttabench.readers.sources import Request, Table, ample, resolve, rows_of, usable
 from ttabench.readers.tokens import CutText, TokenCount, TokenCounts, Tokens
 
-_STORIES_OF_A_TWIN = 8
-
 
 class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
@@ -180,6 +178,6 @@ class Recall(Bound[Settings]):
 def read(card: Card, request: Request) -> Recall:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    data = rows_of(card, request, ample(settings.books or _STORIES_OF_A_TWIN, settings.tokens))
+    data = rows_of(card, request, ample(settings.books or 8, settings.tokens))
     stories = drawn(stories_of(card, data), settings.books, f"books {request.seed}")
     return Recall(card=card, request=request, settings=settings, arguments=arguments, data=data, stories=stories)

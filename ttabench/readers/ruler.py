@@ -211,15 +211,15 @@ GIVE = {
 
 def material_of(path: Path) -> dict[str, Any]:
     """What a file or folder holds of what sub-tasks are made of."""
-    if not path.exists():
-        raise UserError(f"No file or folder {str(path)!r} to make RULER of.", f"Give {', '.join(GIVE.values())}.")
-    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.is_file())
-    held: dict[str, Any] = {}
+    held = dict[str, Any]()
+    files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.is_file())
     for kind, (names, contents) in FILES.items():
         if file := next((file for file in files if stem(file) in names), None):
             held[kind] = contents(file)
     if not held:
-        raise UserError(f"{path} holds nothing that RULER is made of.", f"Give {', '.join(GIVE.values())}.")
+        raise UserError(
+            f"{path} is not there, or holds nothing that RULER is made of.", f"Give {', '.join(GIVE.values())}."
+        )
     return held
 
 

@@ -151,7 +151,6 @@ def _text(value: str | None) -> str:
     return " ".join(str.split(value or ""))
 
 
-_OF_A_TWIN = 32
 SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
 """Metrics of turns: over all tokens, the mean over conversations, and a word."""
 
@@ -285,7 +284,7 @@ def read(card: Card, request: Request) -> Sessions:
     settings, arguments = resolve(card, request, Settings)
     if settings.ask == "turns":
         card = card.measured(*SCORED, chance=None)
-    size, mini = {**arguments, "conversations": settings.conversations or _OF_A_TWIN}, request.source == "mini"
+    size, mini = {**arguments, "conversations": settings.conversations or 32}, request.source == "mini"
     data = twin_table(card, request.split, request.seed, size) if mini else session_table(card, request)
     found = conversations(card, data, asked=settings.ask == "questions")
     chosen = drawn(found, settings.conversations, f"conversations {request.seed}")

@@ -174,9 +174,6 @@ def _texts(given: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for member in members if (text := str(member).strip())))
 
 
-_OF_A_TWIN = 16
-
-
 class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
@@ -296,7 +293,7 @@ def _of_sub_task(card: Card, settings: Settings, typed: bool, where: str) -> tup
 def read(card: Card, request: Request) -> SharedContext:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    data = rows_of(card, request, {**arguments, "contexts": settings.contexts or _OF_A_TWIN})
+    data = rows_of(card, request, {**arguments, "contexts": settings.contexts or 16})
     if request.source != "mini":
         card, settings = _of_sub_task(card, settings, "prompt" in request.options, data.where)
     found = contexts_of(card, data)
