@@ -45,11 +45,6 @@ class QARow:
     position: int | None = None
     """Number of the paragraph under its title."""
 
-    @property
-    def target(self) -> str:
-        """The shortest answer (the first of them), which is what the papers train on and score against."""
-        return min(self.answers, key=len)
-
 
 def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
     """Usable rows in file order; `capitalise` raises the first letter of every answer, as CaMeLS and MAC do for SQuAD

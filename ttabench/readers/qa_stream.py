@@ -178,7 +178,8 @@ class QAStream(Bound[Settings]):
         return Observe(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
 
     def _ask(self, row: QARow, source_key: str, read_: int, key: str = "") -> Ask:
-        golds = dict.fromkeys((row.target, *row.answers, *row.answers_additional))
+        target = min(row.answers, key=len)  # the first of the shortest, which the papers train on and score against
+        golds = dict.fromkeys((target, *row.answers, *row.answers_additional))
         prompt = self.card.prompt
         return Ask(
             prompt=prompt.asked(row.question, self.settings.prompt, self.settings.examples),

@@ -77,16 +77,14 @@ class Story:
     facts: tuple[Fact, ...]
 
 
-_FACTS = TypeAdapter(list[Fact])
-
-
 def stories_of(card: Card, data: Table) -> list[Story]:
     """The texts of these rows; those of one title are told apart by their number."""
+    listed = TypeAdapter(list[Fact])
 
     def story_of(row: RawRow) -> Story:
         text, title = row.text(*card.columns["text"]), row.cell(card.columns["title"]) or ""
         given = json.dumps(row.cell(card.columns["facts"]), default=str)  # strict mode takes lists for tuples
-        facts = _FACTS.validate_json(given, strict=True)
+        facts = listed.validate_json(given, strict=True)
         for fact in facts:
             if fact.told > len(text):
                 raise ValueError(f"{fact.key!r} is told at {fact.told} of {len(text)} characters")
@@ -162,12 +160,10 @@ class Recall(Bound[Settings]):
 
     def counts(self) -> dict[str, Json]:
         """Texts, their characters and facts; `distances`: steps of the figures."""
-        return {
-            "books": len(self.stories),
-            "characters": sum(len(story.text) for story in self.stories),
-            "facts": sum(len({fact.key for fact in story.facts}) for story in self.stories),
-            "distances": sorted(set(self.settings.distances)),
-        }
+        books, distances = len(self.stories), sorted(set(self.settings.distances))
+        characters = sum(len(story.text) for story in self.stories)
+        facts = sum(len({fact.key for fact in story.facts}) for story in self.stories)
+        return {"books": books, "characters": characters, "facts": facts, "distances": distances}
 
     def texts(self) -> Iterator[str]:
         """Every text with its facts."""

@@ -201,25 +201,16 @@ class Ruler(Bound[Settings]):
                 yield from (question.text, question.prefix, *question.answers)
 
 
-GIVE = {
-    "essays": "PaulGrahamEssays.json",
-    "squad": "squad.json (dev-v2.0.json)",
-    "hotpotqa": "hotpotqa.json (hotpot_dev_distractor_v1.json)",
-}
-"""What a user who lacks a material is told to give, by its name."""
-
-
 def material_of(path: Path) -> dict[str, Any]:
     """What a file or folder holds of what sub-tasks are made of."""
     held = dict[str, Any]()
     files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.is_file())
-    for kind, (names, contents) in FILES.items():
+    for kind, (names, _, contents) in FILES.items():
         if file := next((file for file in files if stem(file) in names), None):
             held[kind] = contents(file)
     if not held:
-        raise UserError(
-            f"{path} is not there, or holds nothing that RULER is made of.", f"Give {', '.join(GIVE.values())}."
-        )
+        hint = f"Give {', '.join(given for _, given, _ in FILES.values())}."
+        raise UserError(f"{path} is not there, or holds nothing that RULER is made of.", hint)
     return held
 
 
@@ -262,12 +253,13 @@ def _hotpotqa(file: Path) -> Documents:
     return Documents(tuple(numbers), tuple(asked))
 
 
-FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {
-    "essays": (("PaulGrahamEssays",), _essays),
-    "squad": (("squad", "dev-v2.0"), _squad),
-    "hotpotqa": (("hotpotqa", "hotpot_dev_distractor_v1"), _hotpotqa),
+HOTPOT = "hotpot_dev_distractor_v1"
+FILES: Mapping[str, tuple[set[str], str, Callable[[Path], Any]]] = {
+    "essays": ({"PaulGrahamEssays"}, "PaulGrahamEssays.json", _essays),
+    "squad": ({"squad", "dev-v2.0"}, "squad.json (dev-v2.0.json)", _squad),
+    "hotpotqa": ({"hotpotqa", HOTPOT}, f"hotpotqa.json ({HOTPOT}.json)", _hotpotqa),
 }
-"""By the material that is made of a file: its names without suffix, and what reads it."""
+"""By the material that is made of a file: its names without suffix, what a user is told to give, and what reads it."""
 
 
 def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, number: int) -> Sample:
@@ -313,7 +305,7 @@ def read(card: Card, request: Request) -> Ruler:
         material, label = material_of(path), f"{'file' if path.is_file() else 'folder'}:{path}"
     names, left_out = named("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
     if lacking := [name for name in names if name in NEEDS and not material.get(NEEDS[name])]:
-        needed = ", ".join(dict.fromkeys(GIVE[NEEDS[name]] for name in lacking))
+        needed = ", ".join(dict.fromkeys(FILES[NEEDS[name]][1] for name in lacking))
         if settings.tasks != "all":
             fault = f"{lacking[0]} of {card.name} needs files that are not given."
             raise UserError(fault, f"Give --source DIR with {needed}.")

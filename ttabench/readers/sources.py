@@ -100,7 +100,12 @@ def table(card: Card, request: Request, more: Formats | None = None) -> Table:
         held = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
         data = Table(rows=held, label=label, where=label)
     elif path.exists():
-        files, whole = _files(card, path, name, formats) if path.is_dir() else ([path], False)
+        files, whole = find(split, places(card, path), formats) if path.is_dir() else ([path], False)
+        if not files:
+            wanted = ", ".join(split.files + split.whole) or "one file of any name"
+            fault = f"No file of split {name!r} of {card.name} in {path} (looked for {wanted}"
+            hint = "Give the folder that has all splits." if card.parts else "Name the file with --source FILE."
+            raise UserError(f"{fault}; {', '.join(formats)}, .gz too).", f"{hint} {card.source.how}".strip())
         held = [row for file in files for row in rows(file, formats)]
         label = f"{'folder' if path.is_dir() else 'file'}:{path}"
         data = Table(rows=held, label=label, where=str(files[0]), folder=files[0].parent)
@@ -114,23 +119,11 @@ def table(card: Card, request: Request, more: Formats | None = None) -> Table:
         return data
     first, last = split.rows
     if len(data.rows) != split.of:
+        fault = f"Split {name!r} is rows {first} to {last} of {split.of}, but {data.where} has {len(data.rows)} rows."
         raise UserError(
-            f"Split {name!r} is rows {first} to {last} of {split.of}, but {data.where} has {len(data.rows)} rows.",
-            "Give the published file, or name a file of your own with --source FILE to use all of it.",
+            fault, "Give the published file, or name a file of your own with --source FILE to use all of it."
         )
     return replace(data, rows=data.rows[first:last], notes=(*data.notes, f"rows {first} to {last} of {split.of}"))
-
-
-def _files(card: Card, folder: Path, name: str, formats: Formats) -> tuple[list[Path], bool]:
-    """See `find`."""
-    split = card.splits[name]
-    files, whole = find(split, places(card, folder), formats)
-    if not files:
-        wanted = ", ".join(split.files + split.whole) or "one file of any name"
-        fault = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
-        hint = "Give the folder with the files of all splits." if card.parts else "Name the file with --source FILE."
-        raise UserError(f"{fault}; {', '.join(formats)}, .gz too).", f"{hint} {card.source.how}".strip())
-    return files, whole
 
 
 def hub_rows(card: Card, name: str) -> tuple[Any, str]:
@@ -289,8 +282,7 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     twin = card.twin if request.source == "mini" else None
     if request.source == "mini" and twin is None:
-        hint = "Give --source hub, or the path of the data."
-        raise UserError(f"The task {card.name} has no miniature twin.", hint)
+        raise UserError(f"The task {card.name} has no miniature twin.", "Give --source hub, or the path of the data.")
     inputs = arguments_of(card, request.source)
     known = [key for key in inputs.model_fields if key not in model.model_fields]
     options = {key: value for key, value in request.options.items() if key not in known}
