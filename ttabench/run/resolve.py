@@ -271,7 +271,7 @@ def resolve_prompting(request: RunRequest, card: Card | None = None) -> Promptin
         raise UserError(fault, "Leave --chat-template out.")
     usual = _trained(request, card) or _of_card(request, card)
     chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
-    words = {} if usual is None or "prompt" in typed else usual.options()
+    words = {} if usual is None or "prompt" in typed else {"prompt": usual.prompt, "examples": str(usual.examples)}
     return Prompting(card=card, chat=chat, options={**words, **typed})
 
 
