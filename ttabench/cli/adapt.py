@@ -45,13 +45,8 @@ def adapt(
     more: Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")] = None,
     context: o.Context = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")] = DEFAULT_STATE,
-    state: Annotated[
-        Path | None,
-        o.option(RUN, "Continue from a state that `adapt` wrote, by its own method."),
-    ] = None,
-    add: Annotated[
-        list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.", "--add")
-    ] = None,
+    state: Annotated[Path | None, o.option(RUN, "Continue from a state that `adapt` wrote, by its own method.")] = None,
+    add: Annotated[list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.")] = None,
     pieces: o.Pieces = "file",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",

@@ -23,10 +23,7 @@ from ttabench.terminal import render
 @o.takes("typed", RunRequest, only=("preset", "settings", "model", "device", "dtype"), typed_only=True)
 def check(
     typed: Mapping[str, Any],
-    method: Annotated[
-        str,
-        typer.Argument(help="A method: a name, or a file of Python (./mine.py)."),
-    ] = "",
+    method: Annotated[str, typer.Argument(help="A method: a name, or a file of Python (./mine.py).")] = "",
     threads: o.Threads = None,
     json: o.AsJson = False,
 ) -> None:

@@ -25,13 +25,11 @@ def compare(
     model: o.Models = None,
     metric: o.Metric = "",
     all_pairs: o.AllPairs = False,
-    every: Annotated[
-        bool, o.option(o.SAID, "Show every block, also when there are more than 12.", "--all")
-    ] = False,
+    every: Annotated[bool, o.option(o.SAID, "Show every block, also when there are more than 12.", "--all")] = False,
     form: o.Form = "table",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compare runs: who leads, quality beside cost, and every difference, paired, with its interval.
 
     One block a task, source and base model. `compare mac icl --task streamingqa` compares those methods.

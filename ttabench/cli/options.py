@@ -48,15 +48,11 @@ Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, p
 Runs = Annotated[
     list[str] | None,
     typer.Argument(help="Runs: folders, globs, (beginnings of) ids, exported files; methods. None for all in --out."),
-]  # fmt: skip
-Tasks = Annotated[
-    list[str] | None,
-    option(WHICH, "Only these tasks: a list with commas, or repeat.", "--task", "-t"),
 ]
+Tasks = Annotated[list[str] | None, option(WHICH, "Only these tasks: a list with commas, or repeat.", "--task", "-t")]
 Methods = Annotated[
-    list[str] | None,
-    option(WHICH, "Only these methods; kvpress stands for all of its presses.", "--method", "-m"),
-]  # fmt: skip
+    list[str] | None, option(WHICH, "Only these methods; kvpress stands for all of its presses.", "--method", "-m")
+]
 Models = Annotated[list[str] | None, option(WHICH, "Only these base models.", "--model")]
 Metric = Annotated[str, option(SAID, "Metric compared. (default: the task's main one)")]
 AllPairs = Annotated[

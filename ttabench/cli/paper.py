@@ -22,21 +22,19 @@ LIST, CLAIMS = "list", "claims"
 
 def paper(
     what: Annotated[
-        str,
-        typer.Argument(metavar="WHAT", help="PAPER/TABLE (mac/table1); list: all tables; claims: every claim."),
+        str, typer.Argument(metavar="WHAT", help="PAPER/TABLE (mac/table1); list: all tables; claims: every claim.")
     ] = LIST,
     scale: Annotated[
         str, o.option(o.WHICH, "nano, smollm2-135m, or full: the paper's models. (default: nano; of claims all)")
     ] = "",
     runs: Annotated[
-        list[Path] | None,
-        o.option(o.WHICH, "A further folder of runs, or of such folders; repeat for more.", "--runs"),
+        list[Path] | None, o.option(o.WHICH, "A further folder of runs, or of such folders; repeat for more.")
     ] = None,
     out: o.Out = o.DEFAULT_OUT,
     form: o.Form = "table",
     json: o.AsJson = False,
     quiet: o.Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """Tables of the four papers: which runs stand for them here, our figures beside theirs, and each claim's verdict.
 
     A claim is reproduced where the 95 % interval of our paired difference excludes zero and the state is better than

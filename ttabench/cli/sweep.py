@@ -32,47 +32,33 @@ def sweep(
     suite: Annotated[
         Path | None, typer.Argument(metavar="[SUITE.yaml]", help="A file that names the runs.", show_default=False)
     ] = None,
-    methods: Annotated[
-        str,
-        o.option(RUN, "Methods, separated by commas.", "--methods", "-m"),
-    ] = "",
-    tasks: Annotated[
-        str, o.option(RUN, "Tasks, separated by commas.", "--tasks", "-t")
-    ] = "",
-    models: Annotated[
-        str,
-        o.option(RUN, "Base LMs, separated by commas. (default: nano)", "--models"),
-    ] = "",
+    methods: Annotated[str, o.option(RUN, "Methods, separated by commas.", "--methods", "-m")] = "",
+    tasks: Annotated[str, o.option(RUN, "Tasks, separated by commas.", "--tasks", "-t")] = "",
+    models: Annotated[str, o.option(RUN, "Base LMs, separated by commas. (default: nano)")] = "",
     seeds: Annotated[str, o.option(WHAT, "Seeds, one run each: 0,1,2. (default: 0)")] = "",
     keep: Annotated[
         str,
-        o.option(RUN, "Shares of the context to keep, one run each: 0.1,0.2,0.5. Methods without a budget run once.",
-                 "--keep"),
+        o.option(RUN, "Shares of the context to keep, one run each: 0.1,0.2,0.5. Methods without a budget run once."),
     ] = "",
-    keep_tokens: Annotated[
-        str, o.option(RUN, "Tokens of the context to keep, one run each: 128,256.", "--keep-tokens")
-    ] = "",
+    keep_tokens: Annotated[str, o.option(RUN, "Tokens of the context to keep, one run each: 128,256.")] = "",
     swap_state: o.SwapState = False,
     jobs: Annotated[int, o.option(WHERE, "Runs at a time.", "--jobs", "-j", min=1, max=1024)] = 1,
     threads: o.Threads = None,
     gpus_per_run: Annotated[
         int, o.option(WHERE, "GPUs for each run. (default: all that torch sees, for every run)", min=0, max=64)
     ] = 0,
-    engine: Annotated[str, o.option(WHERE, "local, ray or slurm.", "--engine")] = "local",
+    engine: Annotated[str, o.option(WHERE, "local, ray or slurm.")] = "local",
     engine_set: Annotated[
         list[str] | None,
-        o.option(WHERE, "An option of the engine, key=value (address=auto, partition=gpu); repeat for more.",
-                 "--engine-set"),
+        o.option(WHERE, "An option of the engine, key=value (address=auto, partition=gpu); repeat for more."),
     ] = None,
-    shard: Annotated[
-        str, o.option(WHERE, "Only part I of N: every N-th run, from the I-th on.", metavar="I/N")
-    ] = "",
+    shard: Annotated[str, o.option(WHERE, "Only part I of N: every N-th run, from the I-th on.", metavar="I/N")] = "",
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     dry_run: o.DryRun = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run a grid of methods, tasks, models, seeds and settings: what is stored is not run again.
 
     The runs stand in SUITE.yaml, or are typed; options beside a file take the place of what it says of all runs. A run

@@ -3,7 +3,7 @@
 write_atomically(Path("run.json"), text)
 with replacing(Path("samples.parquet")) as scratch:
     write_table(table, scratch)                       a reader sees the old file or the new one, never half of it
-with replacing_folder(Path("step-00000500")) as scratch:
+with replacing(Path("step-00000500"), folder=True) as scratch:
     ...                                               the same of a folder
 append(Path("partial.jsonl"), lines)                  whole lines, or none of them
 with reading(Path("test.jsonl")) as at:
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp, mkstemp
+from tempfile import NamedTemporaryFile, mkdtemp, mkstemp
 from typing import Any
 
 from ttabench.core import environment
@@ -189,23 +189,15 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A new, empty file beside `path`, which takes its place when the block ends; else it is removed."""
-    number, name = mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)
-    os.close(number)
-    with _taking(Path(name), path) as scratch:
-        yield scratch
-
-
-@contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
-    """A new, empty folder beside `path`, which takes its name when the block ends; else it is removed."""
-    with _taking(Path(mkdtemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)), path) as scratch:
-        yield scratch
-
-
-@contextmanager
-def _taking(scratch: Path, path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, folder: bool = False) -> Iterator[Path]:
+    """A new, empty file (or folder) beside `path`, which takes its place when the block ends; else it is removed."""
+    place = (PART, f".{path.name[:100]}.", path.parent)
+    if folder:
+        scratch = Path(mkdtemp(*place))
+    else:
+        number, name = mkstemp(*place)
+        os.close(number)
+        scratch = Path(name)
     try:
         yield scratch
         for part in [scratch, *scratch.rglob("*")]:
@@ -294,9 +286,7 @@ def made(folder: Path, out: Path) -> None:
     """Make a folder, with all above it, and see that it can be written; the error names `out`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        number, name = mkstemp(dir=folder, prefix=".probe.", suffix=PART)
-        os.close(number)
-        Path(name).unlink()
+        NamedTemporaryFile(dir=folder, prefix=".probe.", suffix=PART).close()
     except OSError as error:
         raise unwritable(out, error) from None
 
@@ -337,8 +327,6 @@ def held(folder: Path) -> bool:
         if path.is_file():
             with FileLock(path, timeout=0):
                 return False
-    except Timeout:
-        return True
-    except (OSError, NotImplementedError):
-        return False
+    except (OSError, NotImplementedError) as error:
+        return isinstance(error, Timeout)
     return False
