@@ -12,7 +12,7 @@ from ttabench.core.errors import printable
 from ttabench.terminal import render
 
 NASTY = "a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
-SHOWN = r"a\x1b[2J\x1b]0;title\x07b\x9b31m\x0d\u202ec"
+SHOWN = r"a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
 TABLE = render.Table(title=NASTY, columns=(NASTY,), rows=((NASTY,),), data=({NASTY: NASTY},), caption=NASTY)
 Captured = pytest.CaptureFixture[str]
 

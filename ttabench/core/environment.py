@@ -71,14 +71,6 @@ def use_threads(count: int | None) -> None:
     torch.set_num_threads(count)
 
 
-def quiet_libraries() -> None:
-    """Turn off the progress bars of transformers, and of datasets if not imported yet: ttabench shows its own."""
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-
-
 @contextmanager
 def quiet_loading() -> Iterator[None]:
     """No progress bars, tables or advice of the libraries while they load a model; faults still raise."""

@@ -6,6 +6,7 @@ read, and the base's fingerprint is that of the changed weights."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,8 +31,7 @@ Outcome: TypeAlias = Obtained[RunRecord]
 
 def base_of(request: RunRequest, *, chat_template: bool) -> Base:
     """What tells the base model of a request from others."""
-    how = request.device, request.dtype, request.random_weights, request.bos
-    return (request.base_name, *how, chat_template)
+    return (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
 
 
 class ModelCache:
@@ -44,14 +44,10 @@ class ModelCache:
         """The base model of a request, reading in its chat template or not."""
         key = base_of(request, chat_template=chat_template)
         if key not in self._loaded:
-            from ttabench.core.environment import quiet_libraries
             from ttabench.lm.model import load as load_lm
 
-            quiet_libraries()
-            lm = load_lm(
-                request.model, random_weights=request.random_weights, device=request.device, dtype=request.dtype,
-                bos=request.bos,
-            )  # fmt: skip
+            how = {name: getattr(request, name) for name in ("random_weights", "device", "dtype", "bos")}
+            lm = load_lm(request.model, **how)
             if request.base_checkpoint:
                 lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
             if chat_template:
@@ -107,16 +103,11 @@ def execute(
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
-
-    def work(folder: RunFolder) -> RunRecord:
-        return _run(plan, models, folder, tick, notify)
-
+    work = partial(_run, plan, models, tick, notify)
     return obtained(out / plan.config.identity(), work, force=force, notify=notify)
 
 
-def _run(
-    plan: Plan, models: ModelCache, folder: RunFolder, tick: Tick, notify: Callable[[str], None]
-) -> RunRecord:  # fmt: skip
+def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], None], folder: RunFolder) -> RunRecord:
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
     from ttabench.run.recording import caveats, make_record
