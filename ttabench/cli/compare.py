@@ -38,10 +38,7 @@ def compare(
     from ttabench.terminal import render
 
     output_form = render.known_format("json" if json else form)
-    wanted = Wanted(task, method, model)
-    comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
-    for line in remarks:
-        render.remark(line)
+    comparison, _ = compared(runs or (), out, Wanted(task, method, model), metric, all_pairs=all_pairs)
     blocks = len(comparison.blocks)
     short = output_form == "table" and blocks > MOST_BLOCKS and not (every or all_pairs)
     _show(comparison, output_form, short=short)
@@ -54,9 +51,10 @@ def compare(
 def compared(
     names: Sequence[str], out: Path, wanted: Wanted, metric: str, *, all_pairs: bool
 ) -> tuple[Comparison, list[str]]:
-    """The comparison of the runs that were asked for, and a remark for each thing that was left out of it."""
+    """The comparison of the runs that were asked for; a remark tells, and names, each thing that was left out of it."""
     from ttabench.report.compare import compared as of_runs
     from ttabench.report.finding import selected
+    from ttabench.terminal import render
 
     chosen = selected(names, out, wanted)
     comparison = of_runs(chosen.runs, metric, all_pairs=all_pairs, damaged=chosen.damaged)
@@ -64,6 +62,8 @@ def compared(
     if lacking := len(comparison.without_metric):
         lack = "lacks" if lacking == 1 else "lack"
         remarks.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
+    for line in remarks:
+        render.remark(line)
     return comparison, remarks
 
 

@@ -26,8 +26,9 @@ def option(group: str, text: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, help=text, rich_help_panel=group, **more)
 
 
-Seed = Annotated[int, option(WHAT, "Seed of data order and of everything random.")]
-Seeds = Annotated[str, option(WHAT, "Several seeds, one run each: 0,1,2.")]
+Seeds = Annotated[
+    str, option(WHAT, "Seed of data order and of everything random; several, one run each: 0,1,2.", "--seed", "--seeds")
+]
 SwapState = Annotated[bool, option(WHAT, SWAPPED, "--swap-state")]
 Out = Annotated[Path, option(HOW, "Folder of the runs.", "--out", "-o", envvar="TTABENCH_OUT")]
 OutOnly = Annotated[Path, option(HOW, "Folder of the runs.", "--out", envvar="TTABENCH_OUT")]

@@ -50,7 +50,11 @@ def paper(
     if what == LIST:
         render.show([list_table()], output_form)
     elif what == CLAIMS:
-        _claims(folders, scales, output_form)
+        from ttabench.papers.claims import all_claims, claims_table
+
+        if not (stored_runs := _stored(folders)).runs:
+            raise UserError(f"There are no runs in {out}.", "Name folders of runs with --runs.")
+        render.show([claims_table(CLAIMS, all_claims(stored_runs, scales))], output_form)
     else:
         _table(what, scales[0], folders, output_form, quiet=quiet)
 
@@ -68,16 +72,6 @@ def _stored(folders: Sequence[Path]) -> Stored:
     for line in stored_runs.damaged:
         render.remark(f"Left out: {line}")
     return stored_runs
-
-
-def _claims(folders: Sequence[Path], scales: Sequence[Scale], form: Format) -> None:
-    from ttabench.papers.claims import all_claims, claims_table
-    from ttabench.terminal import render
-
-    stored_runs = _stored(folders)
-    if not stored_runs.runs:
-        raise UserError(f"There are no runs in {folders[0]}.", "Name folders of runs with --runs.")
-    render.show([claims_table(CLAIMS, all_claims(stored_runs, scales))], form)
 
 
 def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, quiet: bool) -> None:

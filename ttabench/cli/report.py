@@ -36,10 +36,7 @@ def report(
 
     check_path(save, SUFFIXES, "page")
     refuse_missing("`ttabench report`", NEEDED)
-    wanted = Wanted(task, method, model)
-    comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
-    for line in remarks:
-        render.remark(line)
+    comparison, remarks = compared(runs or (), out, Wanted(task, method, model), metric, all_pairs=all_pairs)
     from ttabench.report.page import write_page
 
     write_page(comparison, save, samples=samples, remarks=remarks)

@@ -64,7 +64,7 @@ def sweep(
     The runs stand in SUITE.yaml, or are typed; options beside a file take the place of what it says of all runs. A run
     that fails is told with its reason, and the others go on; the command then leaves with 1.
     """
-    from ttabench.core.declared import assignments, whole_numbers
+    from ttabench.core.declared import assignments, parse_value
     from ttabench.profiling.job import method_names
     from ttabench.sweep import engines
     from ttabench.sweep import suite as suites
@@ -73,14 +73,10 @@ def sweep(
     typed = suites.as_said(said) | ({suites.SWAP: True} if swap_state else {})
     for name, text in (("methods", methods), ("tasks", tasks), ("models", models)):
         typed |= {name: method_names(text, ())} if text else {}
-    for name, text in (("seeds", seeds), ("keep_tokens", keep_tokens)):
+    numbers = (("seeds", seeds, list[int]), ("keep_tokens", keep_tokens, list[int]), ("keep", keep, list[float]))
+    for name, text, kind in numbers:
         if text:
-            typed[name] = list(dict.fromkeys(whole_numbers(f"--{name.replace('_', '-')}", text)))
-    if keep:
-        try:
-            typed["keep"] = list(dict.fromkeys(map(float, keep.split(","))))
-        except ValueError:
-            raise UserError(f"--keep {keep!r} is not a list of shares.", "Write --keep 0.1,0.2.") from None
+            typed[name] = list(dict.fromkeys(parse_value(text, kind, f"--{name.replace('_', '-')}")))
     data = _suite(suite, typed)
     try:
         runs = planned(cells(data))

@@ -90,10 +90,6 @@ def declared(kind: type) -> Mapping[str, Field]:
     return by_name
 
 
-DIGITS = 18
-"""Longest whole number that is read."""
-
-
 def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
     """`["a=1", "b=x"]` as a dictionary; a later assignment of one key wins."""
     pairs: dict[str, str] = {}
@@ -103,14 +99,6 @@ def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
             raise UserError(f"{flag} {text!r} is not an assignment.", f"Write {flag} key=value.")
         pairs[key.strip()] = value.strip()
     return pairs
-
-
-def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
-    """`"0,1,2"` as numbers."""
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
-        raise UserError(f"{flag} {text[:40]!r} is not a list of whole numbers.", f"Write {flag} 1,2,3.")
-    return tuple(int(part) for part in parts)
 
 
 def as_typed(value: Json) -> str:

@@ -7,8 +7,6 @@ can be spared, and a line says which; then its rows become blocks.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import sys
@@ -199,10 +197,7 @@ def _in_markdown(cell: str) -> str:
 
 
 def _as_csv(tables: Sequence[Table]) -> str:
-    keys = list(dict.fromkeys(key for table in tables for row in table.data for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, ["table", *keys], restval="", lineterminator="\n")
-    writer.writeheader()
-    for table in tables:
-        writer.writerows({"table": table.title, **row} for row in table.data)
-    return text.getvalue()
+    import pandas as pd
+
+    rows = [{"table": table.title, **row} for table in tables for row in table.data]
+    return pd.DataFrame(rows, dtype=object).to_csv(index=False)
