@@ -69,18 +69,13 @@ def takes(
     """Options for the declared fields of a dataclass; the command gets an instance as its argument `name`.
 
     Args:
-        name: of the argument.
-        kind: the dataclass.
         without: fields that the command has no option for.
         only: the fields that it has, where these are few.
         typed_only: hand over a mapping of what was typed instead; options have no default then.
         defaults: of options, where they are others than the field's.
     """
-    chosen = [
-        field
-        for field in declared(kind).values()
-        if field.name not in without and field.name in (only or (field.name,))
-    ]
+    of_kind = [field for field in declared(kind).values() if field.name not in without]
+    chosen = [field for field in of_kind if not only or field.name in only]
     chosen.sort(key=lambda field: (*FIRST, field.name).index(field.name))
 
     def decorate(command: Command) -> Command:
@@ -122,7 +117,7 @@ def _parameter(field: Field, typed_only: bool, defaults: dict[str, Any]) -> insp
     if default is None and kind in (bool, str, int, float, list[str]):
         kind = kind | None
     made = option(
-        spec.group, spec.help, *(spec.flags or (field.flag,)), show_default=spec.default,
+        spec.group, spec.help, *(spec.flags or field.flags), show_default=spec.default,
         parser=spec.parse and _parser(spec.parse), metavar=spec.metavar,
     )  # fmt: skip
     return inspect.Parameter(

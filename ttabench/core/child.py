@@ -33,10 +33,6 @@ class Death:
     """The last line that it wrote."""
 
 
-class _Done:
-    """What stands behind the answer to a request."""
-
-
 class Child:
     """A process, which ends with this one at the latest."""
 
@@ -59,8 +55,7 @@ class Child:
         """What is told of a request; a `Death` last where the process died."""
         try:
             self._pipe.send(request)
-            while not isinstance(message := self._pipe.recv(), _Done):
-                yield message
+            yield from iter(self._pipe.recv, None)  # which ends an answer
         except (EOFError, OSError):
             self._process.join()
             text = self._output.read_text("utf-8", "replace") if self._output.exists() else ""
@@ -96,15 +91,14 @@ def _serve(
     with Path(output).open("wb", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+    def end_with_the_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
     os.register_at_fork(after_in_child=pipe.close)  # what a method forks answers nothing
     while True:
         answer(pipe.recv(), pipe.send)
-        pipe.send(_Done())
-
-
-def _end_with_the_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "started by `Child`"
-    parent.join()
-    os._exit(1)
+        pipe.send(None)

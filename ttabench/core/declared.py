@@ -26,7 +26,6 @@ class Declared:
     """How an option is presented: its help, group, flags and default.
 
     Attributes:
-        help: one sentence, as `--help` shows it.
         group: the heading that it stands under.
         flags: how it is typed; none means `--` and its name.
         default: whether help shows the default.
@@ -57,23 +56,17 @@ class Field:
     said: Declared
 
     @property
-    def flag(self) -> str:
-        """How it is typed."""
-        return self._flags[0]
-
-    @property
-    def _flags(self) -> tuple[str, str]:
-        """Of a switch also how it is turned off."""
-        on, _, off = (self.said.flags[0] if self.said.flags else f"--{self.name.replace('_', '-')}").partition("/")
-        return on, off
+    def flags(self) -> list[str]:
+        """How it is typed; of a switch, second, also how it is turned off."""
+        return (self.said.flags[0] if self.said.flags else f"--{self.name.replace('_', '-')}").split("/")
 
     def words(self, value: Any) -> list[str]:
         """The words that set a field to a value on the command line; none for the default."""
         if value == self.default:
             return []
         if isinstance(value, bool):
-            return [self._flags[not value]]
-        return [self.flag, "auto" if self.said.parse is not None and not value else str(value)]
+            return [self.flags[not value]]
+        return [self.flags[0], "auto" if self.said.parse is not None and not value else str(value)]
 
 
 @cache
@@ -81,12 +74,9 @@ def declared(kind: type) -> Mapping[str, Field]:
     """The declared fields of a dataclass by name, in order."""
     hints, by_name = get_type_hints(kind, include_extras=True), dict[str, Field]()
     for field in fields(kind):
-        hint = hints[field.name]
-        declaration = next((part for part in get_args(hint)[1:] if isinstance(part, Declared)), None)
-        if get_origin(hint) is Annotated and declaration is not None:
-            by_name[field.name] = Field(
-                name=field.name, kind=get_args(hint)[0], default=field.default, said=declaration
-            )
+        if get_origin(hints[field.name]) is Annotated:
+            held, said = get_args(hints[field.name])
+            by_name[field.name] = Field(name=field.name, kind=held, default=field.default, said=said)
     return by_name
 
 

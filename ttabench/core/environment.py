@@ -62,9 +62,7 @@ def use_threads(count: int | None) -> None:
     if count is None:
         return
     if not 1 <= count <= MOST_THREADS:
-        raise UserError(
-            f"{count} threads are asked for.", f"Give 1 to {MOST_THREADS}, at best the cores that are free."
-        )
+        raise UserError(f"{count} threads are asked for.", f"Give 1 to {MOST_THREADS}: at best the free cores.")
     os.environ["RAYON_NUM_THREADS"] = str(count)  # tokenizers reads it when it first encodes several texts
     import torch
 

@@ -56,7 +56,10 @@ def show(tables: Sequence[Table], form: Format = "table") -> None:
     if form == "json":
         print_json({table.title: [dict(row) for row in table.data] for table in tables})
     elif form == "csv":
-        _write(_as_csv(tables))
+        import pandas as pd
+
+        rows = [{"table": table.title, **row} for table in tables for row in table.data]
+        _write(pd.DataFrame(rows, dtype=object).to_csv(index=False))
     elif form == "markdown":
         glossary = "".join(f"{line}\n" for line in explained(tables))
         sys.stdout.write(printable("\n".join([*map(as_markdown, tables), *([glossary] if glossary else [])])))
@@ -194,10 +197,3 @@ def as_markdown(table: Table) -> str:
 def _in_markdown(cell: str) -> str:
     text = cell.replace("|", "\\|").replace("\n", " ")
     return f"**{text}**" if isinstance(cell, Bold) else text
-
-
-def _as_csv(tables: Sequence[Table]) -> str:
-    import pandas as pd
-
-    rows = [{"table": table.title, **row} for table in tables for row in table.data]
-    return pd.DataFrame(rows, dtype=object).to_csv(index=False)
