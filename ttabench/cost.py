@@ -312,13 +312,8 @@ def answer(shape: Shape, work: Workload, context: int, *, begun: bool) -> int:
 
 def closed_book(shape: Shape, work: Workload) -> Cost:
     """The base model as it is, with weights merged into it or without: no context in the window, no state."""
-    slots = shape.starts + work.asked
-    return Cost(
-        parameters=shape.parameters,
-        ask_slots=slots,
-        ask_flops=answer(shape, work, 0, begun=False),
-        positions=slots,
-    )
+    asking = answer(shape, work, 0, begun=False)
+    return in_window(shape, work, shape.starts, adapt_slots=0, adapt_flops=0, ask_flops=asking)
 
 
 def in_window(shape: Shape, work: Workload, slots: int, **more: int) -> Cost:

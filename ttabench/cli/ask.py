@@ -157,6 +157,7 @@ def _reply(
     from ttabench.core.meter import Meter
     from ttabench.methods.session import Session
     from ttabench.run.recording import state_caveats
+    from ttabench.stats.metrics import metric
 
     meter, method = Meter(lm.device), resolved.build(lm)
     session = Session(lm, method, before)
@@ -175,7 +176,13 @@ def _reply(
             given = session.answer(batch)
         by_key |= {ask.key: answer for ask, answer in zip(batch, given, strict=True)}
         tick("answered", len(by_key), len(asks))
-    told = [_told(question, ask, by_key[ask.key]) for question, ask in zip(questions, asks, strict=True)]
+    told: list[dict[str, Any]] = []
+    for question, ask in zip(questions, asks, strict=True):
+        answer = by_key[ask.key]
+        told.append({"question": question.question, "answer": answer.prediction, "ended": answer.ended})
+        if ask.answers:
+            scored = {name: metric(name)(answer.prediction, ask, answer) for name in SCORES}
+            told[-1] |= {"answers": list(question.answers), **scored}
     known = [one for one in told if "answers" in one]
     scores = {"n": len(known), **{name: fmean(one[name] for one in known) for name in SCORES}} if known else None
     cost = {
@@ -188,17 +195,6 @@ def _reply(
     if cut := sum(not answer.ended for answer in by_key.values()):
         notes.append(f"{cut} of {len(asks)} answers were cut at their length: --max-new-tokens N allows more")
     return {"answers": told, "scores": scores, "method": resolved.spec.name, "cost": cost}, notes
-
-
-def _told(question: OwnQuestion, query: Ask, answer: Answer) -> dict[str, Any]:
-    """An answer, scored where the right ones are known."""
-    from ttabench.stats.metrics import metric
-
-    told = {"question": question.question, "answer": answer.prediction, "ended": answer.ended}
-    if query.answers:
-        scores = {name: metric(name)(answer.prediction, query, answer) for name in SCORES}
-        told |= {"answers": list(question.answers), **scores}
-    return told
 
 
 def _answer_table(methods: Sequence[Mapping[str, Any]]) -> render.Table:

@@ -160,12 +160,10 @@ def _list(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
         for row in todo:
             render.print_line(row["id"])
     else:
-        lines = tuple(
-            (*(str(row[name]) for name in ("id", "method", "task", "model", "seed")),
-             "stored" if row["stored"] else "to run")
-            for row in rows
-        )  # fmt: skip
+        names = [[str(value) for value in _named(run).values()] for run in runs]
+        states = ["stored" if row["stored"] else "to run" for row in rows]
+        lines = tuple((*name, state) for name, state in zip(names, states, strict=True))
         caption = f"{len(rows)} runs: {len(rows) - len(todo)} stored, {len(todo)} to run."
-        columns = ("run", "method", "task", "model", "#seed", "what is to do")
+        columns = ("run", "method", "task", "#seed", "model", "what is to do")
         render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=lines, caption=caption,
                                   names=("run",), spare=("model", "run"))])  # fmt: skip

@@ -12,6 +12,7 @@ import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,20 +135,13 @@ def determinism() -> dict[str, Json]:
 def code() -> dict[str, Json]:
     """The git commit of the code and whether it was changed since; empty outside a checkout of ttabench."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return {}
-    commit = _git(root, "rev-parse", "HEAD")
-    if not commit:
-        return {}
-    return {"commit": commit, "changed": bool(_git(root, "status", "--porcelain", "--", "ttabench", "tasks"))}
-
-
-def _git(root: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    git = partial(subprocess.run, capture_output=True, text=True, timeout=10, check=True, cwd=root)
+    if (root / ".git").exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            commit = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+            changes = git(["git", "status", "--porcelain", "--", "ttabench", "tasks"]).stdout.strip()
+            return {"commit": commit, "changed": bool(changes)}
+    return {}
 
 
 def cores() -> int | None:
@@ -210,14 +204,13 @@ SIGNS = ("out of memory", "not enough memory", "t allocate memory", "cannot allo
          "bad_alloc", "memory allocation of", "failed to map segment", "memoryerror",
          "storage size calculation overflowed")  # fmt: skip
 """Messages of torch, CUDA, numpy, the C++ library and the loader of libraries."""
-_KINDS = (RuntimeError, OSError, ImportError)
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether this is a GPU or a CPU that ran out of memory."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    known = isinstance(error, _KINDS) or type(error).__name__ == "SafetensorError"
+    known = isinstance(error, RuntimeError | OSError | ImportError) or type(error).__name__ == "SafetensorError"
     return known and says_so(str(error))
 
 

@@ -129,15 +129,15 @@ def _refuse(path: Path, most: int) -> None:
         raise ValueError(f"its {size(status.st_size)} are more than the {size(most)} that are read")
 
 
-def read_text(path: Path, most: int = LONGEST, hint: str = MEND) -> str:
+def read_text(path: Path, most: int = LONGEST) -> str:
     """The text of a file in UTF-8."""
-    with reading(path, hint, most=most):
+    with reading(path, most=most):
         return path.read_text(encoding="utf-8")
 
 
-def json_of(path: Path, most: int = LONGEST, hint: str = MEND) -> Json:
+def json_of(path: Path, hint: str = MEND) -> Json:
     """The value in a JSON file."""
-    with reading(path, hint, most=most):
+    with reading(path, hint, most=LONGEST):
         return json_in(path.read_text(encoding="utf-8"))
 
 

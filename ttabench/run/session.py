@@ -49,12 +49,11 @@ class Session(session.Session):
         request = RunRequest(
             method=method, task=task, model=model, checkpoint=checkpoint, preset=preset, settings=typed, device=device
         )
-        self._asked, self._resolved, self._questions = resolve_prompting(request), resolve_method(request), 0
+        self._asked, resolved, self._questions = resolve_prompting(request), resolve_method(request), 0
         lm = ModelCache().get(request, chat_template=self._asked.chat)
-        self._belongs = self._resolved.belongs(lm)
-        self._recipe = made_with(request, chat=self._asked.chat)
-        before = None if state is None else self._resolved.stored_state(Path(state), lm)
-        super().__init__(lm, self._resolved.build(lm), before)
+        self._header = {**resolved.belongs(lm), MADE: made_with(request, chat=self._asked.chat)}
+        before = None if state is None else resolved.stored_state(Path(state), lm)
+        super().__init__(lm, resolved.build(lm), before)
 
     def read(self, pieces: str | Sequence[str | Observe]) -> None:
         """Read on: documents, demonstrations, turns of a dialogue ..., in order; one text alone is one piece."""
@@ -75,4 +74,4 @@ class Session(session.Session):
 
     def save(self, folder: str | Path) -> Path:
         """Write the state, as `ttabench adapt` does."""
-        return save_state(Path(folder), self.state, {**self._belongs, MADE: self._recipe})
+        return save_state(Path(folder), self.state, self._header)
