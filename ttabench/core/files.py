@@ -241,18 +241,12 @@ def join(parts: Sequence[Path], path: Path) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Add whole lines to a file; they are on the disk afterwards, and what was in it stays as it was if they fail."""
+    """Add whole lines to a file; they are on the disk afterwards. Who reads drops half a line that a fault has left."""
     left = _bytes(text)
     try:
         with os.fdopen(os.open(path, _APPENDING, 0o644), "ab", buffering=0) as file:
-            before = os.fstat(file.fileno()).st_size
-            try:
-                while left:
-                    left = left[os.write(file.fileno(), left) :]
-            except OSError:
-                with suppress(OSError):
-                    file.truncate(before)  # half a line would be joined by the next one
-                raise
+            while left:
+                left = left[os.write(file.fileno(), left) :]
             os.fsync(file.fileno())
     except OSError as error:
         raise unwritable(path.parent, error) from None

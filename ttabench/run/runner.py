@@ -145,20 +145,15 @@ class _EpisodeRun:
         self.counts.add("answered", sum(ask.key in self.done for ask in asks))
         for _, group in groupby(asks, key=lambda ask: ask.window):
             together = list(group)
-            if not self.context.method.looks_at_question:
-                self._encode(together[:1])
+            if not self.context.method.looks_at_question:  # the session keeps one patch for all queries under a window
+                with torch.no_grad(), self.meter.phase("encode"):
+                    patch = self.session.patch(together[:1])
+                self.held_bytes = max(self.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0)
+                self.read_slots = max(self.read_slots, self.session.context_slots(patch, together[0]))
             for batch in alike(self.context.lm, [ask for ask in together if ask.key not in self.done]):
                 for samples in in_batches(batch, self.size, self._answer):
                     self.folder.append(samples)
                     self.counts.add("answered", len(samples))
-
-    @torch.no_grad()
-    def _encode(self, asks: list[Ask]) -> None:
-        """Make the patch that the session keeps for all queries under one window, and note what that costs."""
-        with self.meter.phase("encode"):
-            patch = self.session.patch(asks)
-        self.held_bytes = max(self.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0)
-        self.read_slots = max(self.read_slots, self.session.context_slots(patch, asks[0]))
 
     @torch.no_grad()
     def _answer(self, asks: list[Ask]) -> list[Sample]:
