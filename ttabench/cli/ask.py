@@ -65,10 +65,14 @@ def ask(
     quiet: Annotated[bool, o.option(HOW, "Print only the answers, one a line.", "--quiet", "-q")] = False,
 ) -> None:  # fmt: skip
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
+    from ttabench.readers.qa_rows import own_questions, typed_questions
     from ttabench.run.evaluation import ModelCache
     from ttabench.run.resolve import resolve_method, resolve_prompting
 
-    wanted = _questions(questions or [], file)
+    if bool(questions) == bool(file):
+        fault = "Questions are both typed and in a file." if questions else "There is no question."
+        raise UserError(fault, 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.')
+    wanted = own_questions(file) if file else typed_questions(questions or [])
     earlier, before, lost = (state or DEFAULT_STATE) if state or not context else None, list[Observe](), ""
     if earlier is not None:
         from ttabench.run.request import as_it_was_made
@@ -113,19 +117,6 @@ def ask(
         render.show(tables if scored else [table.without(*SCORED) for table in tables])
         for note in notes:
             render.remark(f"Note: {note}.")
-
-
-def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
-    from ttabench.readers.qa_rows import own_questions, typed_questions
-
-    if file is not None and words:
-        raise UserError("Questions are both typed and in the file of --questions.", "Give one of them.")
-    if file is not None:
-        return own_questions(file)
-    if not words:
-        hint = 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.'
-        raise UserError("There is no question.", hint)
-    return typed_questions(words)
 
 
 def _read_again(folder: Path) -> tuple[list[Observe], str]:
@@ -202,10 +193,9 @@ def _answer_table(methods: Sequence[Mapping[str, Any]]) -> render.Table:
     rows = []
     for answers in zip(*(method["answers"] for method in methods), strict=True):
         for method, told in zip(methods, answers, strict=True):
-            first = method is methods[0]
-            right = " / ".join(told.get("answers", ())) if first else ""
             scores = (_percent(told.get(name)) for name in SCORES)
-            question = told["question"] if first else ""
+            asked = (told["question"], " / ".join(told.get("answers", ())))
+            question, right = asked if method is methods[0] else ("", "")
             rows.append((question, method["method"], told["answer"] or "(nothing)", right, *scores))
     columns = ("question", "method", "answer", *SCORED)
     return render.Table(title="answers", columns=columns, rows=tuple(rows))

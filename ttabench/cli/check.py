@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -43,11 +43,9 @@ def _method(method: str, typed: Mapping[str, Any], *, json: bool) -> bool:
     from ttabench.methods.settings import preset_for, settings_of, typed_settings
 
     spec, preset, changes = registry.find(method), typed.get("preset", ""), typed.get("settings", ())
-    if preset or spec.checked is None:
-        settings = settings_of(spec, typed_settings(spec, changes), preset_for(spec, preset, ""))
-    else:  # those typed stand on top of the settings that it is checked with
-        at = replace(spec, presets={"checked": spec.checked})
-        settings = settings_of(at, typed_settings(spec, changes), "checked")
+    if not preset and spec.checked is not None:  # those typed stand on top of the settings that it is checked with
+        spec, preset = replace(spec, presets={"checked": spec.checked}), "checked"
+    settings = settings_of(spec, typed_settings(spec, changes), preset_for(spec, preset, ""))
     from ttabench.contract.promises import PROMISES, cases, verdict
 
     checked, refused = cases(spec, settings)
@@ -91,7 +89,7 @@ def _model(typed: Mapping[str, Any], *, json: bool) -> bool:
 
 
 def new(
-    what: Annotated[str, typer.Argument(help="What to begin: method.")],
+    what: Annotated[Literal["method"], typer.Argument(help="What to begin: method.")],  # noqa: ARG001  # one kind so far
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")],
     out: Annotated[Path, o.option(HOW, "Folder to write to.", "--out", "-o")] = Path(),
 ) -> None:
@@ -100,8 +98,6 @@ def new(
     from ttabench.core.files import write_atomically
     from ttabench.core.plugins import NAME
 
-    if what != "method":
-        raise UserError(f"`ttabench new` makes a method, not {what[:40]!r}.", "Run `ttabench new method NAME`.")
     if not NAME.fullmatch(name) or name in registry.methods():
         hint = "Use lower-case letters, digits and _, and no name that `ttabench list methods` has."
         raise UserError(f"{name!r} is no name for a new method.", hint)

@@ -37,7 +37,7 @@ DryRun = Annotated[bool, option(HOW, "Print the resolved configuration and cost,
 AsJson = Annotated[bool, option(HOW, "Print JSON instead of tables.", "--json")]
 Quiet = Annotated[bool, option(HOW, "Print only where the result was stored.", "--quiet", "-q")]
 Force = Annotated[bool, option(HOW, "Run again even if it is stored.", "--force")]
-Form = Annotated[str, option(HOW, "table, markdown, csv or json.", "--format", "-f")]
+Form = Annotated[render.Format, option(HOW, "Form of the tables.", "--format", "-f")]
 Threads = Annotated[
     int | None,
     option(HOW, "CPU threads; not part of a run's identity. (default: torch's own choice)", min=1, max=MOST_THREADS,

@@ -43,7 +43,7 @@ def paper(
     from ttabench.papers.declared import SCALES, list_table
     from ttabench.terminal import render
 
-    output_form = render.known_format("json" if json else form)
+    output_form: Format = "json" if json else form
     if scale and scale not in SCALES:
         raise UnknownName("scale", scale, list(SCALES))
     scales, folders = [one for one in SCALES if scale in ("", one)], [out, *(runs or ())]

@@ -70,7 +70,7 @@ def profile(
     from ttabench.core.amounts import lengths, memory
     from ttabench.profiling.job import Job, Load, choose
 
-    output_form = render.known_format("json" if json else form)
+    output_form: render.Format = "json" if json else form
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic cannot be combined.", "Give one of them.")
     typed: dict[str, Any] = {"methods": methods or "all" * training, "preset": preset, "settings": tuple(set_ or ())}

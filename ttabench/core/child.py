@@ -39,17 +39,17 @@ class Child:
     def __init__(
         self, answer: Callable[[Any, Tell], None], imports: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        context = _context(imports)
+        os.environ["PYTHONSAFEPATH"] = "1"  # nothing is imported from the current folder
+        context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        if sys.platform == "linux":
+            context.set_forkserver_preload(list(imports))
         self._folder = TemporaryDirectory()
+        self._output = Path(self._folder.name) / "output"
         self._pipe, theirs = context.Pipe()
         place = (str(Path.cwd()), {**os.environ, **(environment or {})}, str(self._output))
         self._process = context.Process(target=_serve, args=(answer, theirs, *place), daemon=True)
         self._process.start()
         theirs.close()
-
-    @property
-    def _output(self) -> Path:
-        return Path(self._folder.name) / "output"
 
     def ask(self, request: object) -> Iterator[Any]:
         """What is told of a request; a `Death` last where the process died."""
@@ -68,16 +68,6 @@ class Child:
         self._process.join()
         self._pipe.close()
         self._folder.cleanup()
-
-
-def _context(imports: Sequence[str]) -> Any:
-    """How processes are started: nothing is imported from the current folder."""
-    os.environ["PYTHONSAFEPATH"] = "1"
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(imports))
-    return context
 
 
 def _serve(

@@ -26,12 +26,10 @@ class Declared:
     """How an option is presented: its help, group, flags and default.
 
     Attributes:
-        group: the heading that it stands under.
         flags: how it is typed; none means `--` and its name.
         default: whether help shows the default.
         kind: the type that is typed, where the field holds another.
         parse: makes the value of a text, for kinds that no type says.
-        metavar: what stands for the value in help.
         hashed: part of a run's identity.
     """
 

@@ -187,11 +187,6 @@ def name_of(hardware: Mapping[str, Json]) -> str:
     return str((hardware.get("gpu") or {}).get("name", ""))
 
 
-def release() -> None:
-    """Hand memory that torch holds and does not use back to the accelerator."""
-    called(accelerator(), "empty_cache")
-
-
 def forked_draws(device: torch.device) -> AbstractContextManager[None]:
     """Random numbers drawn inside, on the CPU or on the device, leave no trace outside."""
     import torch

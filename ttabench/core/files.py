@@ -2,9 +2,7 @@
 
 write_atomically(Path("run.json"), text)
 with replacing(Path("samples.parquet")) as scratch:
-    write_table(table, scratch)                       a reader sees the old file or the new one, never half of it
-with replacing(Path("step-00000500"), folder=True) as scratch:
-    ...                                               the same of a folder
+    write_table(table, scratch)           a reader sees the old file (with folder=True folder) or the new, never half
 append(Path("partial.jsonl"), lines)                  whole lines, or none of them
 with reading(Path("test.jsonl")) as at:
     for at.line, text in enumerate(file, start=1):
@@ -252,11 +250,6 @@ def append(path: Path, text: str) -> None:
         raise unwritable(path.parent, error) from None
 
 
-def cut(path: Path, length: int) -> None:
-    """Drop what a file holds after so many bytes."""
-    os.truncate(path, length)
-
-
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")  # names of files may be no text
 
@@ -299,17 +292,15 @@ def locked(folder: Path, busy: Callable[[], object]) -> Iterator[None]:
     lock = FileLock(path)
     try:
         try:
-            lock.acquire(timeout=0)
+            taken = lock.acquire(timeout=0)
         except Timeout:
             busy()
-            lock.acquire()
+            taken = lock.acquire()
     except (OSError, NotImplementedError) as error:  # Timeout is an OSError, but not one that comes here
         fault = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
         raise UserError(f"The lock {path} cannot be taken: {fault}.", "Remove it, or give another --out.") from None
-    try:
+    with taken:
         yield
-    finally:
-        lock.release()
 
 
 def held(folder: Path) -> bool:

@@ -67,13 +67,9 @@ class Meter:
             self.last_cpu_seconds = time.process_time() - cpu
             self.seconds[name] += self.last_seconds
             self.cpu_seconds[name] += self.last_cpu_seconds
-            self.peak_bytes[name] = largest([self.peak_bytes[name], self.peak()])
-
-    def peak(self) -> int | None:
-        """Peak bytes since the last phase began; None where the device does not tell."""
-        device = self._device
-        peak: int | None = _resident_peak() if self._on_cpu else called(device, "max_memory_allocated", device)
-        return peak
+            device = self._device
+            peak: int | None = _resident_peak() if self._on_cpu else called(device, "max_memory_allocated", device)
+            self.peak_bytes[name] = largest([self.peak_bytes[name], peak])
 
     def _synchronise(self) -> None:
         if not self._on_cpu:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from ttabench.core.child import Tell
-from ttabench.core.environment import out_of_memory, release, seed_everything, use_threads
+from ttabench.core.environment import accelerator, called, out_of_memory, seed_everything, use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest
 from ttabench.core.types import Ask, Episode, Generate, Observe
@@ -210,7 +210,7 @@ def throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
                 raise
             failed, reason = rows, error.with_traceback(None)
         gc.collect()  # out of the handler, so that what the traceback holds is free again
-        release()
+        called(accelerator(), "empty_cache")
     if reason is not None and not fitted:
         raise reason
     best, most = max(fitted, key=lambda rate: median(rate.asked)), max(fitted, key=lambda rate: rate.rows)

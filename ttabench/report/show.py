@@ -51,22 +51,21 @@ class Samples:
         return self.page is not None or self.wrong or bool(self.grep)
 
 
-def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
+def show(name: str, out: Path, wanted: Samples, form: render.Format, *, everything: bool) -> None:
     """Print a run and a page of its samples; all samples that are wanted, for other programs. With `everything` no
     setting, figure or text is left out."""
-    chosen = render.known_format(form)
     folder = _one_run(name, out)
     record, kept = load_run(folder), has_samples(folder)
     note = _missing(folder, kept=kept)
-    if not kept and (wanted.typed or chosen == "csv"):
+    if not kept and (wanted.typed or form == "csv"):
         raise UserError(note, "Run it again with another --out.")
     samples = _wanted(folder, record, wanted) if kept else []
     page, pages = wanted.page or 1, max(1, -(-len(samples) // wanted.per_page))
     if page > pages:
         raise UserError(f"There is no page {page}: the last is {pages}.", f"Give --page {pages}.")
     part = samples[(page - 1) * wanted.per_page : page * wanted.per_page]
-    if chosen in ("json", "csv"):
-        _for_programs(chosen, part if wanted.page else samples, record, folder, note)
+    if form in ("json", "csv"):
+        _for_programs(form, part if wanted.page else samples, record, folder, note)
         return
     tables = [] if wanted.typed else about_tables(record, everything=everything)
     if kept:
@@ -75,7 +74,7 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
         title = f"{', '.join(['samples', *kinds])}: {count}"
         table = _table(title, part, record, sys.maxsize if everything else LONGEST)
         tables.append(replace(table, caption=f"Next: --page {page + 1}" if page < pages else ""))
-    render.show(tables, chosen)
+    render.show(tables, form)
     if note:
         render.print_line(note)
 

@@ -5,14 +5,14 @@ read, and the base's fingerprint is that of the changed weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.types import Json, Tick, no_tick, no_word
+from ttabench.core.types import Tick, no_tick, no_word
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import header as header_of
 from ttabench.records.folder import Obtained, RunFolder, obtained
@@ -24,12 +24,10 @@ from ttabench.run.resolve import named
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
-Base: TypeAlias = "tuple[str | bool, ...]"
-"""Options that tell loaded base models apart."""
 Outcome: TypeAlias = Obtained[RunRecord]
 
 
-def base_of(request: RunRequest, *, chat_template: bool) -> Base:
+def base_of(request: RunRequest, *, chat_template: bool) -> tuple[str | bool, ...]:
     """What tells the base model of a request from others."""
     return (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
 
@@ -38,7 +36,7 @@ class ModelCache:
     """Base models loaded so far, so that several runs of one command load one once."""
 
     def __init__(self) -> None:
-        self._loaded: dict[Base, LM] = {}
+        self._loaded: dict[tuple[str | bool, ...], LM] = {}
 
     def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
         """The base model of a request, reading in its chat template or not."""
@@ -68,7 +66,15 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
         fault = f"{folder} is a checkpoint of {header.method}, which changes the model only once it has read a context."
         raise UserError(fault, "Give --base-checkpoint a checkpoint of lora.")
     if header.stands_on and not lm.stands_on:
-        _stand_below(lm, folder, header.stands_on)
+        under = str(header.stands_on["name"])
+        below = named(under, lm.name)
+        if not below.exists():
+            fault = f"{folder} was trained on top of {under}, which is not there."
+            raise UserError(fault, "Put it back, or train again.")
+        if digest(below) != header.stands_on["digest"]:
+            fault = f"{folder} was trained on top of {under}, which has changed since."
+            raise UserError(fault, f"Train {folder} again, or put the old {under} back.")
+        merge_checkpoint(lm, below, under)
     method = checkpoints.load(registry.find_installed(header.method).load(), lm, folder)
     patch = method.patch(method.begin(1), [])
     assert patch.prefix is None is patch.tokens_BT, f"{header.method} changes more than weights"
@@ -76,21 +82,9 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
         for parameter_name, change in weight_changes(lm, patch.deltas).items():
             parameter = lm.model.get_parameter(parameter_name)
             parameter.add_(change.reshape(parameter.shape).to(parameter.dtype))
-    below = {"stands_on": dict(lm.stands_on)} if lm.stands_on else {}
-    lm.changed({"name": name, "digest": digest(folder), "training": header.training, **below})
+    stands_on = {"stands_on": dict(lm.stands_on)} if lm.stands_on else {}
+    lm.changed({"name": name, "digest": digest(folder), "training": header.training, **stands_on})
     return lm
-
-
-def _stand_below(lm: LM, folder: Path, under: Mapping[str, Json]) -> None:
-    """Let the base model stand on the checkpoint that the one in `folder` was trained on."""
-    name = str(under["name"])
-    below = named(name, lm.name)
-    if not below.exists():
-        raise UserError(f"{folder} was trained on top of {name}, which is not there.", "Put it back, or train again.")
-    if digest(below) != under["digest"]:
-        fault = f"{folder} was trained on top of {name}, which has changed since."
-        raise UserError(fault, f"Train {folder} again, or put the old {name} back.")
-    merge_checkpoint(lm, below, name)
 
 
 def execute(

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ttabench.core.errors import UnknownName, printable
+from ttabench.core.errors import printable
 from ttabench.core.types import Json
 from ttabench.terminal.progress_bars import progress as progress
 from ttabench.terminal.table import Bold, explained
@@ -29,20 +29,12 @@ from ttabench.terminal.table import Cell as Cell
 from ttabench.terminal.table import Table as Table
 
 Format = Literal["table", "markdown", "csv", "json"]
-FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
 COMFORT = 16
 """Cells of a text that wraps, at least, where it is that long."""
 WIDE = 10_000
 """Cells of a table, at most, where nobody watches."""
 COMMAND = re.compile(r"(?:^|: )ttabench [a-z]")
 """A line with one is for pasting: the terminal wraps it, so that it is copied as one."""
-
-
-def known_format(name: str) -> Format:
-    """The format of that name."""
-    if name not in FORMATS:
-        raise UnknownName("format", name, list(FORMATS))
-    return name
 
 
 def console(stderr: bool = False) -> Console:
