@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +24,6 @@ from ttabench.run.request import READING_FIELDS, RunRequest
 from ttabench.terminal import render
 
 if TYPE_CHECKING:
-    from ttabench.lm.model import LM
     from ttabench.lm.patch import State
     from ttabench.methods.session import Session
     from ttabench.methods.states import StateFolder
@@ -45,13 +44,8 @@ def adapt(
     more: Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")] = None,
     context: o.Context = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")] = DEFAULT_STATE,
-    state: Annotated[
-        Path | None,
-        o.option(RUN, "Continue from a state that `adapt` wrote, by its own method."),
-    ] = None,
-    add: Annotated[
-        list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.", "--add")
-    ] = None,
+    state: Annotated[Path | None, o.option(RUN, "Continue from a state that `adapt` wrote, by its own method.")] = None,
+    add: Annotated[list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.")] = None,
     pieces: o.Pieces = "file",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
@@ -82,13 +76,19 @@ def adapt(
     chat, resolved = resolve_prompting(request).chat, resolve_method(request)
     provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
     from ttabench.core.environment import seed_everything
+    from ttabench.methods.session import Session
+    from ttabench.methods.states import fitting
     from ttabench.run.evaluation import ModelCache
 
     folder, talking = StateFolder(out, force=force), not (json or quiet)
     with folder.held(), render.progress(talking) as tick:
         seed_everything(0)
         lm = ModelCache().get(request, chat_template=chat)
-        written, notes = _made(request, resolved, lm, folder, earlier, texts, provenance, tick)
+        method = resolved.build(lm)
+        states = [resolved.stored_state(one, lm) for one in earlier]
+        with fitting(earlier[-1] if earlier else None, method.name):
+            session = Session(lm, method, reduce(method.combined, states) if states else None)
+            written, notes = _written(session, read(session, texts, tick), resolved, provenance, folder)
     result = {"method": resolved.spec.name, "model": request.base_name, "files": len(files), "pieces": len(texts)}
     if "tokens_read" in written["meta"]:
         *before, now = (int(sum(one["meta"].get("tokens_read", [0]))) for one in (*map(header, earlier), written))
@@ -133,28 +133,19 @@ def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: P
     return moved + [{"file": os.path.relpath(file, out), "digest": digest(file), "pieces": cut} for file in files]
 
 
-def _made(
-    request: RunRequest, resolved: ResolvedMethod, lm: LM, folder: StateFolder, earlier: Sequence[Path],
-    pieces: Sequence[Observe], provenance: Mapping[str, Json], tick: Tick,
-) -> tuple[dict[str, Json], list[str]]:  # fmt: skip
-    """Read the pieces after earlier states and write the state: its header, and notes on it."""
+def _written(
+    session: Session, state: State, resolved: ResolvedMethod, provenance: Mapping[str, Json], folder: StateFolder
+) -> tuple[dict[str, Json], list[str]]:
+    """Write the state: its header, and notes on it."""
     from ttabench.lm.patch import Patch
     from ttabench.methods.checkpoints import exportable, save_lora
-    from ttabench.methods.session import Session
-    from ttabench.methods.states import fitting
     from ttabench.run.recording import state_caveats
 
-    method, before = resolved.build(lm), None
-    for folder_before in earlier:
-        state = resolved.stored_state(folder_before, lm)
-        with fitting(folder_before, method.name):
-            before = state if before is None else method.combined(before, state)
-    with fitting(request.state, method.name):
-        state = read(Session(lm, method, before), pieces, tick)
-        patch = Patch() if method.looks_at_question else method.patch(state, [])
-        window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
-        said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
-        written = folder.write(state, said, partial(save_lora, lm, patch) if exportable(patch) else None)
+    lm, method = session.lm, session.method
+    patch = Patch() if method.looks_at_question else method.patch(state, [])
+    window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
+    said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
+    written = folder.write(state, said, partial(save_lora, lm, patch) if exportable(patch) else None)
     return written, [*resolved.notes(), *state_caveats(method, state)]
 
 

@@ -16,9 +16,7 @@ def export(
     task: o.Tasks = None,
     method: o.Methods = None,
     model: o.Models = None,
-    save: Annotated[Path, o.option(HOW, "File to write: it ends in .parquet.", "--save", "-o")] = Path(
-        "submission.parquet"
-    ),
+    save: Annotated[Path, o.option(HOW, "File to write, a .parquet.", "--save", "-o")] = Path("submission.parquet"),
     out: o.OutOnly = o.DEFAULT_OUT,
     json: o.AsJson = False,
     quiet: o.Quiet = False,

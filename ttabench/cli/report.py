@@ -38,8 +38,6 @@ def report(
     refuse_missing("`ttabench report`", NEEDED)
     wanted = {"task": task, "method": method, "model": model}
     comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
-    for line in remarks:
-        render.remark(line)
     from ttabench.report.page import page
 
     write_atomically(save, page(comparison, samples=samples, remarks=remarks))

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ttabench.core import __version__
 from ttabench.core.errors import UserError
-from ttabench.core.files import object_of, reading, replacing_folder, unwritable, write_atomically
+from ttabench.core.files import object_of, reading, replacing, unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.settings import restored
@@ -268,7 +268,7 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
     )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing_folder(folder) as scratch:
+        with replacing(folder, folder=True) as scratch:
             config.save_pretrained(scratch)
             safetensors_io.write(scratch / PEFT_WEIGHTS, tensors)
     except OSError as error:

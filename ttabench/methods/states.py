@@ -184,7 +184,7 @@ class StateFolder:
         are made aside first; the header moves first, whose digests do not fit what a kill leaves. Returns its
         header, see `save_state`."""
         try:
-            with files.replacing_folder(self.path / STAGED) as scratch:
+            with files.replacing(self.path / STAGED, folder=True) as scratch:
                 if lora is not None:
                     lora(scratch / PEFT)
                 save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))

@@ -21,13 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from ttabench.core.child import Tell
-from ttabench.core.environment import (
-    out_of_memory,
-    quiet_libraries,
-    release,
-    seed_everything,
-    use_threads,
-)
+from ttabench.core.environment import accelerator, called, out_of_memory, seed_everything, use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest
 from ttabench.core.types import Ask, Episode, Generate, Observe
@@ -67,7 +61,6 @@ def answer(request: Mapping[str, Any], tell: Tell) -> None:
     """Tell of the model, the method, and a row a length, as (kind, value); a fault of the user's is a finding, too."""
     use_threads(request.get("threads"))
     try:
-        quiet_libraries()
         seed_everything(0)
         _rows(request, request["job"], tell)
     except UserError as error:
@@ -217,7 +210,7 @@ def throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
                 raise
             failed, reason = rows, error.with_traceback(None)
         gc.collect()  # out of the handler, so that what the traceback holds is free again
-        release()
+        called(accelerator(), "empty_cache")
     if reason is not None and not fitted:
         raise reason
     best, most = max(fitted, key=lambda rate: median(rate.asked)), max(fitted, key=lambda rate: rate.rows)

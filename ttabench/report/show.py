@@ -38,24 +38,23 @@ class Samples:
     grep: str = ""
 
 
-def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
+def show(name: str, out: Path, wanted: Samples, form: render.Format, *, everything: bool) -> None:
     """Print a run and a page of its samples; all samples that are wanted, for other programs. Where anything was asked
     of the samples they stand alone. With `everything` no setting, figure or text is left out."""
-    chosen = render.known_format(form)
     runs = selected([name], out, {}).runs
     if len(runs) != 1:
         raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`.")
     (folder, record), kept = runs[0], has_samples(runs[0][0])
     note, alone = _missing(folder, kept=kept), wanted.page is not None or wanted.wrong or bool(wanted.grep)
-    if not kept and (alone or chosen == "csv"):
+    if not kept and (alone or form == "csv"):
         raise UserError(note, "Run it again with another --out.")
     samples = _wanted(folder, record, wanted) if kept else []
     page, pages = wanted.page or 1, max(1, -(-len(samples) // wanted.per_page))
     if page > pages:
         raise UserError(f"There is no page {page}: the last is {pages}.", f"Give --page {pages}.")
     part = samples[(page - 1) * wanted.per_page : page * wanted.per_page]
-    if chosen in ("json", "csv"):
-        _for_programs(chosen, part if wanted.page else samples, record, folder, note)
+    if form in ("json", "csv"):
+        _for_programs(form, part if wanted.page else samples, record, folder, note)
         return
     tables = [] if alone else about_tables(record, everything=everything)
     if kept:
@@ -64,7 +63,7 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
         title = f"{', '.join(['samples', *kinds])}: {count}"
         table = _table(title, part, record, sys.maxsize if everything else LONGEST)
         tables.append(replace(table, caption=f"Next: --page {page + 1}" if page < pages else ""))
-    render.show(tables, chosen)
+    render.show(tables, form)
     if note:
         render.print_line(note)
 

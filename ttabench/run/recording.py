@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ttabench.core import environment
 from ttabench.core.architectures import NANO
 from ttabench.core.meter import largest
-from ttabench.core.types import Json, Score
+from ttabench.core.types import Score
 from ttabench.records.folder import RunFolder
 from ttabench.records.run_fields import STATES_OF
 from ttabench.records.samples import EpisodeCost, Sample
@@ -43,7 +43,16 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, 
         id=config.identity(),
         created=datetime.now(UTC).isoformat(timespec="milliseconds"),
         config=config.to_json(),
-        method=_method(plan, method),
+        method={
+            "name": method.name,
+            "paper": method.spec.paper,
+            "growth": method.growth,
+            "looks_at_question": method.looks_at_question,
+            "settings": dict(plan.resolved.settings),
+            "preset": plan.resolved.preset,
+            "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
+            "training": dict(plan.resolved.training),
+        },
         model=lm.describe(),
         task={**plan.task_record, "dropped": dict(plan.task.dropped)},
         source=plan.task.source,
@@ -58,19 +67,6 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, 
         determinism=environment.determinism(),
         code=environment.code(),
     )
-
-
-def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:
-    return {
-        "name": method.name,
-        "paper": method.spec.paper,
-        "growth": method.growth,
-        "looks_at_question": method.looks_at_question,
-        "settings": dict(plan.resolved.settings),
-        "preset": plan.resolved.preset,
-        "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
-        "training": dict(plan.resolved.training),
-    }
 
 
 def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:

@@ -78,7 +78,7 @@ def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
     options: dict[str, Json] = {}
     for name, value in typed.items():
         if name in RENAMED:
-            options[RENAMED[name]] = dict(assignments(value, declared(RunRequest)[name].flag))
+            options[RENAMED[name]] = dict(assignments(value, declared(RunRequest)[name].flags[0]))
         elif name == "batch_size":
             options[name] = value or AUTO
         else:

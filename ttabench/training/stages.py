@@ -13,7 +13,7 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ttabench.core.declared import as_typed, assignments, whole_numbers
+from ttabench.core.declared import as_typed, assignments, parse_value
 from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json, Tick, no_tick, no_word
@@ -185,7 +185,7 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
     """The preset's recipe, with what is said otherwise (None and "" say nothing; `documents` may be a typed list)."""
     changed_fields = {key: value for key, value in changes.items() if value not in (None, "")}
     if isinstance(changed_fields.get("documents"), str):
-        changed_fields["documents"] = whole_numbers("--documents", changed_fields["documents"])
+        changed_fields["documents"] = parse_value(changed_fields["documents"], tuple[int, ...], "--documents")
     recipe = replace(spec.recipes.get(preset, Recipe()), **changed_fields)
     if recipe.rounds < 1:
         raise UserError(f"--rounds must be at least 1, got {recipe.rounds}.")

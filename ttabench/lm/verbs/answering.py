@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ttabench.core import environment
-from ttabench.core.environment import out_of_memory, release
+from ttabench.core.environment import out_of_memory
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Ask, Choose, Generate, Score, wanted
 from ttabench.lm.forward.patching import (
@@ -247,7 +247,7 @@ def _halve(size: BatchSize, failed: int) -> None:
         raise UserError("One query alone does not fit into memory.", hint)
     size.rows = failed // 2
     gc.collect()
-    release()
+    environment.called(environment.accelerator(), "empty_cache")  # of memory that torch holds and does not use
 
 
 def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:
