@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -29,23 +28,16 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is n
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run the operation and note it."""
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        given = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
-        for tensor in _tensors(out):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in given:  # else a view of what was there, or the same tensor changed in place
-                self._follow(storage)
+        out = func(*args, **(kwargs or {}))
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(out):  # one that was given is a view of what was there, or was changed in place
+            key, size = storage._cdata, storage.nbytes()
+            if size and key not in given and key not in self._held:
+                self._held[key] = size
+                self.peak_tensor_bytes = max(self.peak_tensor_bytes, sum(self._held.values()))
+                weakref.finalize(storage, self._held.pop, key).atexit = False
         return out
 
-    def _follow(self, storage: torch.UntypedStorage) -> None:
-        size = storage.nbytes()
-        if storage._cdata in self._held or not size:
-            return
-        self._held[storage._cdata] = size
-        self.peak_tensor_bytes = max(self.peak_tensor_bytes, sum(self._held.values()))
-        weakref.finalize(storage, self._held.pop, storage._cdata).atexit = False
 
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+def _storages(values: Any) -> list[UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

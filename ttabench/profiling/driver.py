@@ -34,7 +34,7 @@ def launched(request: Mapping[str, Any]) -> Lines:
 
 def execute(
     job: Job, out: Path, *, force: bool = False, threads: int | None = None, tick: Tick = no_tick,
-    notify: Callable[[str], None] = no_word, launch: Callable[[Mapping[str, Any]], Lines] | None = None,
+    notify: Callable[[str], None] = no_word,
 ) -> Obtained[ProfileRecord]:  # fmt: skip
     """Return the profile if it is stored, else run or continue it.
 
@@ -43,7 +43,6 @@ def execute(
         threads: of the processes that measure; None leaves torch's choice.
         tick: told of rows.
         notify: told that a profile goes on.
-        launch: runs a request in a process of its own; None: `launched`.
     """
     config, hardware = job.config(), environment.hardware()
     folder = out / identity(config, hardware)
@@ -63,11 +62,11 @@ def execute(
             while lengths := [length for length in job.lengths if (method, length) not in rows]:
                 request = {"job": job, "method": method, "lengths": lengths, "threads": threads}
                 began, at, count = time.perf_counter(), lengths[0], len(rows)
-                with closing((launch or launched)(request)) as lines:  # type: ignore[type-var]
+                with closing(launched(request)) as lines:  # type: ignore[type-var]
                     for line in lines:
                         kind, value = ("row", _row_of(line, method, at)) if isinstance(line, Death) else line
                         if kind == "fault":
-                            raise UserError(value["what"], value["hint"])
+                            raise UserError(*value)
                         at = value if kind == "at" else at
                         if kind == "row":
                             row = Row.model_validate(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import assignments
@@ -24,7 +24,6 @@ MEASURED = ("none", "rag", "mac", "window", "ccm", "generative_adapter", "snapkv
 """What is measured where no methods are named, in this order: floor and ceiling, four systems, four baselines."""
 STREAM = "stream"
 """Preset of methods that can read without end; a profile takes it where nobody asks for another."""
-FormulaT = TypeVar("FormulaT", bound=Formula)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,7 @@ def method_names(text: str, default: Iterable[str], everything: Iterable[str] | 
 
 
 def shared_out(
-    methods: Mapping[str, FormulaT], preset: str, settings: Sequence[str]
+    methods: Mapping[str, Formula], preset: str, settings: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """By method: the preset, or that of streams, if it has it; and its settings, `key=value` for every method that has
     the key, `method.key=value` for that one."""

@@ -16,20 +16,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import count, islice, pairwise
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ttabench.core.child import Tell
-from ttabench.core.environment import (
-    out_of_memory,
-    quiet_libraries,
-    release,
-    seed_everything,
-    use_threads,
-)
+from ttabench.core.environment import out_of_memory, quiet_libraries, release, seed_everything, use_threads
 from ttabench.core.errors import UserError
-from ttabench.core.meter import Meter, largest
+from ttabench.core.meter import Meter
 from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.lm import model as base
 from ttabench.lm.forward.patching import follows_text, text_start
@@ -43,7 +37,7 @@ from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.job import Job, Load
-from ttabench.profiling.record import Figure, Row, added, exactly, figure, measured, peak
+from ttabench.profiling.record import Figure, Row, added, figure, measured, peak
 from ttabench.training.config import TrainConfig
 from ttabench.training.loop import train
 
@@ -71,7 +65,7 @@ def answer(request: Mapping[str, Any], tell: Tell) -> None:
         seed_everything(0)
         _rows(request, request["job"], tell)
     except UserError as error:
-        tell(("fault", {"what": error.what, "hint": error.hint}))
+        tell(("fault", (error.what, error.hint)))
 
 
 def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
@@ -118,14 +112,6 @@ def repeated(load: Load, work: Callable[[], T]) -> list[T]:
     return results
 
 
-class Asked(NamedTuple):
-    """One answer."""
-
-    first_seconds: float
-    token_seconds: list[float]
-    peak_bytes: int | None
-
-
 def adapt(lm: LM, method: Method, read: list[Observe], meter: Meter) -> State:
     """The state after these pieces; reading them is the meter's phase "adapt"."""
     session = Session(lm, method)
@@ -136,8 +122,8 @@ def adapt(lm: LM, method: Method, read: list[Observe], meter: Meter) -> State:
 
 
 @torch.no_grad()
-def ask(lm: LM, method: Method, state: State, query: Ask, tokens: int) -> Asked:
-    """Answer once; the clock is read after each token has come back from the device."""
+def ask(lm: LM, method: Method, state: State, query: Ask, tokens: int) -> tuple[Meter, list[float]]:
+    """Answer once: the phases "first" and "decode", and the seconds of each token that came back in the second."""
     meter = Meter(lm.device)
     with meter.phase("first"):
         patch = Session(lm, method, state).patch([query])
@@ -149,8 +135,7 @@ def ask(lm: LM, method: Method, state: State, query: Ask, tokens: int) -> Asked:
         for token_B in written:
             token_B.tolist()
             stamps.append(time.perf_counter())
-    gaps = [after - before for before, after in pairwise(stamps)]
-    return Asked(meter.seconds["first"], gaps, largest(meter.peak_bytes.values()))
+    return meter, [after - before for before, after in pairwise(stamps)]
 
 
 def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
@@ -167,50 +152,40 @@ def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
         return meter
 
     meters, (state,) = repeated(load, timed), held
-    runs = repeated(load, lambda: ask(lm, method, state, query, load.generate))
+    asked, gaps = zip(*repeated(load, lambda: ask(lm, method, state, query, load.generate)), strict=True)
     figures = {
         "adapt_seconds": figure([meter.seconds["adapt"] for meter in meters]),
         **peak("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters]),
-        "first_seconds": figure([run.first_seconds for run in runs]),
-        "first_ms": figure([1000 * run.first_seconds for run in runs]),
-        "decode_seconds": figure([sum(run.token_seconds) for run in runs]),
-        **peak("ask_peak_bytes", [run.peak_bytes for run in runs]),
-        "state_bytes": exactly(state.nbytes),
-        **({"tokens_read": exactly(tokens_read(state)[0])} if "tokens_read" in state.meta else {}),
+        "first_seconds": figure([meter.seconds["first"] for meter in asked]),
+        "first_ms": figure([1000 * meter.seconds["first"] for meter in asked]),
+        "decode_seconds": figure([sum(seconds) for seconds in gaps]),
+        **peak("ask_peak_bytes", [most for meter in asked for most in meter.peak_bytes.values()]),
+        "state_bytes": figure([state.nbytes]),
+        **({"tokens_read": figure([tokens_read(state)[0]])} if "tokens_read" in state.meta else {}),
     }
     figures["total_seconds"] = added([figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")])
     if peaks := [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures]:
-        figures["peak_memory_bytes"] = exactly(max(peaks))
+        figures["peak_memory_bytes"] = figure([max(peaks)])
     if load.generate > 1:
-        figures["token_ms"] = figure([1000 * median(run.token_seconds) for run in runs])
-        figures["tokens_per_second"] = figure([len(run.token_seconds) / sum(run.token_seconds) for run in runs])
+        figures["token_ms"] = figure([1000 * median(seconds) for seconds in gaps])
+        figures["tokens_per_second"] = figure([len(seconds) / sum(seconds) for seconds in gaps])
         if lm.device.type == "cpu":
             with Counter() as asking:
                 ask(lm, method, state, query, 2)
             most = max(reading.peak_tensor_bytes, asking.peak_tensor_bytes + state.nbytes)
-            figures["peak_tensor_bytes"] = exactly(most)
+            figures["peak_tensor_bytes"] = figure([most])
     return Row(method=method.name, prefill=tokens, figures=figures)
-
-
-class Rate(NamedTuple):
-    """One batch that fitted: samples answered a second, and read and answered, by pass; bytes."""
-
-    rows: int
-    asked: list[float]
-    whole: list[float]
-    state_bytes: int
-    peak_bytes: int | None
 
 
 def throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     """Rates are those of the batch that answers fastest; memory is that of the largest. A sample is a context that is
     read and a query that is answered; rates are of answering, with the state at hand as in the paper, and of both."""
-    fitted: list[Rate] = []
+    fitted: dict[int, dict[str, Figure]] = {}
     fits = failed = 0
     reason: Exception | None = None
     while (rows := next_batch(fits, failed)) and rows <= MOST:
         try:
-            fitted.append(_rate(lm, method, rows, tokens, load))
+            fitted[rows] = _rates(lm, method, rows, tokens, load)
             fits = rows
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
@@ -220,16 +195,9 @@ def throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
         release()
     if reason is not None and not fitted:
         raise reason
-    best, most = max(fitted, key=lambda rate: median(rate.asked)), max(fitted, key=lambda rate: rate.rows)
-    figures = {
-        "largest_batch": exactly(most.rows),
-        "fastest_batch": exactly(best.rows),
-        "samples_per_second": figure(best.asked),
-        "whole_samples_per_second": figure(best.whole),
-        "tokens_per_second": figure([rate * load.generate for rate in best.asked]),
-        "sample_state_bytes": exactly(most.state_bytes / most.rows),
-        **peak("peak_memory_bytes", [most.peak_bytes]),
-    }
+    best = max(fitted, key=lambda rows: fitted[rows]["samples_per_second"].value)
+    memory = {name: most for name, most in fitted[fits].items() if name.endswith("_bytes")}
+    figures = {"largest_batch": figure([fits]), "fastest_batch": figure([best]), **fitted[best], **memory}
     notes = () if failed else (f"batches beyond {fits} were not tried",)
     return Row(method=method.name, prefill=tokens, figures=figures, notes=notes)
 
@@ -246,7 +214,7 @@ def next_batch(fits: int, failed: int) -> int:
     return (fits + failed) // 2 if failed - fits > max(1, fits // NEAR) else 0
 
 
-def _rate(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> Rate:
+def _rates(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[str, Figure]:
     """Contexts, each different, and a query about each: warm up, then time pass after pass."""
     read = list(zip(*(pieces(lm, tokens, load.piece_tokens, reader) for reader in range(rows)), strict=True))
     asks = [question(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
@@ -267,8 +235,13 @@ def _rate(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> Rate:
     timed()
     meters, states = zip(*repeated(load, timed), strict=True)
     seconds = [(meter.seconds["adapt"], meter.seconds["ask"]) for meter in meters]
-    most = largest(peak for meter in meters for peak in meter.peak_bytes.values())
-    return Rate(rows, [rows / ask for _, ask in seconds], [rows / sum(both) for both in seconds], states[-1], most)
+    return {
+        "samples_per_second": figure([rows / ask for _, ask in seconds]),
+        "whole_samples_per_second": figure([rows / sum(both) for both in seconds]),
+        "tokens_per_second": figure([rows * load.generate / ask for _, ask in seconds]),
+        "sample_state_bytes": figure([states[-1] / rows]),
+        **peak("peak_memory_bytes", [most for meter in meters for most in meter.peak_bytes.values()]),
+    }
 
 
 def training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
@@ -284,7 +257,7 @@ def training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     figures = {
         "document_ms": figure([1000 * meter.seconds["adapt"] for meter in meters]),
         **peak("document_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters]),
-        "state_bytes": exactly(states[-1]),
+        "state_bytes": figure([states[-1]]),
     }
     if method.spec.trainable:
         figures |= _steps(lm, method, tokens, load)
@@ -304,22 +277,19 @@ def _steps(lm: LM, method: Method, tokens: int, load: Load) -> dict[str, Figure]
     return {
         "train_ms_per_sample": figure([1000 * (after - before) / STEP for before, after in pairwise(ends)]),
         **peak("train_peak_bytes", [meter.peak_bytes["train"]]),
-        "trained_parameters": exactly(sum(parameter.numel() for parameter in method.modules().parameters())),
-        "samples_per_step": exactly(STEP),
+        "trained_parameters": figure([sum(parameter.numel() for parameter in method.modules().parameters())]),
+        "samples_per_step": figure([STEP]),
     }
 
 
 def _episodes(lm: LM, tokens: int, load: Load) -> Iterator[list[Episode]]:
     """Steps without end, each one episode of documents never seen before and a query about each."""
     for step in count():
-        read: list[Observe] = []
-        asked: list[Ask] = []
-        for number in range(step * STEP, (step + 1) * STEP):
-            (piece,) = pieces(lm, tokens, tokens, reader=number)
-            query = question(lm, load.prompt_tokens, load.generate, number)
-            read.append(Observe(text=piece.text, key=f"document{number}"))
-            asked.append(replace(query, source_key=f"document{number}"))
-        yield [Episode(key=f"episode{step}", steps=(*read, *asked))]
+        numbers = range(step * STEP, (step + 1) * STEP)
+        read = [replace(pieces(lm, tokens, tokens, number)[0], key=f"document{number}") for number in numbers]
+        asked = [question(lm, load.prompt_tokens, load.generate, number) for number in numbers]
+        about = [replace(ask, source_key=piece.key) for ask, piece in zip(asked, read, strict=True)]
+        yield [Episode(key=f"episode{step}", steps=(*read, *about))]
 
 
 MODES: Mapping[str, Callable[[LM, Method, int, Load], Row]] = {

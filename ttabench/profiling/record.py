@@ -61,19 +61,14 @@ class Row(BaseModel):
 
 
 def figure(values: Sequence[float]) -> Figure:
-    """Median, extremes and number of measurements."""
+    """Median, extremes and number of measurements; of what was counted, one value."""
     return Figure(value=median(values), low=min(values), high=max(values), n=len(values))
-
-
-def exactly(value: float) -> Figure:
-    """A figure that was counted rather than timed."""
-    return Figure(value=value, low=value, high=value)
 
 
 def peak(name: str, peaks: Iterable[int | None]) -> dict[str, Figure]:
     """The largest of these bytes under that name; nothing where the device tells none."""
     most = largest(peaks)
-    return {} if most is None else {name: exactly(most)}
+    return {} if most is None else {name: figure([most])}
 
 
 def added(parts: Sequence[Figure]) -> Figure:
@@ -111,8 +106,6 @@ class ProfileRecord(BaseModel):
     seconds: float
     """Spent on it in all, stops left out."""
     config: dict[str, Json]
-    machine: dict[str, Json] = {}
-    """Measured limits of the machine, of older versions."""
     model: dict[str, Json]
     methods: dict[str, dict[str, Json]]
     """Growth, trained parameters and notes by name, of those that could be built."""

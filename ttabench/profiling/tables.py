@@ -113,7 +113,7 @@ def draw(record: ProfileRecord, path: Path) -> None:
         _panel(axes, record, name)
         axes.set_ylabel(label)
     places[0].legend(fontsize="small")
-    figure.suptitle(f"{record.base}, {record.machine.get('device') or record.model.get('device')}")
+    figure.suptitle(f"{record.base}, {record.model.get('device')}")
     write(figure, path)
 
 
