@@ -67,19 +67,15 @@ def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
     return -torch.cat(values).sum(), sum(len(value) for value in values)
 
 
-def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
-    """Log-probability of every target token, one float32 tensor an item: one differentiable forward of all items."""
-    return _of_targets(lm, patch, items, logprobs_of)
+def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item], read: Read | None = None) -> list[Tensor]:
+    """Log-probability of every target token, or what else is read, one tensor an item: one differentiable forward."""
+    questions = [(prompt, [target]) for prompt, target in items]
+    return [values for (values,) in _values(lm, encoded(lm, patch), questions, read or logprobs_of)]
 
 
 def target_hidden(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
     """Last hidden states [N, D] that every target is predicted from, one tensor an item; see `target_logprobs`."""
-    return _of_targets(lm, patch, items, lambda _lm, hidden_ND, _targets: hidden_ND)
-
-
-def _of_targets(lm: LM, patch: Patch, items: Sequence[Item], read: Read) -> list[Tensor]:
-    questions = [(prompt, [target]) for prompt, target in items]
-    return [values for (values,) in _values(lm, encoded(lm, patch), questions, read)]
+    return target_logprobs(lm, patch, items, lambda _lm, hidden_ND, _targets: hidden_ND)
 
 
 @torch.no_grad()
