@@ -69,9 +69,8 @@ def chat_of(
             fault = f"The chat template of {name} does not hold the words of every turn once."
             raise UserError(fault, "Leave --chat-template out.")
         parts.append(part)
-    start, answer, following = parts
-    ids = (tuple(encode(text)) for text in (start, answer, following, rest))
-    return Chat(start, answer, following, rest, *ids)
+    texts = (*parts, rest)
+    return Chat(*texts, *(tuple(encode(text)) for text in texts))
 
 
 def has_template(model: str) -> bool:
@@ -89,9 +88,8 @@ def has_template(model: str) -> bool:
         if path.suffix == ".gguf":
             with reading(path), path.open("rb") as file:
                 return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
-        return (path / "chat_template.jinja").is_file() or bool(
-            object_of(path / "tokenizer_config.json").get("chat_template")
-        )
+        known = (path / "chat_template.jinja").is_file()
+        return known or bool(object_of(path / "tokenizer_config.json").get("chat_template"))
     except UserError:
         return False
 
@@ -115,8 +113,7 @@ class Texts:
         self.tokenizer_name = name
         eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
         if eos is None:
-            fault = f"Tokenizer {name!r} has no end-of-sequence token."
-            raise UserError(fault, "Set eos_token in tokenizer_config.json.")
+            raise UserError(f"Tokenizer {name!r} has no end-of-sequence token.", "Set eos_token in its configuration.")
         self.eos_id, self.pad_id = int(eos), int(eos if pad is None else pad)
         self.bos_ids = _first_ids(tokenizer, bos, name)
         # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
@@ -166,9 +163,7 @@ class Texts:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens left out."""
-        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
@@ -209,8 +204,7 @@ def _behind(own: Tokenizer) -> Tokenizer:
 def _without_blank(part: Json) -> Json:
     """A part of a tokenizer's definition, putting no blank in front of texts (SentencePiece does)."""
     if isinstance(part, list):
-        changed = map(_without_blank, part)
-        return [inner for inner in changed if inner is not None]
+        return [inner for inner in map(_without_blank, part) if inner is not None]
     if not isinstance(part, dict):
         return part
     if part.get("type") == "Prepend":

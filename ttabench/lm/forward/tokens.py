@@ -132,8 +132,7 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right
     """
     width = max((len(row) for row in rows), default=0)
     gaps = [[pad_id] * (width - len(row)) for row in rows]
-    pairs = zip(rows, gaps, strict=True)
-    table = [[*gap, *row] if side == "left" else [*row, *gap] for row, gap in pairs]
+    table = [[*gap, *row] if side == "left" else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
     lengths_B1 = torch.tensor([len(row) for row in rows], dtype=torch.int64).view(-1, 1)
     slots_1T = torch.arange(width).view(1, -1)
     mask_BT = slots_1T >= width - lengths_B1 if side == "left" else slots_1T < lengths_B1

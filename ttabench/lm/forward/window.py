@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.lm.attention import Shared, given, in_two_parts, is_watched, watched
+from ttabench.lm.attention import Shared, causal_mask, given, in_two_parts, is_watched, watched
 from ttabench.lm.forward.ways import require, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, of_rows
@@ -277,8 +277,8 @@ class Window:
         held = self._layers[0].get_seq_length()
         if tokens == 1 or (mask is None and (not held or self._reads_on)):
             return mask if mask is None else mask[:, None, None]
-        causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self.lm.device).tril(held)
-        return causal_TS[None, None] if mask is None else mask[:, None, None] & causal_TS
+        causal = causal_mask(tokens, held + tokens, self.lm.device)
+        return causal if mask is None else mask[:, None, None] & causal
 
     def _local(self, seen: Tensor | None, positions_BT: Tensor) -> list[Tensor | None]:
         """What each token sees in every layer [B or 1, 1 or H, T, S]: less where a layer hides what is far away."""
@@ -302,8 +302,7 @@ class Window:
                     continue
                 base = seen
                 if base is None and tokens > 1:
-                    base = torch.ones(tokens, place.shape[-1], dtype=torch.bool, device=place.device)
-                    base = base.tril(place.shape[-1] - tokens)[None, None]
+                    base = causal_mask(tokens, place.shape[-1], place.device)
                 local = near(0, 0, query, place)
                 made[key] = local if base is None else base & local
             masks[layer] = made[key]

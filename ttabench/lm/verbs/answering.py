@@ -23,16 +23,7 @@ from ttabench.core import environment
 from ttabench.core.environment import out_of_memory, release
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Ask, Choose, Generate, Score, wanted
-from ttabench.lm.forward.patching import (
-    check_fits,
-    deltas_applied,
-    encoded,
-    follows_text,
-    padded,
-    patch_rows,
-    select_rows,
-    text_start,
-)
+from ttabench.lm.forward import patching
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, pad, prompt_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -50,7 +41,7 @@ def answer(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
 
 
 def _generated(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    wants, follows = wanted(asks, Generate), follows_text(patch)
+    wants, follows = wanted(asks, Generate), patching.follows_text(patch)
     prompts = [prompt_ids(lm, ask, follows=follows) for ask in asks]
 
     def stopped(row: int, ids: list[int]) -> bool:
@@ -83,10 +74,10 @@ def _stop(text: str, stops: Sequence[str]) -> int | None:
 
 def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     """The likeliest option of each query, by the sum of its log-probabilities."""
-    by_query = choice_ids(lm, asks, follows=follows_text(patch))
+    by_query = choice_ids(lm, asks, follows=patching.follows_text(patch))
     owners = [row for row, pairs in enumerate(by_query) for _ in pairs]
     items = [pair for pairs in by_query for pair in pairs]
-    scores = iter(choose(lm, select_rows(patch, owners), items, batch_size=len(asks)))
+    scores = iter(choose(lm, patching.select_rows(patch, owners), items, batch_size=len(asks)))
     answers = []
     for want, pairs in zip(wanted(asks, Choose), by_query, strict=True):
         logprobs = torch.cat([next(scores) for _ in pairs]).tolist()
@@ -105,7 +96,7 @@ def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[fl
 
 
 def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    follows = follows_text(patch)
+    follows = patching.follows_text(patch)
     items = [(prompt_ids(lm, ask, follows=follows), gold_ids(lm, ask)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))
     return [Answer(prediction="", logprobs=(float(value.sum()),), tokens=(len(value),)) for value in values]
@@ -136,16 +127,18 @@ def generate(
     assert max_new_tokens > 0, f"max_new_tokens {max_new_tokens}"
     if not prompts:
         return []
-    patch = encoded(lm, patch)
-    assert patch_rows(patch) in (1, len(prompts)), f"patch of {patch_rows(patch)} rows for {len(prompts)} prompts"
-    start = text_start(lm, patch)
+    patch = patching.encoded(lm, patch)
+    assert patching.patch_rows(patch) in (1, len(prompts)), (
+        f"patch of {patching.patch_rows(patch)} rows for {len(prompts)} prompts"
+    )
+    start = patching.text_start(lm, patch)
     texts = [start + prompt or [lm.eos_id] for prompt in prompts]
     # The last token written is never read.
-    check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
+    patching.check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
     results: list[list[int]] = [[] for _ in texts]
     for chosen in by_length(lm, list(map(len, texts)), batch_size):
         going = set(chosen)
-        batch = greedy_tokens(lm, select_rows(patch, chosen), [texts[i] for i in chosen], max_new_tokens)
+        batch = greedy_tokens(lm, patching.select_rows(patch, chosen), [texts[i] for i in chosen], max_new_tokens)
         with closing(batch) as tokens:
             for fresh_B in tokens:
                 for index, token in zip(chosen, fresh_B.tolist(), strict=True):
@@ -168,8 +161,8 @@ def greedy_tokens(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) 
     """
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(texts), room=ids_BT.shape[1] + count)
-    with deltas_applied(lm, patch.deltas, len(texts)):
-        logits_BV = lm.logits(window.feed(ids_BT.to(lm.device), padded(lm, mask_BT))[:, -1])
+    with patching.deltas_applied(lm, patch.deltas, len(texts)):
+        logits_BV = lm.logits(window.feed(ids_BT.to(lm.device), patching.padded(lm, mask_BT))[:, -1])
         for step in range(count):
             next_B = logits_BV.argmax(-1)
             refuse_not_finite(logits_BV.gather(1, next_B[:, None]))  # the largest logit: a NaN counts as larger still
