@@ -166,7 +166,7 @@ def test_the_command_shows_stores_and_draws(
     assert "| icl | 32 |" in ttabench(*common, "--format", "markdown").out
 
 
-@pytest.mark.parametrize(("flags", "shown"), [(["--training"], "document ms"),
+@pytest.mark.parametrize(("flags", "shown"), [(["--training"], "document s"),
                                               (["--throughput", "--memory-limit", "1t"], "largest batch")])  # fmt: skip
 def test_other_profiles(
     ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -12,7 +12,7 @@ turn begins a text, as BOS does elsewhere, and what closes it ends a prompt.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,15 +51,13 @@ class Chat:
     end_ids: tuple[int, ...]
 
 
-def chat_of(
-    tokenizer: PreTrainedTokenizerFast, name: str, encode: Callable[[str], list[int]], system: str = ""
-) -> Chat:
+def chat_of(texts: Texts) -> Chat:
     """The chat template of a tokenizer."""
+    tokenizer, name = texts.tokenizer, texts.tokenizer_name
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
     roles = ("user", "assistant", "user")
     turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
-    turns = [*([{"role": "system", "content": system}] if system else []), *turns]
     with reading(f"The chat template of {name}", "Leave --chat-template out.", most=None):
         rest = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
     parts = []
@@ -69,8 +67,8 @@ def chat_of(
             fault = f"The chat template of {name} does not hold the words of every turn once."
             raise UserError(fault, "Leave --chat-template out.")
         parts.append(part)
-    texts = (*parts, rest)
-    return Chat(*texts, *(tuple(encode(text)) for text in texts))
+    parts.append(rest)
+    return Chat(*parts, *(tuple(texts.encode(part, specials=True)) for part in parts))
 
 
 def has_template(model: str) -> bool:
@@ -134,18 +132,17 @@ class Texts:
 
     def use_chat_template(self) -> None:
         """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn."""
-        self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)
+        self.chat = chat_of(self)
 
-    def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:
-        """Token ids, the first so many; "<|eos|>" in a document is text, not its end.
+    def encode(
+        self, text: str, max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
+    ) -> list[int]:
+        """Token ids, the first so many; "<|eos|>" in a document is text, not its end, unless `specials` are meant, as
+        those of a chat template are.
 
         Of a text that follows other text, tokenizers that put a blank in front of every text (SentencePiece) put none.
         """
-        return self.encode_many([text], max_tokens, follows=follows)[0]
-
-    def encode_template(self, text: str) -> list[int]:
-        """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""
-        return self.encode_many([text], specials=True)[0]
+        return self.encode_many([text], max_tokens, follows=follows, specials=specials)[0]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids without special tokens, and where in the text each token begins (in characters)."""
@@ -156,7 +153,7 @@ class Texts:
     def encode_many(
         self, texts: Sequence[str], max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
     ) -> list[list[int]]:
-        """`encode` of many texts, in parallel; with `specials` as `encode_template` reads them."""
+        """`encode` of many texts, in parallel."""
         refuse_long(texts)
         own = self._templates if specials else self._behind if follows else self._texts
         return [row.ids[:max_tokens] for row in own.encode_batch(list(texts), add_special_tokens=False)]

@@ -36,14 +36,7 @@ def execute(
     job: Job, out: Path, *, force: bool = False, threads: int | None = None, tick: Tick = no_tick,
     notify: Callable[[str], None] = no_word,
 ) -> Obtained[ProfileRecord]:  # fmt: skip
-    """Return the profile if it is stored, else run or continue it.
-
-    Args:
-        force: measure again.
-        threads: of the processes that measure; None leaves torch's choice.
-        tick: told of rows.
-        notify: told that a profile goes on.
-    """
+    """Return the profile if it is stored, else run or continue it, in processes of so many threads."""
     config, hardware = job.config(), environment.hardware()
     folder = out / identity(config, hardware)
     places = [(method, length) for method in job.chosen for length in job.lengths]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,9 @@ from statistics import median
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, UntypedStorage
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ttabench.core.child import Tell
 from ttabench.core.environment import out_of_memory, quiet_libraries, release, seed_everything, use_threads
@@ -35,7 +39,6 @@ from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import greedy_tokens
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
-from ttabench.profiling.counting import Counter
 from ttabench.profiling.job import Job, Load
 from ttabench.profiling.record import Figure, Row, added, figure, measured, peak
 from ttabench.training.config import TrainConfig
@@ -104,6 +107,38 @@ def lift_positions(lm: LM, needed: int) -> str:
     return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"
 
 
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is not typed there
+    """The largest set of tensors that what is done inside holds at a time.
+
+    Attributes:
+        peak_tensor_bytes: the most that tensors made inside held at a time; those of the model are not among them, nor
+            is what kernels allocate for themselves.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak_tensor_bytes = 0
+        self._held: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operation and note it."""
+        out = func(*args, **(kwargs or {}))
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(out):  # one that was given is a view of what was there, or was changed in place
+            key, size = storage._cdata, storage.nbytes()
+            if size and key not in given and key not in self._held:
+                self._held[key] = size
+                self.peak_tensor_bytes = max(self.peak_tensor_bytes, sum(self._held.values()))
+                weakref.finalize(storage, self._held.pop, key).atexit = False
+        return out
+
+
+def _storages(values: Any) -> list[UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
 def repeated(load: Load, work: Callable[[], T]) -> list[T]:
     """What each repetition gives; none begins once they took `row_seconds`."""
     results, started = list[T](), time.perf_counter()
@@ -112,55 +147,69 @@ def repeated(load: Load, work: Callable[[], T]) -> list[T]:
     return results
 
 
-def adapt(lm: LM, method: Method, read: list[Observe], meter: Meter) -> State:
-    """The state after these pieces; reading them is the meter's phase "adapt"."""
-    session = Session(lm, method)
-    session.read(read)
+def adapt(lm: LM, method: Method, read: Sequence[Sequence[Observe]], meter: Meter) -> State:
+    """The state after these pieces, one a reader each; reading them is the meter's phase "adapt"."""
+    session = Session(lm, method, rows=len(read[0]))
+    session.read_rows(read)
     with meter.phase("adapt"):
         session.flush()
     return session.state
 
 
 @torch.no_grad()
-def ask(lm: LM, method: Method, state: State, query: Ask, tokens: int) -> tuple[Meter, list[float]]:
-    """Answer once: the phases "first" and "decode", and the seconds of each token that came back in the second."""
-    meter = Meter(lm.device)
+def ask(lm: LM, method: Method, state: State, asks: Sequence[Ask], tokens: int, meter: Meter) -> list[float]:
+    """Answer once, a query a reader: the meter's phases "first" and "decode"; gives the seconds of each token of the
+    second, which had come back from the device."""
     with meter.phase("first"):
-        patch = Session(lm, method, state).patch([query])
-        ids = text_start(lm, patch) + prompt_ids(lm, query, follows=follows_text(patch))
-        written = greedy_tokens(lm, patch, [ids], tokens)
+        patch = Session(lm, method, state).patch(asks)
+        start, follows = text_start(lm, patch), follows_text(patch)
+        written = greedy_tokens(lm, patch, [start + prompt_ids(lm, ask, follows=follows) for ask in asks], tokens)
         next(written).tolist()
     with closing(written), meter.phase("decode"):
         stamps = [time.perf_counter()]
         for token_B in written:
             token_B.tolist()
             stamps.append(time.perf_counter())
-    return meter, [after - before for before, after in pairwise(stamps)]
+    return [after - before for before, after in pairwise(stamps)]
+
+
+def reading(lm: LM, method: Method, pieces: Sequence[Observe], load: Load) -> tuple[dict[str, Figure], State, int]:
+    """Figures of reading, the state, and the most bytes of tensors: the first pass warms up and is counted, the others
+    are timed."""
+    read, meters, states = [[piece] for piece in pieces], list[Meter](), list[State]()
+
+    def once() -> None:
+        meters.append(Meter(lm.device))
+        states.clear()  # the state of the last pass must not stand beside that of the next
+        states.append(adapt(lm, method, read, meters[-1]))
+
+    with Counter() as counter:
+        once()
+    repeated(load, once)
+    figures = {
+        "adapt_seconds": figure([meter.seconds["adapt"] for meter in meters[1:]]),
+        **peak("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters[1:]]),
+        "state_bytes": figure([states[0].nbytes]),
+    }
+    return figures, states[0], counter.peak_tensor_bytes
 
 
 def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
-    """Read and answer: the first pass warms up and is counted, the others are timed."""
-    read, query = pieces(lm, tokens, load.piece_tokens), question(lm, load.prompt_tokens, load.generate)
-    with Counter() as reading:
-        held = [adapt(lm, method, read, Meter(lm.device))]
-    ask(lm, method, held[0], query, WARMING)
+    """Read and answer."""
+    figures, state, most = reading(lm, method, pieces(lm, tokens, load.piece_tokens), load)
+    query, meters = question(lm, load.prompt_tokens, load.generate), list[Meter]()
 
-    def timed() -> Meter:
-        meter = Meter(lm.device)
-        held.clear()  # the state of the last pass must not stand beside that of the next
-        held.append(adapt(lm, method, read, meter))
-        return meter
+    def once(count: int) -> list[float]:
+        meters.append(Meter(lm.device))
+        return ask(lm, method, state, [query], count, meters[-1])
 
-    meters, (state,) = repeated(load, timed), held
-    asked, gaps = zip(*repeated(load, lambda: ask(lm, method, state, query, load.generate)), strict=True)
-    figures = {
-        "adapt_seconds": figure([meter.seconds["adapt"] for meter in meters]),
-        **peak("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters]),
+    once(WARMING)
+    gaps, asked = repeated(load, lambda: once(load.generate)), meters[1:]
+    figures |= {
         "first_seconds": figure([meter.seconds["first"] for meter in asked]),
         "first_ms": figure([1000 * meter.seconds["first"] for meter in asked]),
         "decode_seconds": figure([sum(seconds) for seconds in gaps]),
         **peak("ask_peak_bytes", [most for meter in asked for most in meter.peak_bytes.values()]),
-        "state_bytes": figure([state.nbytes]),
         **({"tokens_read": figure([tokens_read(state)[0]])} if "tokens_read" in state.meta else {}),
     }
     figures["total_seconds"] = added([figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")])
@@ -170,10 +219,9 @@ def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
         figures["token_ms"] = figure([1000 * median(seconds) for seconds in gaps])
         figures["tokens_per_second"] = figure([len(seconds) / sum(seconds) for seconds in gaps])
         if lm.device.type == "cpu":
-            with Counter() as asking:
-                ask(lm, method, state, query, 2)
-            most = max(reading.peak_tensor_bytes, asking.peak_tensor_bytes + state.nbytes)
-            figures["peak_tensor_bytes"] = figure([most])
+            with Counter() as counter:
+                once(2)
+            figures["peak_tensor_bytes"] = figure([max(most, counter.peak_tensor_bytes + state.nbytes)])
     return Row(method=method.name, prefill=tokens, figures=figures)
 
 
@@ -203,12 +251,8 @@ def throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
 
 
 def next_batch(fits: int, failed: int) -> int:
-    """The batch to try next, 0 when the largest one is known well enough.
-
-    Args:
-        fits: rows that fitted, 0 before any.
-        failed: the fewest rows that did not fit, 0 before any.
-    """
+    """The batch to try next, 0 when the largest one is known well enough; by the most rows that fitted and the fewest
+    that did not, 0 before any."""
     if not failed:
         return max(1, 2 * fits)
     return (fits + failed) // 2 if failed - fits > max(1, fits // NEAR) else 0
@@ -220,21 +264,14 @@ def _rates(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[s
     asks = [question(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
 
     def timed() -> tuple[Meter, int]:
-        meter, session = Meter(lm.device), Session(lm, method, rows=rows)
-        session.read_rows(read)
-        with meter.phase("adapt"):
-            session.flush()
-        with torch.no_grad(), meter.phase("ask"):
-            patch = session.patch(asks)
-            start = text_start(lm, patch)
-            prompts = [start + prompt_ids(lm, ask, follows=follows_text(patch)) for ask in asks]
-            for token_B in greedy_tokens(lm, patch, prompts, load.generate):
-                token_B.tolist()
-        return meter, session.state.nbytes
+        meter = Meter(lm.device)
+        state = adapt(lm, method, read, meter)
+        ask(lm, method, state, asks, load.generate, meter)
+        return meter, state.nbytes
 
     timed()
     meters, states = zip(*repeated(load, timed), strict=True)
-    seconds = [(meter.seconds["adapt"], meter.seconds["ask"]) for meter in meters]
+    seconds = [(meter.seconds["adapt"], meter.seconds["first"] + meter.seconds["decode"]) for meter in meters]
     return {
         "samples_per_second": figure([rows / ask for _, ask in seconds]),
         "whole_samples_per_second": figure([rows / sum(both) for both in seconds]),
@@ -246,19 +283,7 @@ def _rates(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[s
 
 def training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     """Adapting to one document, and training steps where the method is trained; the first of each warms up."""
-    (document,) = pieces(lm, tokens, tokens)
-
-    def timed() -> tuple[Meter, int]:
-        meter = Meter(lm.device)
-        return meter, adapt(lm, method, [document], meter).nbytes
-
-    timed()
-    meters, states = zip(*repeated(load, timed), strict=True)
-    figures = {
-        "document_ms": figure([1000 * meter.seconds["adapt"] for meter in meters]),
-        **peak("document_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters]),
-        "state_bytes": figure([states[-1]]),
-    }
+    figures, *_ = reading(lm, method, pieces(lm, tokens, tokens), load)
     if method.spec.trainable:
         figures |= _steps(lm, method, tokens, load)
     return Row(method=method.name, prefill=tokens, figures=figures)

@@ -57,11 +57,8 @@ def table(
     Args:
         model: a name of `architectures`, "nano", or a folder with a transformers config.json.
         methods: names of `registry.formulas`; `implemented` says whether ttabench can run them.
-        lengths: tokens of context, BOS not counted.
-        load: sizes of pieces, prompts and answers; a piece counts its joiner, an answer its EOS.
-        settings: by method, what differs from its preset, values or texts.
-        presets: by method, instead of the one of the model's name.
-        dtype: of the base model: float32, bfloat16, float16; auto is float32.
+        lengths: tokens of context, BOS not counted; a piece counts its joiner, an answer its EOS.
+        settings, presets: by method, what differs from its preset, and from the preset of the model's name.
     """
     shape = cost.shape_of(model)
     if shape is None:

@@ -24,12 +24,12 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "training": (
         ("#train ms/sample", "train_ms_per_sample"), ("#train peak", "train_peak_bytes"),
-        ("#trained parameters", "trained_parameters"), ("#document ms", "document_ms"),
-        ("#document peak", "document_peak_bytes"), ("#state", "state_bytes"),
+        ("#trained parameters", "trained_parameters"), ("#document s", "adapt_seconds"),
+        ("#document peak", "adapt_peak_bytes"), ("#state", "state_bytes"),
     ),
 }  # fmt: skip
 """Columns of each mode: heading and figure."""
-SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "training": "document_ms"}
+SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "training": "adapt_seconds"}
 """The figure whose spread stands in the table; all others are in the CSV."""
 SPARE = ("#n", "#tensors", "#tokens/s", "#first ms", "#spread", "#at batch", "#trained parameters")
 """Columns that a narrow screen leaves out, in this order; CSV and JSON have all."""
@@ -39,7 +39,7 @@ PANELS = {
         ("peak_memory_bytes", "peak memory"), ("state_bytes", "state"),
     ),
     "throughput": (("samples_per_second", "samples/s"), ("largest_batch", "largest batch")),
-    "training": (("train_ms_per_sample", "training, ms a sample"), ("document_peak_bytes", "peak of a document")),
+    "training": (("train_ms_per_sample", "training, ms a sample"), ("adapt_peak_bytes", "peak of a document")),
 }  # fmt: skip
 CLOSE = 6
 """Up to which ratio of its ends an axis has even steps."""

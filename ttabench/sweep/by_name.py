@@ -51,11 +51,8 @@ class Run:
 
     @property
     def samples(self) -> pandas.DataFrame:
-        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds.
-
-        Raises:
-            UserError: they were not kept, or are damaged.
-        """
+        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds; a UserError
+        where they were not kept, or are damaged."""
         import pandas
 
         return pandas.DataFrame(read_samples(self.folder, record=self.record))
@@ -95,7 +92,6 @@ def evaluate(
     """Run a method on a task as `ttabench eval` does; the same call again returns or resumes it.
 
     Args:
-        method, task, model, seed: as they are typed.
         out: folder of the runs; by default that of the command line.
         force: run again even if it is stored.
         threads: of the processor, from now on.
@@ -154,7 +150,6 @@ def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -
     """Compare runs: who leads, quality beside cost, and every difference, paired, with its interval.
 
     Args:
-        runs: what `evaluate` or `load` gave.
         metric: by default each task's main one.
         all_pairs: test every pair.
 

@@ -19,10 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from shlex import quote
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ttabench.core import environment
-from ttabench.core.child import Child, Death
+from ttabench.core.child import Child, Death, Tell
 from ttabench.core.environment import cores, use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import held
@@ -138,7 +138,7 @@ def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
     def made(job: Job) -> Report:
         place = free.get()
         if place not in children:
-            children[place] = Child(_answer, ("ttabench.lm.model",), environments[place])
+            children[place] = Child(_made, ("ttabench.lm.model",), environments[place])
         *_, report = children[place].ask((job, threads))
         if isinstance(report, Death):
             children.pop(place).close()
@@ -280,11 +280,10 @@ def take(job: Job) -> Report:
 
 
 def take_all(jobs: list[Job], threads: int | None) -> list[Report]:
-    """Make runs with so many threads in a process of a cluster."""
+    """Make runs with so many threads in a process of their own."""
     use_threads(threads)
     return [take(job) for job in jobs]
 
 
-def _answer(request: tuple[Job, int | None], tell: Callable[[Any], None]) -> None:
-    """Make a run in a process of this machine, see `core.child`."""
+def _made(request: tuple[Job, int | None], tell: Tell) -> None:
     tell(*take_all([request[0]], request[1]))

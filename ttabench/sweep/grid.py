@@ -29,7 +29,7 @@ from ttabench.run.evaluation import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
 from ttabench.run.request import OWN_QUESTIONS, RunRequest
 from ttabench.sweep.engines import Job
-from ttabench.sweep.suite import ASSIGNED, AXES, BUDGETS, SWAP, Value, checked, requested
+from ttabench.sweep.suite import ASSIGNED, AXES, BUDGETS, SWAP, checked, requested
 
 MOST = 10_000
 """Runs of a suite."""
@@ -119,7 +119,11 @@ def cells(data: Json) -> list[Cell]:
     """The runs of a suite in their order: model by model, then task by task."""
     suite = checked(data)
     grid = _Grid()
-    axes = {axis: _entries(axis, suite.get(plural, [])) for axis, plural in AXES.items() if axis != "seed"}
+    axes = {
+        axis: [_Layer(entry, strict=frozenset([axis])) for entry in suite.get(plural, [])]
+        for axis, plural in AXES.items()
+        if axis != "seed"
+    }
     axes["model"] = axes["model"] or [_Layer({"model": NANO})]
     seeds = suite.get("seeds", [0])
     top = _Layer({key: value for key, value in suite.items() if key not in _LISTS})
@@ -148,15 +152,11 @@ def _few(runs: Iterator[tuple[dict[str, Json], Cell]]) -> list[tuple[dict[str, J
     return made
 
 
-def _entries(axis: str, entries: Sequence[Mapping[str, Json]]) -> list[_Layer]:
-    return [_Layer(entry, strict=frozenset([axis])) for entry in entries]
-
-
 def _included(
     grid: _Grid, more: Mapping[str, Json], axes: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], top: _Layer
 ) -> Iterator[tuple[dict[str, Json], Cell]]:
     """The cells that an entry of `include` adds: what it does not name of method, task, model, seed is the suite's."""
-    named = {axis: value if isinstance(value, list) else [value] for axis, value in more.items() if axis in AXES}
+    named = {axis: _listed(value) for axis, value in more.items() if axis in AXES}
     own = {axis: [_Layer({axis: name}) for name in named[axis]] if axis in named else axes[axis] for axis in axes}
     for axis, layers in own.items():
         if not layers:
@@ -177,7 +177,7 @@ def _settings(layer: _Layer) -> Iterator[tuple[str, str, Json]]:
 
 def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
     """Options with one value each, for every choice of those that have several."""
-    for values in product(*(value if isinstance(value, list) else [value] for value in flat.values())):
+    for values in product(*map(_listed, flat.values())):
         chosen: dict[str, Json] = {}
         for (name, key), value in zip(flat, values, strict=True):
             if key:
@@ -187,17 +187,19 @@ def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
         yield chosen
 
 
+def _listed(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else [value]
+
+
 def matches(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:
     """Whether a run, in words, is one of those that a pattern names: an entry of `exclude`, say."""
     for name, wanted in pattern.items():
         held, named = (words.get(name, {}), wanted) if name in ASSIGNED else (words, {name: wanted})
-        if not all(key in held and _among(held[key], value) for key, value in named.items()):
+        if not all(
+            key in held and as_typed(held[key]) in map(as_typed, _listed(value)) for key, value in named.items()
+        ):
             return False
     return True
-
-
-def _among(value: Value, wanted: Json) -> bool:
-    return as_typed(value) in map(as_typed, wanted if isinstance(wanted, list) else [wanted])
 
 
 def planned(cells: Sequence[Cell]) -> list[Job]:

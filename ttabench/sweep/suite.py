@@ -100,13 +100,10 @@ def requested(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest:
     return RunRequest(**values, state_of=state_of)
 
 
-class _Part(BaseModel):
-    model_config = STRICT
-
-
-class _Named(_Part):
+class _Named(BaseModel):
     """An entry of a list, which may be its name alone."""
 
+    model_config = STRICT
     axis: ClassVar[str]
 
     @model_validator(mode="before")
@@ -123,18 +120,17 @@ def _fields(kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 def _entry(axis: str) -> type[_Named]:
     """The entry of a method, a task or a model: it, and options of its runs."""
-    own: dict[str, Any] = {axis: (str, ...), **_fields(OPTIONS)}
-    made: type[_Named] = create_model(axis.capitalize(), __base__=_Named, **own)
+    made: type[_Named] = create_model(axis.capitalize(), __base__=_Named, **{axis: (str, ...), **_fields(OPTIONS)})
     made.axis = axis
     return made
 
 
 Method, Task, Model = _entry("method"), _entry("task"), _entry("model")
-Some = create_model("Some", __base__=_Part, **_fields({**dict.fromkeys(AXES, str), "seed": SEED, **OPTIONS}))
+Some = create_model("Some", __config__=STRICT, **_fields({**dict.fromkeys(AXES, str), "seed": SEED, **OPTIONS}))
 """Runs, by any of their options."""
 Suite = create_model(
     "Suite",
-    __base__=_Part,
+    __config__=STRICT,
     methods=(list[Method], []),  # type: ignore[valid-type]
     tasks=(list[Task], []),  # type: ignore[valid-type]
     models=(list[Model], [{"model": NANO}]),  # type: ignore[valid-type]
@@ -154,5 +150,4 @@ def checked(data: Json) -> dict[str, Json]:
         suite = Suite.model_validate(data)
     except ValidationError as error:
         raise UserError(*first_fault(error, "The suite", Suite)) from None
-    values: dict[str, Json] = suite.model_dump(mode="json", exclude_unset=True)
-    return values
+    return suite.model_dump(mode="json", exclude_unset=True)

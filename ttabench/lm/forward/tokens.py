@@ -121,7 +121,7 @@ def _pair(lm: LM, ask: Ask, want: Choose, prefix: str, options: Sequence[str], f
     body = lm.encode(text + prefix, follows=follows and not opening)
     close = lm.chat.end.rstrip()
     words = [lm.chat.end[len(close) :] + option.removeprefix(want.delimiter) for option in options]
-    return [*opening, *body, *lm.encode_template(close)], lm.encode_many(words, follows=True)
+    return [*opening, *body, *lm.encode(close, specials=True)], lm.encode_many(words, follows=True)
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right"]) -> tuple[Tensor, Tensor]:

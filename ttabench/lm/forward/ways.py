@@ -68,15 +68,8 @@ class Rotary:
         turn = self.turns[layer]
         return query_BNTD if turn is None else turn(turn(query_BNTD, was_BT, back=True), now_BT, back=False)
 
-    def rotate(self, keys_LBHPD: Tensor, positions_BP: Tensor) -> Tensor:
-        """Keys of all layers at these positions ([B, P], or [1, P])."""
-        return self._turned(keys_LBHPD, positions_BP, back=False)
-
-    def unrotate(self, keys_LBHPD: Tensor, positions_BP: Tensor) -> Tensor:
-        """The inverse of `rotate`."""
-        return self._turned(keys_LBHPD, positions_BP, back=True)
-
-    def _turned(self, keys_LBHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
+    def turned(self, keys_LBHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
+        """Keys of all layers, rotated to these positions ([B, P], or [1, P]) or back from them."""
         first, *others = set(self.turns)
         if first and not others:  # all layers alike: at once
             return first(keys_LBHPD, positions_BP, back=back)
