@@ -36,7 +36,7 @@ from ttabench.report.stored import Answers, Run, Values, joined, with_defaults
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import LEVEL
 from ttabench.stats.metrics import known
-from ttabench.sweep.grid import matches
+from ttabench.sweep.suite import matches
 
 Verdict: TypeAlias = Literal[
     "reproduced", "no memory", "no control", "contradicted", "undecided", "mixed", "cannot tell", "no runs"

@@ -28,8 +28,7 @@ from ttabench.report.verdict import verdict
 from ttabench.run.evaluation import base_of, execute
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import models_of
-from ttabench.sweep.grid import cells
-from ttabench.sweep.suite import ASSIGNED, Some
+from ttabench.sweep.suite import ASSIGNED, Some, cells
 
 if TYPE_CHECKING:
     import pandas

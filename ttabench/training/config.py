@@ -71,8 +71,8 @@ class TrainConfig(Recipe, TrainOptions):
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)}")
         at_least(1, steps=self.steps)
         at_least(0, validate_every=self.validate_every, save_every=self.save_every, warmup=self.warmup)
-        numbers = {"lr": self.lr, "clip": self.clip, "decay": self.decay, "beta2": self.beta2}
-        for name, value in numbers.items():
+        for name in ("lr", "clip", "decay", "beta2"):
+            value = getattr(self, name)
             if not (0 < value < math.inf or (value == 0 and name in ("decay", "beta2"))):
                 raise ValueError(f"{name} must be a positive number, got {value}")
         if self.beta2 >= 1:
@@ -83,8 +83,8 @@ class TrainConfig(Recipe, TrainOptions):
 
     def recipe(self) -> dict[str, Json]:
         """The values that a resumed training must share with the stopped one."""
-        names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "seed", "fresh"]
-        names += ["best", *(["steps"] if self.schedule == "cosine" else [])]
+        names = "lr warmup schedule optimizer beta2 clip decay seed fresh best".split()
+        names += ["steps"] if self.schedule == "cosine" else []
         return {name: getattr(self, name) for name in names}
 
 
