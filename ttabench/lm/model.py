@@ -9,7 +9,7 @@ Weights never change: gradients are off, the model stays in evaluation mode. All
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -111,7 +111,8 @@ class LM(Texts):
         base: nn.Module = self.model.base_model
         if base is not self.model:
             return base
-        return next((part for part in self.model.children() if isinstance(part, PreTrainedModel)), base)
+        inside: Iterator[nn.Module] = (part for part in self.model.children() if isinstance(part, PreTrainedModel))
+        return next(inside, base)
 
     def attend_by(self, attention: str) -> None:
         """Have the model attend by an attention that transformers knows by this name, if it can choose."""

@@ -67,8 +67,9 @@ def chat_of(texts: Texts) -> Chat:
             fault = f"The chat template of {name} does not hold the words of every turn once."
             raise UserError(fault, "Leave --chat-template out.")
         parts.append(part)
-    parts.append(rest)
-    return Chat(*parts, *(tuple(texts.encode(part, specials=True)) for part in parts))
+    start, answer, following = parts
+    ids = (tuple(texts.encode(part, specials=True)) for part in (*parts, rest))
+    return Chat(start, answer, following, rest, *ids)
 
 
 def has_template(model: str) -> bool:
@@ -86,8 +87,8 @@ def has_template(model: str) -> bool:
         if path.suffix == ".gguf":
             with reading(path), path.open("rb") as file:
                 return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
-        known = (path / "chat_template.jinja").is_file()
-        return known or bool(object_of(path / "tokenizer_config.json").get("chat_template"))
+        apart = (path / "chat_template.jinja").is_file()
+        return apart or bool(object_of(path / "tokenizer_config.json").get("chat_template"))
     except UserError:
         return False
 

@@ -105,12 +105,9 @@ def choose(methods: str, *, preset: str = "", settings: Sequence[str] = ()) -> d
     if len(specs) < len(words):
         raise UserError(f"Two of {', '.join(words)} have the same name.", "Profile them apart.")
     presets, shared = shared_out(specs, preset, settings)
+    typed = {name: tuple(f"{key}={value}" for key, value in own.items()) for name, own in shared.items()}
     return {
-        name: {
-            "method": word,
-            "preset": presets.get(name, ""),
-            "settings": tuple(f"{key}={value}" for key, value in shared[name].items()),
-        }
+        name: {"method": word, "preset": presets.get(name, ""), "settings": typed[name]}
         for name, word in zip(specs, words, strict=True)
     }
 

@@ -29,6 +29,8 @@ COLUMNS = {
     "#KV asking": ("ask_peak_kv_bytes", amounts.size), "#adapt FLOPs": ("adapt_flops", amounts.count),
     "#query FLOPs": ("ask_flops", amounts.count), "#total FLOPs": ("total_flops", amounts.count),
 }  # fmt: skip
+COUNTED = {"from": "from {break_even_queries:,}", "until": "until {break_even_queries:,}"}
+"""How a number of queries stands in the table; `always` and `never` have none."""
 SPARE = ("#floats", "#added", "#KV adapting", "#KV asking", "positions", "#query FLOPs", "#adapt FLOPs")
 """Columns that a narrow screen leaves out, in this order."""
 
@@ -126,11 +128,6 @@ def break_even(adapt: float, ask: float, full_adapt: float, full_ask: float) -> 
     return (until, "until") if until > 0 else (None, "never")
 
 
-def break_even_words(queries: int | None, cheaper: str) -> str:
-    """As it stands in a table: `from 20`, `until 3`, `always`, `never`."""
-    return f"{cheaper} {queries:,}" if cheaper in ("from", "until") else cheaper
-
-
 def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     """A line a method and length."""
     lines = tuple(
@@ -138,7 +135,7 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
             f"{row['method']}{'' if row['implemented'] else ' *'}",
             short(row["context_tokens"]),
             *(shown(row[name]) for name, shown in COLUMNS.values()),
-            "-" if row["method"] == "icl" else break_even_words(row["break_even_queries"], row["cheaper"]),
+            "-" if row["method"] == "icl" else COUNTED.get(row["cheaper"], row["cheaper"]).format(**row),
             {True: "yes", False: "no", None: "-"}[row["fits"]],
         )
         for row in rows

@@ -165,7 +165,8 @@ def checked(data: Json) -> dict[str, Json]:
         suite = Suite.model_validate(data)
     except ValidationError as error:
         raise UserError(*first_fault(error, "The suite", Suite)) from None
-    return suite.model_dump(mode="json", exclude_unset=True)
+    values: dict[str, Json] = suite.model_dump(mode="json", exclude_unset=True)
+    return values
 
 
 MOST = 10_000

@@ -75,8 +75,8 @@ def check(place: str) -> None:
                 raise UserError(fault, f"Give full-precision weights, or a GGUF file; if these are, take {key} out.")
         shards = values.get("weight_map") if name == INDEX and file is not None else {}
         if not isinstance(shards, dict) or not all(SHARD.fullmatch(str(shard)) for shard in shards.values()):
-            hint = "Give a folder of safetensors written by save_pretrained."
-            raise UserError(f"{file} names other files; only safetensors files beside it are read.", hint)
+            fault = f"{file} names other files; only safetensors files beside it are read."
+            raise UserError(fault, "Give a folder of safetensors written by save_pretrained.")
 
 
 def small_file(place: str, name: str) -> Path | None:
