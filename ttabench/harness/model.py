@@ -244,7 +244,6 @@ def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **opt
     manager = copy(own)
     manager.load = known
     results = simple_evaluate(model=model, model_args=given, tasks=list(tasks), task_manager=manager, **options)
-    assert results is not None, "one process has all results"
     results["config"]["batch_size"] = model.batch_size  # lm-eval writes what it was given, which may be nothing
     return dict(results)
 

@@ -126,10 +126,6 @@ class Prompts:
         shared = common_cut([prompt for prompt in prompts if prompt])
         return [shared if prompt else 0 for prompt in prompts]
 
-    def shots(self, task: str) -> int | None:
-        """How many demonstrations the prompts of a task hold, as far as it is known."""
-        return int(self.tasks[task].get_config("num_fewshot") or 0) if task in self.tasks else None
-
     def _text(self, task: str, request: Any) -> str:
         """The document's own text, or that of the choice that is asked about; empty where the task is not known."""
         if task not in self.tasks or not request.args[0]:
@@ -247,7 +243,9 @@ class Reader:
         """Note what is read of a task's prompts, and say where that is not what somebody would expect."""
         whole = sum(not cut for prompt, cut in zip(prompts, cuts, strict=True) if prompt)
         self.counts[task] = {"requests": len(prompts), "contexts": contexts, "answered_without_context": whole}
-        if whole and (self.prompts.named or self.prompts.shots(task) != 0):
+        known = self.prompts.tasks.get(task)
+        without = known is not None and not known.get_config("num_fewshot")
+        if whole and (self.prompts.named or not without):
             fault = "no context was told from the question, so nothing is read there and the whole prompt is asked."
             advice = ADVICE if self.prompts.split == "auto" else ""
             log.warning("%s: in %d of %d prompts %s%s", task, whole, len(prompts), fault, advice)

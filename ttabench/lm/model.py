@@ -51,7 +51,6 @@ class LM(Texts):
         model: a causal LM of transformers; how it is run is found out by `forward.ways`.
         tokenizer: a fast tokenizer whose ids all fit the model's vocabulary.
         name, tokenizer_name: stand in records; the second is the first where it is not given.
-        bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
         weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
 
     Attributes:
@@ -192,10 +191,8 @@ class LM(Texts):
     def linear_shape(self, name: str) -> tuple[int, int]:
         """(features in, features out) of the linear map of that name."""
         module = self.model.get_submodule(name)
-        if isinstance(module, Conv1D):
-            return int(module.nx), int(module.nf)
-        assert isinstance(module, nn.Linear), f"{name} is no linear map"
-        return module.in_features, module.out_features
+        rows, columns = module.weight.shape
+        return (rows, columns) if isinstance(module, Conv1D) else (columns, rows)
 
     def blocks(self) -> nn.ModuleList:
         """The decoder layers, in order."""
@@ -269,12 +266,11 @@ def load(
 
     Args:
         name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
-        random_weights: build a known architecture from its published configuration with random weights, offline.
+        random_weights, seed: build a known architecture from its published configuration, its weights drawn, offline.
         device: "auto" (a GPU if there is one; several, layer by layer, where one is too small), "cpu", "cuda",
             "cuda:1", "xpu", "mps".
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
-        seed: of the random weights.
-        bos: what begins a text, see `LM`.
+        bos: what begins a text, see `Texts`.
     """
     where = find_device(device)
     kind, weights, whose = find_dtype(dtype, where), "", name

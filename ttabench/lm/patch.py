@@ -75,11 +75,7 @@ class Prefix:
         return sum(size * int((~bias.isneginf()).sum()) // bias.numel() for size, bias in biases)
 
     def take(self, slots_P: Tensor) -> Prefix:
-        """Only these slots of every layer and head, in this order; text goes on where it would have.
-
-        Args:
-            slots_P: int64 [P], each below the slots held.
-        """
+        """Only these slots of every layer and head, int64 [P], in this order; text goes on where it would have."""
         assert self.eviction is None, "what evicts decides itself which slots stay"
         placed = replace(self, positions_LBHP=self.positions_LBHP or self._consecutive())
         mask_BP = None if self.mask_BP is None else self.mask_BP.index_select(1, slots_P)

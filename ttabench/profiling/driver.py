@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 from ttabench.core import environment, files
 from ttabench.core.amounts import short
 from ttabench.core.child import Child, Death
+from ttabench.core.digests import identity
 from ttabench.core.environment import says_so
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json, Tick, no_tick, no_word
-from ttabench.profiling.job import Job, identity
+from ttabench.profiling.job import Job
 from ttabench.profiling.record import RECORD_FILE, ProfileRecord, Row, load_profile, oom, save_profile
 from ttabench.records.folder import Obtained
 
@@ -38,7 +39,8 @@ def execute(
 ) -> Obtained[ProfileRecord]:  # fmt: skip
     """Return the profile if it is stored, else run or continue it, in processes of so many threads."""
     config, hardware = job.config(), environment.hardware()
-    folder = out / identity(config, hardware)
+    machine = {key: hardware[key] for key in ("cpu", "cores", "threads", "gpu") if key in hardware}
+    folder = out / identity({**config, "machine": machine})
     places = [(method, length) for method in job.chosen for length in job.lengths]
     before = load_profile(folder) if (folder / RECORD_FILE).exists() and not force else None
     rows = {(row.method, row.prefill): row for row in before.rows if row.status != "failed"} if before else {}
@@ -97,10 +99,9 @@ def _held(folder: Path, out: Path) -> Iterator[None]:
 
 def _row_of(death: Death, method: str, length: int) -> Json:
     """The row of the length that a process was at when it died."""
-    if death.code == -signal.SIGKILL:
-        return oom(method, length, "the process was killed, as a system does that runs out of memory").model_dump()
-    if says_so(death.said):
-        return oom(method, length, death.said).model_dump()
+    if death.code == -signal.SIGKILL or says_so(death.said):
+        killed = "the process was killed, as a system does that runs out of memory"
+        return oom(method, length, killed if death.code == -signal.SIGKILL else death.said).model_dump()
     ending = f"killed by signal {-death.code}" if death.code < 0 else f"ended with code {death.code}"
     detail = f"the process {ending}: {death.said}"[:300]
     return Row(method=method, prefill=length, status="failed", detail=detail).model_dump()

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import assignments
-from ttabench.core.digests import identity as identity_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.cost import Formula
@@ -90,12 +89,6 @@ class Job:
         }
         values["model_digest"] = "" if self.random_weights or self.model == NANO else digest_of(self.model)
         return {**values, "lengths": list(self.lengths)}
-
-
-def identity(config: Mapping[str, Json], machine: Mapping[str, Json]) -> str:
-    """12 hexadecimal digits of what is measured, on a machine."""
-    here = {key: machine[key] for key in ("cpu", "cores", "threads", "gpu") if key in machine}
-    return identity_of({**config, "machine": here})
 
 
 def choose(methods: str, *, preset: str = "", settings: Sequence[str] = ()) -> dict[str, dict[str, Any]]:

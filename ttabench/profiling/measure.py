@@ -108,12 +108,8 @@ def lift_positions(lm: LM, needed: int) -> str:
 
 
 class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is not typed there
-    """The largest set of tensors that what is done inside holds at a time.
-
-    Attributes:
-        peak_tensor_bytes: the most that tensors made inside held at a time; those of the model are not among them, nor
-            is what kernels allocate for themselves.
-    """
+    """`peak_tensor_bytes`: the most that tensors made inside held at a time; those of the model are not among them, nor
+    is what kernels allocate for themselves."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -135,7 +135,7 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
             f"{row['method']}{'' if row['implemented'] else ' *'}",
             short(row["context_tokens"]),
             *(shown(row[name]) for name, shown in COLUMNS.values()),
-            "-" if row["method"] == "icl" else COUNTED.get(row["cheaper"], row["cheaper"]).format(**row),
+            "-" if row["method"] == "icl" else str(COUNTED.get(row["cheaper"], row["cheaper"])).format(**row),
             {True: "yes", False: "no", None: "-"}[row["fits"]],
         )
         for row in rows

@@ -24,7 +24,6 @@ from ttabench.report.pictures import write
 from ttabench.terminal.table import Cell, Table
 
 T = TypeVar("T")
-SCHEMA: Literal[2] = 2
 AGAIN = "Profile again with --force."
 RECORD_FILE = "profile.json"
 Status = Literal["ok", "oom", "refused", "skipped", "failed"]
@@ -102,7 +101,7 @@ class ProfileRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    schema_version: Literal[2] = SCHEMA
+    schema_version: Literal[2] = 2
     id: str
     created: str
     """UTC, ISO 8601."""

@@ -97,8 +97,7 @@ def evaluate(
         options: any other of a run, as `ttabench eval --help` lists them: `limit=8`, `metric="./mine.py:closeness"`,
             `set={"hierarchy": 16}`, `task_set={"documents": 8}`, `state="folder"` ...
 
-    Raises:
-        UserError: an option, name or value that means nothing; what `ttabench eval` refuses.
+    A UserError of an option, name or value that means nothing, and of what `ttabench eval` refuses.
     """
     named = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
     given = {name: _plain(name, value) for name, value in options.items() if value is not None}
@@ -125,13 +124,10 @@ def _plain(name: str, value: object) -> object:
 
 
 def load(*names: str | Path) -> list[Run]:
-    """Stored runs, in the order of the names.
+    """Stored runs, in the order of the names: folders of runs, or of such folders; single runs; patterns of them,
+    `"results/**"`.
 
-    Args:
-        names: folders of runs, or of such folders; single runs; patterns of them, `"results/**"`.
-
-    Raises:
-        UserError: a name that is nothing of this; nothing but damaged runs. Other damaged ones are a warning each.
+    A UserError of a name that is nothing of this, or of damaged runs alone; other damaged ones are a warning each.
     """
     folders: dict[Path, None] = {}
     for name in names:
@@ -146,14 +142,10 @@ def load(*names: str | Path) -> list[Run]:
 
 
 def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -> Compared:
-    """Compare runs: who leads, quality beside cost, and every difference, paired, with its interval.
+    """Compare runs by a metric, by default each task's main one: who leads, quality beside cost, and every difference,
+    paired, with its interval; `all_pairs` tests every pair.
 
-    Args:
-        metric: by default each task's main one.
-        all_pairs: test every pair.
-
-    Raises:
-        UserError: no runs, a metric that none has. Runs that are left out are a warning each.
+    A UserError of no runs, or of a metric that none has; runs that are left out are a warning each.
     """
     import pandas
 

@@ -31,8 +31,6 @@ from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
-LONGEST = 300
-"""Characters of a reason."""
 FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
 State = Literal["stored", "continued", "new", "failed", "busy", "lost"]
 """Of a run: the first three are stored; busy: another process makes it; lost: the process that made it ended."""
@@ -242,7 +240,8 @@ def _results(result: Callable[[], list[Report]], share: Sequence[Job]) -> list[R
 
 
 def _line(error: object) -> str:
-    return " ".join(str(error).split())[:LONGEST]
+    """A reason on one line, 300 characters of it."""
+    return " ".join(str(error).split())[:300]
 
 
 ENGINES: Mapping[str, tuple[Engine, str, tuple[str, ...]]] = {

@@ -35,13 +35,8 @@ class TrainOptions:
     seed: Annotated[int, Declared("Seed of data order and of everything random.", WHAT)] = 0
     best: Annotated[bool, Declared("Keep the weights of the lowest validation loss, not the last.", RECIPE)] = False
     save_every: Annotated[int, Declared("Steps between checkpoints; 0: at the end only.", HOW)] = 100
-    validate_every: Annotated[
-        int, Declared("Steps between validations on the task's validation split; 0: none.", HOW)
-    ] = 100
-    stored: Annotated[str, Declared("Stored number format: float32, float16 or bfloat16 (half the size).", HOW)] = (
-        "float32"
-    )
-    """Number format of the stored parameters."""
+    validate_every: Annotated[int, Declared("Steps between validations on the validation split; 0: none.", HOW)] = 100
+    stored: Annotated[str, Declared("Stored numbers: float32, float16 or bfloat16 (half the size).", HOW)] = "float32"
     resume: bool = True
     """Resume from what is saved, if anything is; False starts again."""
 

@@ -216,8 +216,7 @@ def matrices(modules: nn.Module) -> Iterable[nn.Parameter]:
             yield from (parameter for parameter in module if parameter.dim() == 2)
             continue
         weight = getattr(module, "weight", None)
-        mapping = isinstance(module, nn.Linear) or (isinstance(weight, nn.Parameter) and weight.dim() == 3)
-        if mapping and isinstance(weight, nn.Parameter):
+        if isinstance(weight, nn.Parameter) and (isinstance(module, nn.Linear) or weight.dim() == 3):
             yield weight
 
 

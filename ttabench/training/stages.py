@@ -192,7 +192,12 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     """How the loop trains, with what its checkpoint tells of the data."""
     task, run = plan.task, plan.config
     asked = list(stage.request.task_options)
-    data = {"task": task.card.name, "source": source_name(task.source), "split": task.split, "options": asked}
+    data: dict[str, Any] = {
+        "task": task.card.name,
+        "source": source_name(task.source),
+        "split": task.split,
+        "options": asked,
+    }
     data |= {key: getattr(stage.recipe, key) for key in ("documents", "rounds", "questions", "batch_documents")}
     data |= trained_with(run.task_options, run.chat_template)
     data["digest"] = run.inputs.get("rows", "")
@@ -201,7 +206,7 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     if plan.resolved.checkpoint_digest:
         data["begins"] = plan.resolved.checkpoint_digest
     for one in further(plan.request, options.also, options.seed):
-        named = {"task": one.task.card.name, "source": source_name(one.task.source)}
+        named: dict[str, Any] = {"task": one.task.card.name, "source": source_name(one.task.source)}
         named |= {"digest": one.config.inputs.get("rows", "")}
         named |= {"options": list(one.request.task_options)} if one.request.task_options else {}
         data.setdefault("also", []).append(named)

@@ -106,10 +106,7 @@ def learned(
     lm: LM, angles: Sequence[Angles], calls: Sequence[tuple[Call, Call]], at_B1: Tensor, shift: int
 ) -> Rotary | None:
     """How each layer rotates its keys and queries; None where its own code does not do what the model does, or nothing.
-
-    Args:
-        calls: of every layer on tokens that stand alone: at `at_B1`, and `shift` positions further.
-    """
+    `calls` are of every layer on tokens that stand alone: at `at_B1`, and `shift` positions further."""
     turns: list[Turn | None] = []
     bound = 1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03  # as a share of the largest number
 

@@ -54,10 +54,6 @@ class Layout:
         padded_BT1 = ~real_BS[:, slots - tokens :, None]
         return (sees_BTS & real_BS[:, None] | own_TS & padded_BT1)[:, None]
 
-    def positions(self, usual_BT: Tensor, count: int) -> Tensor:
-        """The position ids: those given, else the usual ones; padding falls into the range of the model."""
-        return usual_BT if self.positions_BT is None else self.positions_BT.to(usual_BT).clamp(0, count - 1)
-
 
 class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
     """Keys and values of one layer: each row's own prefix, then what is read. A shared prefix is counted, not held.
@@ -199,10 +195,8 @@ class Window:
     def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         """Read these tokens; gives last hidden states [B, T, D], those of padded slots (`mask_BT` false) mean nothing.
 
-        No mask is needed where padding stands behind what is not read on.
-
-        Args:
-            layout: how the tokens stand (its marks are for `deltas_applied`); None: one behind the other.
+        No mask is needed where padding stands behind what is not read on. Without a layout, whose marks are for
+        `deltas_applied`, tokens stand one behind the other.
         """
         assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         positions_BT, total_B = self._positions(ids_BT, mask_BT)
@@ -212,7 +206,8 @@ class Window:
         if layout is not None:
             assert eviction is None, "what is thrown away has no place in a layout"
             require(self.lm, "hooks", *(["embeddings"] if embeddings_BTC is not None else []))
-            positions_BT = layout.positions(positions_BT, self.lm.max_positions)
+            if layout.positions_BT is not None:  # padding falls into the range of the model
+                positions_BT = layout.positions_BT.to(positions_BT).clamp(0, self.lm.max_positions - 1)
             real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
             next_B = torch.maximum(self._held.next_position_B, real_BT.amax(1) + 1)
             if layout.sees_BTS is not None:

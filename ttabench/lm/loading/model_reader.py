@@ -177,10 +177,9 @@ def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, 
 
     shapes = {str(name): f"{list(stored)}, its config.json wants {list(wanted)}"
               for name, stored, wanted in report["mismatched_keys"]}  # fmt: skip
-    lacking = set(report["missing_keys"]) - set(shapes)
-    unknown = {name for name in report["unexpected_keys"] if not TABLES.search(name)}
-    faults = [f"lacks the tensor {name}" for name in sorted(lacking)]
-    faults += [f"holds the tensor {name}, which its architecture has no place for" for name in sorted(unknown)]
+    unknown = sorted(name for name in report["unexpected_keys"] if not TABLES.search(name))
+    faults = [f"lacks the tensor {name}" for name in sorted(set(report["missing_keys"]) - set(shapes))]
+    faults += [f"holds the tensor {name}, which its architecture has no place for" for name in unknown]
     faults += [f"holds a tensor {name} that is {shape}" for name, shape in sorted(shapes.items())]
     if not faults and (broken := first_not_finite(model.named_parameters())):
         faults = [f"holds a tensor {broken} with values that are not finite"]

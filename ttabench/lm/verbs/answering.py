@@ -32,11 +32,8 @@ from ttabench.lm.verbs.scoring import by_length, choose, refuse_not_finite, toke
 
 
 def answer(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    """Answer queries of one mode in one batch.
-
-    Raises:
-        UserError: a query does not fit the model's positions, or its logits are not finite.
-    """
+    """Answer queries of one mode in one batch; a UserError where one does not fit the model's positions, or its logits
+    are not finite."""
     return _ANSWERING[type(asks[0].want)](lm, patch, asks)
 
 
@@ -193,28 +190,22 @@ def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]],
     begin = 0
     while begin < len(rows):
         batch = list(rows[begin : begin + size.rows])
-        failed = False
         try:
             done = work(batch)
         except (RuntimeError, MemoryError) as error:
-            failed = out_of_memory(error)
-            if not failed:
+            if not out_of_memory(error):
                 raise
-        if failed:  # out of the handler, so that what the traceback holds is free again
-            _halve(size, len(batch))
+        else:
+            yield done
+            begin += len(batch)
             continue
-        yield done
-        begin += len(batch)
-
-
-def _halve(size: BatchSize, failed: int) -> None:
-    if failed == 1:
-        environment.lift_limit()
-        hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
-        raise UserError("One query alone does not fit into memory.", hint)
-    size.rows = failed // 2
-    gc.collect()
-    release()
+        if len(batch) == 1:
+            environment.lift_limit()
+            hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
+            raise UserError("One query alone does not fit into memory.", hint)
+        size.rows = len(batch) // 2
+        gc.collect()  # out of the handler, so that what the traceback holds is free again
+        release()
 
 
 def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:

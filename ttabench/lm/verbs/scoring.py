@@ -184,14 +184,11 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return values_N
     head = lm.model.get_output_embeddings()
     plain = lm.linear_head and type(head) is nn.Linear and not head._forward_hooks
-    if not plain or any(map(_moves, (head.weight, head.bias))) or head.weight.device != hidden_ND.device:
+    moves = plain and any(part is not None and part.requires_grad for part in (head.weight, head.bias))
+    if not plain or moves or head.weight.device != hidden_ND.device:
         return _chosen(lm.logits(hidden_ND), targets_N)
     frozen_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head.weight, head.bias)  # type: ignore[no-untyped-call]
     return frozen_N
-
-
-def _moves(weights: Tensor | None) -> bool:
-    return weights is not None and weights.requires_grad
 
 
 class _FrozenHead(torch.autograd.Function):
