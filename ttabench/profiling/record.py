@@ -261,17 +261,14 @@ def _panel(axes: Any, record: ProfileRecord, name: str) -> None:
     for place, method in enumerate(record.config["methods"]):
         rows = [row for row in record.rows if row.method == method]
         points = [(row.prefill, row.figures[name]) for row in rows if row.value(name)]
-        errors = [
-            [figure.value - figure.low for _, figure in points],
-            [figure.high - figure.value for _, figure in points],
-        ]
+        below = [figure.value - figure.low for _, figure in points]
+        above = [figure.high - figure.value for _, figure in points]
         axes.errorbar(
-            [length for length, _ in points], [figure.value for _, figure in points], yerr=errors, marker="o",
+            [length for length, _ in points], [figure.value for _, figure in points], yerr=[below, above], marker="o",
             markersize=4, capsize=2, label=method, color=f"C{place}",
         )  # fmt: skip
-        for row in (row for row in rows if row.status == "oom"):
-            top = axes.get_xaxis_transform()
-            axes.plot([row.prefill], [0.97], "x", color=f"C{place}", transform=top, clip_on=False)
+        full, top = [row.prefill for row in rows if row.status == "oom"], axes.get_xaxis_transform()
+        axes.plot(full, [0.97] * len(full), "x", color=f"C{place}", transform=top, clip_on=False)
     lengths = record.config["lengths"]
     values = [value for row in record.rows if (value := row.value(name))]
     if max(values) >= CLOSE * min(values):

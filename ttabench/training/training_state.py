@@ -151,8 +151,7 @@ def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str,
         "data": dict(config.data),
         "base": {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)},
     }
-    same: dict[str, dict[str, Json]] = json.loads(json.dumps(own))
-    return same
+    return dict(json.loads(json.dumps(own)))
 
 
 def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -168,13 +168,13 @@ class Ways:
 
     def record(self) -> dict[str, Json]:
         """What a record says: parts that are not run in the usual way; empty for most models."""
-        unusual: dict[str, tuple[bool, Json]] = {
-            "attention": (self.attention != "sdpa", self.attention),
-            "head": (not self.linear_head, "transformers"),
-            "rows": (not self.rows, "one by one"),
-            "local_layers": (bool(self.local), len(self.local)),
+        unusual = {
+            "attention": "" if self.hooked else self.attention,
+            "head": "" if self.linear_head else "transformers",
+            "rows": "" if self.rows else "one by one",
+            "local_layers": len(self.local),
         }
-        return {name: value for name, (there, value) in unusual.items() if there}
+        return {name: value for name, value in unusual.items() if value}
 
 
 probes: list[Callable[[LM], Ways]] = []
