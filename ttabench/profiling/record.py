@@ -267,8 +267,9 @@ def _panel(axes: Any, record: ProfileRecord, name: str) -> None:
             [length for length, _ in points], [figure.value for _, figure in points], yerr=[below, above], marker="o",
             markersize=4, capsize=2, label=method, color=f"C{place}",
         )  # fmt: skip
-        full, top = [row.prefill for row in rows if row.status == "oom"], axes.get_xaxis_transform()
-        axes.plot(full, [0.97] * len(full), "x", color=f"C{place}", transform=top, clip_on=False)
+        if full := [row.prefill for row in rows if row.status == "oom"]:
+            top = axes.get_xaxis_transform()
+            axes.plot(full, [0.97] * len(full), "x", color=f"C{place}", transform=top, clip_on=False)
     lengths = record.config["lengths"]
     values = [value for row in record.rows if (value := row.value(name))]
     if max(values) >= CLOSE * min(values):
