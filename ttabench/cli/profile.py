@@ -90,7 +90,7 @@ def profile(
     job.check()
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import execute
-    from ttabench.profiling.tables import draw, profile_table
+    from ttabench.profiling.record import draw, profile_table
     from ttabench.report.pictures import check_path
 
     if plot is not None:

@@ -68,7 +68,6 @@ def sweep(
     from ttabench.profiling.job import method_names
     from ttabench.sweep import engines
     from ttabench.sweep import suite as suites
-    from ttabench.sweep.grid import cells, planned, share
 
     typed = suites.as_said(said) | ({suites.SWAP: True} if swap_state else {})
     for name, text in (("methods", methods), ("tasks", tasks), ("models", models)):
@@ -79,10 +78,10 @@ def sweep(
             typed[name] = list(dict.fromkeys(parse_value(text, kind, f"--{name.replace('_', '-')}")))
     data = _suite(suite, typed)
     try:
-        runs = planned(cells(data))
+        runs = suites.planned(suites.cells(data))
     except UserError as error:
         raise UserError(f"{suite}: {error.what}" if suite else error.what, error.hint) from None
-    runs = share(runs, shard) if shard else runs
+    runs = suites.share(runs, shard) if shard else runs
     if dry_run:
         _list(runs, out, json=json, quiet=quiet)
         return

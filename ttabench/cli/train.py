@@ -57,6 +57,6 @@ def train(
     last = record.validation[-1] if record.validation else {}
     figures |= {f"validation_{name}": value for name, value in last.items() if name != "step"}
     source = f" --source {quote(request.source)}" if request.source else ""
-    where = f"--task {plan.last.request.task}{source} {request.base_words}"  # of a mixture, its first task
+    where = f"--task {plan.stages[-1].request.task}{source} {request.base_words}"  # of a mixture, its first task
     words = f"--method {quote(request.method)} {where} --checkpoint {out}"
     o.show_result("trained", figures, f"Try it: ttabench eval {words}", json=json, quiet=quiet)

@@ -25,7 +25,7 @@ from ttabench.core.declared import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.checkpoints import trained_tasks, training_seed
 from ttabench.papers.declared import COUNTED, SCALES, Claim, Cost, Place, Scale, paper, scale_of_model
-from ttabench.profiling.record import Figure, exactly, figure
+from ttabench.profiling.record import Figure, figure
 from ttabench.records.schema import RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, blocks_of
 from ttabench.report.compare import read_answers
@@ -36,7 +36,7 @@ from ttabench.report.stored import Answers, Query, joined, with_defaults
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import LEVEL
 from ttabench.stats.metrics import known
-from ttabench.sweep.grid import matches
+from ttabench.sweep.suite import matches
 
 Verdict: TypeAlias = Literal[
     "reproduced", "no memory", "no control", "contradicted", "undecided", "mixed", "cannot tell", "no runs"
@@ -122,7 +122,7 @@ class Held:
         """What it cost in its runs, a draw each; None where that is not known."""
         spent = self.entry.costs.get(cost)
         if cost in COUNTED or spent is None:
-            return None if spent is None else exactly(spent)
+            return None if spent is None else figure([spent])
         draws = [float(drawn) for record in self.entry.records if (drawn := record.cost.get(cost)) is not None]
         return figure(draws).model_copy(update={"value": spent})
 

@@ -125,6 +125,11 @@ def _fill(
         kind, _, rest = name.partition(".")
         groups[kind][rest] = tensor
     parameters = dict(method.modules().named_parameters())
+    for kind in ("parameter", "best"):
+        if (groups[kind] or kind != "best") and (fault := safetensors_io.unfit(groups[kind], parameters)):
+            raise ValueError(fault)
+    if broken := first_not_finite(sorted(tensors.items())):
+        raise ValueError(f"{broken} holds values that are not finite")
     shapes = [parameter.shape for parameter in parameters.values()]
     moments: dict[int, dict[str, Tensor]] = defaultdict(dict)  # what no loss depends on has none
     for name, tensor in groups["moment"].items():
@@ -132,12 +137,6 @@ def _fill(
         if tensor.shape != (() if kind == "step" else shapes[int(index)]):
             raise ValueError(f"moment.{name} has the shape {tuple(tensor.shape)}")
         moments[int(index)][kind] = tensor
-    fault = safetensors_io.unfit(groups["parameter"], parameters)
-    fault = fault or (safetensors_io.unfit(groups["best"], parameters) if groups["best"] else None)
-    if fault is None and (broken := first_not_finite(sorted(tensors.items()))):
-        fault = f"{broken} holds values that are not finite"
-    if fault is not None:
-        raise ValueError(fault)
     fill(method, groups["parameter"])
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
     return groups["best"]
@@ -152,8 +151,7 @@ def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str,
         "data": dict(config.data),
         "base": {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)},
     }
-    same: dict[str, dict[str, Json]] = json.loads(json.dumps(own))
-    return same
+    return dict(json.loads(json.dumps(own)))
 
 
 def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

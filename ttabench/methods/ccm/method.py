@@ -243,7 +243,7 @@ class Stream:
         keys, values = self.method.compressed(prefix, [[]], prefix.next_position_B)
         if self.rotary is not None:
             positions_BT = prefix.next_position_B[:, None] + torch.arange(count, device=keys.device)
-            keys = self.rotary.unrotate(keys, positions_BT)
+            keys = self.rotary.turned(keys, positions_BT, back=True)
         return EvictedCache(keys, values, place.expand(-1, -1, -1, count).contiguous(), front.next)
 
 

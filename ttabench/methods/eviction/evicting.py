@@ -75,7 +75,7 @@ class EvictedCache(Held):
     def prefix(self, rotary: Rotary | None) -> Prefix:
         """Keys ready for use, with the position of the text that follows."""
         valid_BP = self.valid
-        keys = self.keys if rotary is None else rotary.rotate(self.keys, self.slots())
+        keys = self.keys if rotary is None else rotary.turned(self.keys, self.slots(), back=False)
         following_B = self.next if rotary is None else valid_BP.sum(1)
         mask_BP = None if bool(valid_BP.all()) else valid_BP
         places = None if rotary is not None else tuple(self.index.long().unbind(0))
@@ -164,7 +164,7 @@ def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Ro
     steps_BT = mask_BT.long().cumsum(1) - 1
     if rotary is not None:
         first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
-        keys = rotary.unrotate(keys, (first_B1 + steps_BT).clamp(min=0))
+        keys = rotary.turned(keys, (first_B1 + steps_BT).clamp(min=0), back=True)
     read_B = mask_BT.sum(1) if kept is None else kept.next + mask_BT.sum(1)
     index_BT = (read_B[:, None] - mask_BT.sum(1, keepdim=True) + steps_BT).masked_fill(~mask_BT, -1).int()
     new = EvictedCache(keys, values, index_BT[None, :, None], read_B)
