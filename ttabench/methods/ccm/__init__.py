@@ -68,12 +68,10 @@ class CcmSettings(GistingSettings):
         super().__post_init__()
         at_least(1, piece=self.piece, memory=self.memory)
         at_least(0, n_sink=self.n_sink)
-        if self.window is not None:
-            self._check_stream()
-        elif not self.compress or self.n_sink is not None:
-            raise ValueError("compress=false and n_sink are of a stream: give window, too (or sink in place of n_sink)")
-
-    def _check_stream(self) -> None:
+        if self.window is None:
+            if not self.compress or self.n_sink is not None:
+                raise ValueError("compress=false and n_sink are of a stream: give window, too (or sink for n_sink)")
+            return
         if self.update != "concat" or not self.recursive:
             raise ValueError("a stream (window) has a memory that is concatenated, and seen by what is compressed")
         if self.memory % self.comp_tokens or self.comp_tokens >= self.piece:
@@ -93,23 +91,10 @@ class CompressiveSettings(AttentionLora):
         at_least(1, ratio=self.ratio)
 
 
-PRESETS: Mapping[str, CcmSettings] = {
-    "nano": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
-    "nano-merge": CcmSettings(comp_tokens=4, rank=32, alpha=32.0, update="merge"),
-    "smollm2-135m": CcmSettings(comp_tokens=2),
-    "smollm2-135m-merge": CcmSettings(comp_tokens=2, update="merge"),
-    "llama-7b": CcmSettings(),
-    "llama-7b-merge": CcmSettings(update="merge"),
-}
 GISTING_PRESETS: Mapping[str, GistingSettings] = {
     "nano": GistingSettings(comp_tokens=4, rank=32, alpha=32.0),
     "smollm2-135m": GistingSettings(comp_tokens=2),
     "llama-7b": GistingSettings(),
-}
-COMPRESSIVE_PRESETS: Mapping[str, CompressiveSettings] = {
-    "nano": CompressiveSettings(rank=32, alpha=32.0),
-    "smollm2-135m": CompressiveSettings(),
-    "llama-7b": CompressiveSettings(),
 }
 
 _OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
@@ -194,7 +179,14 @@ CCM = MethodSpec(
     summary="keys and values of a few COMP tokens that read each piece",
     where="ttabench.methods.ccm.method:Ccm",
     Settings=CcmSettings,
-    presets=PRESETS,
+    presets={
+        "nano": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
+        "nano-merge": CcmSettings(comp_tokens=4, rank=32, alpha=32.0, update="merge"),
+        "smollm2-135m": CcmSettings(comp_tokens=2),
+        "smollm2-135m-merge": CcmSettings(comp_tokens=2, update="merge"),
+        "llama-7b": CcmSettings(),
+        "llama-7b-merge": CcmSettings(update="merge"),
+    },
     recipes=RECIPES,
     growth="linear",
     trainable=True,
@@ -230,7 +222,10 @@ COMPRESSIVE = replace(
     summary="keys and values of each piece, pooled: Compressive Transformer",
     where="ttabench.methods.ccm.compressive:Compressive",
     Settings=CompressiveSettings,
-    presets=COMPRESSIVE_PRESETS,
+    presets={
+        "nano": CompressiveSettings(rank=32, alpha=32.0),
+        **dict.fromkeys(("smollm2-135m", "llama-7b"), CompressiveSettings()),
+    },
     cost=None,
     checked=CompressiveSettings(rank=2, ratio=4),
     paper="1911.05507",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,17 +43,12 @@ class DistillSettings(LoraShape):
             raise ValueError(f"clip must be positive, got {self.clip}")
 
 
-PRESETS: Mapping[str, DistillSettings] = {
-    "nano": DistillSettings(steps=16, lr=1e-2),
-}
-
-
 DISTILL = MethodSpec(
     name="distill",
     summary="a LoRA trained to answer as the base does with the context",
     where="ttabench.methods.distill.method:Distill",
     Settings=DistillSettings,
-    presets=PRESETS,
+    presets={"nano": DistillSettings(steps=16, lr=1e-2)},
     growth="constant",
     checked=DistillSettings(rank=2, length=32, steps=4, batch=2, lr=1e-2),
     paper="2209.15189",

@@ -132,14 +132,7 @@ def _h2o_keeps(amount: Amount) -> dict[str, Json]:
 
 
 JOINED: dict[str, Json] = {"join": True}
-REPEATED: dict[str, Json] = {
-    **JOINED,
-    "uniform": False,
-    "sinks": 4,
-    "prompt": "\n\nRepeat the previous context exactly.",
-    "prompt_later": "\n\nRepeat the part of the previous context exactly, starting with",
-}
-"""Settings that are gone, of all methods and of those that read the text again."""
+"""A setting that is gone, of all methods."""
 WINDOW = MethodSpec(
     name="window",
     summary="the first and the last tokens: StreamingLLM",
@@ -196,22 +189,25 @@ KVZIP = MethodSpec(
     growth="linear",
     keep=as_budget,
     checked=KVzipSettings(budget=12),
-    retired={"score": "max", **REPEATED},
+    retired={
+        **JOINED,
+        "score": "max",
+        "uniform": False,
+        "sinks": 4,
+        "prompt": "\n\nRepeat the previous context exactly.",
+        "prompt_later": "\n\nRepeat the part of the previous context exactly, starting with",
+    },
     paper="2505.23416",
 )
-ATTENTION_MATCHING = MethodSpec(
+ATTENTION_MATCHING = replace(
+    KVZIP,
     name="attention_matching",
     summary="KVzip's slots, with biases and values that give full attention's output",
     where="ttabench.methods.eviction.kvzip:AttentionMatching",
-    Settings=KVzipSettings,
-    growth="linear",
-    keep=as_budget,
-    checked=KVzipSettings(budget=12),
     retired={
-        "score": "max",
+        **KVZIP.retired,
         "query_tokens": 1024,
         "ridge": 0.001,
-        **REPEATED,
         "keys": "kvzip",
         "queries": "repeat",
         "fit_bias": True,

@@ -341,8 +341,7 @@ def seen(call: Call, part: slice) -> Tensor:
 
 def grouped(scores: Tensor, heads: int, dim: int = 0) -> Tensor:
     """Query heads in this dimension as key/value heads and those that share them: [..., N, ...] as [..., H, G, ...]."""
-    split: Tensor = scores.unflatten(dim, (heads, -1))  # type: ignore[no-untyped-call]
-    return split
+    return scores.unflatten(dim, (heads, -1))  # type: ignore[no-untyped-call]
 
 
 def by_row(amounts: Callable[[int], Sequence[int]], read_B: Tensor) -> tuple[Tensor, ...]:

@@ -74,21 +74,6 @@ class GenerativeAdapterSettings:
         return [min(size, tokens - begin) for begin in range(0, tokens, size)]
 
 
-PRESETS: Mapping[str, GenerativeAdapterSettings] = {
-    # The widths of the outer products and of the model stand to each other as 1 to 2 (1 to 4 in the paper).
-    "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, gradient="exact", init="aligned"),
-    "nano-book": GenerativeAdapterSettings(
-        inner=64, rank=8, chunk=512, gradient="exact", init="aligned", objective="both"
-    ),
-    # 8.8 M weights; short chunks, several of which a few hundred tokens make.
-    "smollm2-135m": GenerativeAdapterSettings(
-        inner=128, rank=32, chunk=128, gradient="exact", init="aligned", objective="both"
-    ),
-    "mistral-7b-instruct": GenerativeAdapterSettings(),
-    "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
-}
-
-
 def _after(recipe: Recipe, objective: str, first: Recipe, *task_options: str) -> Recipe:
     """The same where the method learned from texts alone before."""
     settings = (f"objective={objective}",)
@@ -111,21 +96,6 @@ def _paper(lr: float) -> Recipe:
     """10^9 tokens in 8 sequences of 8,192 a step; then instructions, 32 a step."""
     texts = replace(_PAPER, batch_documents=8, steps=15_000, lr=lr)
     return _after(replace(_PAPER, batch_documents=32, lr=5e-5), "both", texts)
-
-
-RECIPES: Mapping[str, Recipe] = {
-    "nano": _after(_ANSWERS, "reconstruction", _TEXTS),
-    "nano-book": _after(
-        replace(_SEQUENCES, steps=250, lr=1e-3),
-        "reconstruction",
-        replace(_SEQUENCES, batch_documents=4, steps=150, lr=3e-3),
-        "sequence_tokens=2048",
-    ),
-    "smollm2-135m": _after(replace(_REAL, steps=40), "reconstruction", replace(_REAL, steps=40), *_SHORT_SEQUENCES),
-    "mistral-7b-instruct": _paper(5e-5),
-    "llama-2-7b-chat": _paper(1e-4),
-}
-"""The paper tunes on instructions for 2 epochs: set `--steps` for the data at hand."""
 
 
 def svd_flops(rows: int, columns: int) -> int:
@@ -175,8 +145,32 @@ GENERATIVE_ADAPTER = MethodSpec(
     summary="low-rank deltas from summed outer products of hidden states",
     where="ttabench.methods.generative_adapter.method:GenerativeAdapter",
     Settings=GenerativeAdapterSettings,
-    presets=PRESETS,
-    recipes=RECIPES,
+    presets={
+        # The widths of the outer products and of the model stand to each other as 1 to 2 (1 to 4 in the paper).
+        "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, gradient="exact", init="aligned"),
+        "nano-book": GenerativeAdapterSettings(
+            inner=64, rank=8, chunk=512, gradient="exact", init="aligned", objective="both"
+        ),
+        # 8.8 M weights; short chunks, several of which a few hundred tokens make.
+        "smollm2-135m": GenerativeAdapterSettings(
+            inner=128, rank=32, chunk=128, gradient="exact", init="aligned", objective="both"
+        ),
+        "mistral-7b-instruct": GenerativeAdapterSettings(),
+        "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
+    },
+    # The paper tunes on instructions for 2 epochs: set `--steps` for the data at hand.
+    recipes={
+        "nano": _after(_ANSWERS, "reconstruction", _TEXTS),
+        "nano-book": _after(
+            replace(_SEQUENCES, steps=250, lr=1e-3),
+            "reconstruction",
+            replace(_SEQUENCES, batch_documents=4, steps=150, lr=3e-3),
+            "sequence_tokens=2048",
+        ),
+        "smollm2-135m": _after(replace(_REAL, steps=40), "reconstruction", replace(_REAL, steps=40), *_SHORT_SEQUENCES),
+        "mistral-7b-instruct": _paper(5e-5),
+        "llama-2-7b-chat": _paper(1e-4),
+    },
     growth="constant",
     trainable=True,
     cost=cost,

@@ -229,8 +229,7 @@ def learned_directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> 
     singular values lie so near that no gradient could be taken, as in the released code: of fewer tokens than
     `rank`, too."""
     if settings.gradient == "exact":
-        directions: tuple[Tensor, Tensor] = _Directions.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
-        return directions
+        return _Directions.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
     left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
     apart_B11 = ((values_BQ[..., :-1] - values_BQ[..., 1:]).detach() >= SMALLEST_GAP).all(-1)[..., None, None]
     if bool(apart_B11.all()):
@@ -297,8 +296,7 @@ def _weights(values_BN: Tensor, kept_BN: Tensor) -> tuple[Tensor, Tensor]:
 
 def _kept(values_BQ: Tensor, settings: GenerativeAdapterSettings) -> Tensor:
     """bool [B, Q], false where a singular value is noise."""
-    kept_BQ: Tensor = (values_BQ > settings.rank_tol * values_BQ[..., :1]) & (values_BQ > 0)
-    return kept_BQ
+    return (values_BQ > settings.rank_tol * values_BQ[..., :1]) & (values_BQ > 0)
 
 
 def _lowrank(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor, Tensor]:

@@ -82,25 +82,6 @@ class MacSettings:
 
 
 _XL = MacSettings(amortiser="t5-large", input_encoder="t5-base", backprop_dropout=0.75)
-
-PRESETS: Mapping[str, MacSettings] = {
-    "nano": MacSettings(
-        amortiser="scratch:128,3,8,512",
-        input_encoder="scratch:128,2,8,512",
-        num_virtual_tokens=16,
-        head_dim=16,
-        expansion_hidden=128,
-        embeddings_from_base=True,
-        retrieval_aux=0.5,
-        words_aux=1.0,
-        attention_aux=0.3,
-    ),
-    "distilgpt2": MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12),
-    "gpt2-large": MacSettings(),
-    "gpt2-xl": _XL,
-    "llama-2-7b": _XL,
-}
-
 TINY = MacSettings(
     amortiser="scratch:16,1,2,32",
     input_encoder="scratch:16,1,2,32",
@@ -111,36 +92,13 @@ TINY = MacSettings(
     expansion_hidden=16,
     bank_dtype="float32",
 )
-
 _PAPER = Recipe(lr=1e-5, documents=(32,))
-RECIPES: Mapping[str, Recipe] = {
-    "nano": Recipe(
-        documents=(8, 16, 32, 64),
-        questions=2,
-        batch_documents=64,
-        steps=1200,
-        lr=3e-3,
-        warmup=50,
-        schedule="cosine",
-        optimizer="muon",
-        beta2=0.98,
-        clip=1.0,
-    ),
-    "distilgpt2": replace(_PAPER, lr=1e-4, documents=(64,)),
-    "gpt2-large": _PAPER,
-    "gpt2-xl": _PAPER,
-    "llama-2-7b": _PAPER,
-}
-"""The paper trains for 50 epochs of its task after one of warm-up (none for DistilGPT2), at a constant rate: set
-`--steps` and `--warmup` for the data at hand. The clip of 100 is the released code's."""
 
 BUCKETS = 32
 """Relative distances that a T5 tells apart."""
 T5_VOCABULARY = 32_128
 PUBLISHED = {"t5-small": (512, 6, 8, 2048), "t5-base": (768, 12, 12, 3072), "t5-large": (1024, 24, 16, 4096)}
 """Width, layers, heads of 64, feed-forward (arXiv 1910.10683, section 3.7; google-t5/*/config.json)."""
-
-
 SCRATCH = "scratch:"
 
 
@@ -224,8 +182,43 @@ MAC = MethodSpec(
     summary="latents of documents, a prefix a question",
     where="ttabench.methods.mac.method:Mac",
     Settings=MacSettings,
-    presets=PRESETS,
-    recipes=RECIPES,
+    presets={
+        "nano": MacSettings(
+            amortiser="scratch:128,3,8,512",
+            input_encoder="scratch:128,2,8,512",
+            num_virtual_tokens=16,
+            head_dim=16,
+            expansion_hidden=128,
+            embeddings_from_base=True,
+            retrieval_aux=0.5,
+            words_aux=1.0,
+            attention_aux=0.3,
+        ),
+        "distilgpt2": MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12),
+        "gpt2-large": MacSettings(),
+        "gpt2-xl": _XL,
+        "llama-2-7b": _XL,
+    },
+    # The paper trains for 50 epochs of its task after one of warm-up (none for DistilGPT2), at a constant rate: set
+    # `--steps` and `--warmup` for the data at hand. The clip of 100 is the released code's.
+    recipes={
+        "nano": Recipe(
+            documents=(8, 16, 32, 64),
+            questions=2,
+            batch_documents=64,
+            steps=1200,
+            lr=3e-3,
+            warmup=50,
+            schedule="cosine",
+            optimizer="muon",
+            beta2=0.98,
+            clip=1.0,
+        ),
+        "distilgpt2": replace(_PAPER, lr=1e-4, documents=(64,)),
+        "gpt2-large": _PAPER,
+        "gpt2-xl": _PAPER,
+        "llama-2-7b": _PAPER,
+    },
     growth="linear",
     trainable=True,
     looks_at_question=True,

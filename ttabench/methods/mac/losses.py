@@ -123,12 +123,11 @@ def _retrieval(lessons: Sequence[Lesson]) -> Tensor:
 def _words(mac: MacNetworks, ids_C: Sequence[list[int]], states_CTE: Tensor) -> Tensor:
     """Documents whose decoder states tell their words: each word weighs its inverse document frequency, and the
     weights [C, V] of a document sum to 1."""
-    head_VE: Tensor = mac.amortiser.t5.get_input_embeddings().weight
+    head_VE = mac.amortiser.t5.get_input_embeddings().weight
     held_CV = torch.zeros(len(ids_C), len(head_VE))
     for row, words in zip(held_CV, ids_C, strict=True):
         row[words[:-1]] = 1
     rarity_CV = held_CV * (len(held_CV) / held_CV.sum(0).clamp(min=1)).log()
     weights_CV = (rarity_CV / rarity_CV.sum(1, keepdim=True).clamp(min=1e-6)).to(head_VE.device)
     logits_CV = states_CTE.mean(1) @ head_VE.T * WORD_SCALE * head_VE.shape[1] ** -0.5
-    loss: Tensor = -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
-    return loss
+    return -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()

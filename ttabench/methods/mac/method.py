@@ -112,8 +112,7 @@ class Mac(Trainable[MacSettings]):
         if s.hierarchy is None:
             held_RK = torch.arange(bank_RKTD.shape[1], device=bank_RKTD.device) < counts_R[:, None]
             mask = None if bool(held_RK.all()) else held_RK
-            latent_RQTD: Tensor = aggregator(x_RQTD, bank_RKTD, mask)
-            return latent_RQTD.flatten(0, 1)
+            return aggregator(x_RQTD, bank_RKTD, mask).flatten(0, 1)
         rows = []
         for row, x_QTD in enumerate(x_RQTD):
             bank_KTD = self._bank_of(state, row)

@@ -91,7 +91,7 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         ids_BT, mask_BT = (
             padded.to(self.lm.device) for padded in pad([begin + row for row in rows], self.lm.pad_id, "right")
         )
-        weights_BT: Tensor = self.weigher(ids_BT, mask_BT)
+        weights_BT = self.weigher(ids_BT, mask_BT)
         return [weights_T[len(begin) : len(begin) + len(row)] for weights_T, row in zip(weights_BT, rows, strict=True)]
 
     def _locality(self, episode: Episode) -> list[int]:
@@ -118,7 +118,7 @@ class TokenWeights(nn.Module):
 
     def forward(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
         """Weights [B, T] of these tokens, 0 where padded; padding stands behind the text, which never sees it."""
-        hidden_BTC: Tensor = self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
+        hidden_BTC = self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
         weights_BT = softplus(self.mix(gelu(self.lift(hidden_BTC)))[..., 0], beta=BETA)
         return weights_BT if mask_BT is None else weights_BT * mask_BT
 
@@ -134,8 +134,7 @@ def written_texts(lm: LM, count: int, tokens: int, seed: int) -> list[list[int]]
         logits_BV = lm.logits(lm.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state[:, -1])
         next_B1 = torch.multinomial(logits_BV.float().softmax(-1), 1, generator=draw)
         ids_BT = torch.cat([ids_BT, next_B1], dim=1)
-    rows: list[list[int]] = ids_BT.tolist()
-    return rows
+    return ids_BT.tolist()
 
 
 Document = tuple[list[int], Tensor]

@@ -44,18 +44,14 @@ def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Seq
     if broken := lost[0] if lost else first_not_finite(held.items()):
         fault = f"Tensor {broken} of the {kind} {name!r} is missing, misshapen or not finite."
         raise UserError(fault, "Copy it again, or give another.")
-    loaded: PreTrainedModel = model
-    return loaded
+    return model
 
 
 def stored_tokenizer(name: str, kind: str, hint: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a folder or hub id."""
     local = _checked(name)
     with reading(f"The tokenizer of the {kind} {name!r}", hint, most=None):
-        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
-            name, local_files_only=local, trust_remote_code=False
-        )
-    return tokenizer
+        return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
 
 
 def _checked(name: str) -> bool:

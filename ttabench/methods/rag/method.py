@@ -101,10 +101,7 @@ class WordRetriever:
 
         def scores(words: Tensor) -> NDArray[np.float32]:
             asked = [places[word] for word in words.tolist() if word in places]
-            scores_K: NDArray[np.float32] = (
-                index.get_scores_from_ids(asked) if asked else np.zeros(len(documents), dtype=np.float32)
-            )
-            return scores_K
+            return index.get_scores_from_ids(asked) if asked else np.zeros(len(documents), dtype=np.float32)
 
         return scores
 
@@ -191,5 +188,4 @@ class Rag(BaseMethod[RagSettings]):
 
 def ranking(scores_K: NDArray[np.float32]) -> list[int]:
     """All places, the highest score first; of equal ones the last."""
-    places: list[int] = np.argsort(scores_K, kind="stable")[::-1].tolist()
-    return places
+    return np.argsort(scores_K, kind="stable")[::-1].tolist()
