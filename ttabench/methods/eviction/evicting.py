@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.attention import Call, Watcher, watched
+from ttabench.lm.forward.patching import READ_LESS, check_fits
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.forward.ways import Rotary, rotary_of, ways_of
 from ttabench.lm.model import LM
@@ -121,17 +121,14 @@ def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
     return table.index_select(0, rows_N).view(*front, -1, *source_LBHS.shape[4:])
 
 
-def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None) -> None:
-    """Whether the tokens of a text have positions left."""
-    counts_B = mask_BT.sum(1)
-    if kept is not None:
-        counts_B = counts_B + (kept.next if rotary is None else kept.valid.sum(1))
-    worst = int(counts_B.max())
-    if worst > lm.max_positions:
-        hint = "Read less (--task-set documents=N) or give a --model with more positions."
-        if ways_of(lm).rotary:
-            hint = "Read in pieces that move up: --set positions=cache --set chunk=256, and a budget in tokens."
-        raise UserError(f"A window of {worst} tokens exceeds the {lm.max_positions} positions of {lm.name}.", hint)
+MOVE_UP = "Read in pieces that move up: --set positions=cache --set chunk=256, and a budget in tokens."
+
+
+def before_text(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None) -> Prefix | None:
+    """The kept cache as a prefix, once it is known that the tokens of a text have positions left behind it."""
+    start = None if kept is None else kept.prefix(rotary)
+    check_fits(lm, start, mask_BT.sum(1), MOVE_UP if ways_of(lm).rotary else READ_LESS)
+    return start
 
 
 @torch.no_grad()
@@ -147,20 +144,17 @@ def extended(
     was read before; None at the start of a text, whose first token is then BOS where the model has one; `mask_BT`:
     bool, false where a row is padded, in front; `rotary`: store keys unrotated; None leaves them as the model
     rotated them."""
-    check_room(lm, kept, mask_BT, rotary)
+    start = before_text(lm, kept, mask_BT, rotary)
     with watched(watcher):
-        whole = read_on(lm, None if kept is None else kept.prefix(rotary), ids_BT, mask_BT)
+        whole = read_on(lm, start, ids_BT, mask_BT)
     return joined(kept, whole, mask_BT, rotary)
 
 
 def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None) -> EvictedCache:
     """The kept cache, and behind it the text at the end of a prefix, read on top of it."""
     tokens = mask_BT.shape[1]
-    # on one device, wherever the layers are
-    keys, values = (
-        torch.stack([layer[:, :, -tokens:].to(mask_BT.device) for layer in layers])
-        for layers in (whole.keys_LBHPD, whole.values_LBHPD)
-    )
+    text = whole.layers_as(lambda layer: layer[:, :, -tokens:].to(mask_BT.device))  # wherever the layers are
+    keys, values = torch.stack(text.keys_LBHPD), torch.stack(text.values_LBHPD)
     steps_BT = mask_BT.long().cumsum(1) - 1
     if rotary is not None:
         first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)

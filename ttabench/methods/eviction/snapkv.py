@@ -25,8 +25,8 @@ from ttabench.methods.eviction.evicting import (
     ColumnSums,
     EvictedCache,
     EvictingMethod,
+    before_text,
     by_row,
-    check_room,
     extended,
     grouped,
     kept_slots,
@@ -65,23 +65,20 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
     @torch.no_grad()
     def _looked_at(self, kept: EvictedCache, asks: Sequence[Ask]) -> EvictedCache:
         """The context's cache that stays for each question, which is read behind it and forgotten again."""
-        ids_BT, mask_BT = (padded.to(self.lm.device) for padded in pad(self._questions(asks), self.lm.pad_id, "left"))
-        check_room(self.lm, kept, mask_BT, self.rotary)
+        # what stands between the context and each answer; EOS where nothing does, as generation has it
+        read = [[*window_ids(self.lm, ask, follows=True), *prompt_ids(self.lm, ask, follows=True)] for ask in asks]
+        padded = pad([ids or [self.lm.eos_id] for ids in read], self.lm.pad_id, "left")
+        ids_BT, mask_BT = (part.to(self.lm.device) for part in padded)
+        start = before_text(self.lm, kept, mask_BT, self.rotary)
         budget_B, window_B = by_row(self.settings.amounts, kept.next)
         held = kept.index.shape[-1]
         sums = ColumnSums(self.lm.layers, held, newest(mask_BT, window_B))
         with watched(sums):
-            window = Window(self.lm, kept.prefix(self.rotary), len(asks), retain=False)
+            window = Window(self.lm, start, len(asks), retain=False)
             window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
         still_B = (window_B - mask_BT.sum(1)).clamp(min=0)
         scores = ranked(sums.total()[..., :held], kept, still_B, self.settings)
         return kept.take(kept_slots(scores, budget_B))
-
-    def _questions(self, asks: Sequence[Ask]) -> list[list[int]]:
-        """Ids of what stands between the context and each answer; EOS where nothing does, as generation has it."""
-        pieces = [window_ids(self.lm, ask, follows=True) for ask in asks]
-        prompts = [prompt_ids(self.lm, ask, follows=True) for ask in asks]
-        return [ids + prompt or [self.lm.eos_id] for ids, prompt in zip(pieces, prompts, strict=True)]
 
 
 def ranked(sums_LBNS: Tensor, whole: EvictedCache, window_B: Tensor, settings: SnapKVSettings) -> Tensor:

@@ -25,8 +25,8 @@ from ttabench.methods import eviction
 from ttabench.methods.eviction.evicting import (
     EvictedCache,
     EvictingMethod,
+    before_text,
     by_row,
-    check_room,
     extended,
     joined,
     kept_slots,
@@ -59,7 +59,9 @@ class Band:
         key_BHDS = call.key.transpose(-1, -2)
         scores = _folded(call.query, heads) @ key_BHDS
         if self.sinks:
-            sink_BS, first, turned = self._to_sinks(call)
+            sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
+            first = int(sink_BS.any(0).long().cumsum(0).argmax()) + 1  # slots up to the last sink
+            turned = self.rotary.query_at(call.query, self.query_BT, self._near(), call.layer)
             to_sinks = _folded(turned, heads) @ key_BHDS[..., :first]
             scores[..., :first] = torch.where(sink_BS[:, None, None, :first], to_sinks, scores[..., :first])
         scores = scores.view(rows, heads, -1, tokens, scores.shape[-1]).float() * call.scaling
@@ -67,13 +69,6 @@ class Band:
         weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
         out_BHXD = weights_BHXS @ call.value
         return out_BHXD.view(rows, count, tokens, size).transpose(1, 2)
-
-    def _to_sinks(self, call: Call) -> tuple[Tensor, int, Tensor]:
-        """Which slots are sinks [B, S], how many there are up to the last one, and queries turned to where they stand
-        for them."""
-        sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
-        turned = self.rotary.query_at(call.query, self.query_BT, self._near(), call.layer)
-        return sink_BS, int(sink_BS.any(0).long().cumsum(0).argmax()) + 1, turned
 
     def _near(self) -> Tensor:
         """int64 [B, T]: where queries stand for the sinks, no further than the end of a full cache."""
@@ -151,8 +146,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
         Returns what stays, and the last hidden states [B, T, D] of the block.
         """
-        check_room(self.lm, kept, mask_BT, self.rotary)
-        start = None if kept is None else kept.prefix(self.rotary)
+        start = before_text(self.lm, kept, mask_BT, self.rotary)
         window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])
         real_BT = None if bool(mask_BT.all()) else mask_BT
         query_BT, key_BS = self._places(kept, mask_BT)

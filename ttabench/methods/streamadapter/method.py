@@ -69,11 +69,9 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         )
         check_fits(self.lm, None, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
         with torch.no_grad():
-            whole = read_on(self.lm, None, ids_BT, mask_BT)
-        keys, values = ([each[:, :, len(start) :] for each in part] for part in (whole.keys_LBHPD, whole.values_LBHPD))
-        return self.networks.absorbed(
-            dict(state.tensors) or self.networks.empty(state.rows), keys, values, mask_BT[:, len(start) :]
-        )
+            text = read_on(self.lm, None, ids_BT, mask_BT).layers_as(lambda layer: layer[:, :, len(start) :])
+        before = state.tensors or self.networks.empty(state.rows)
+        return self.networks.absorbed(before, text.keys_LBHPD, text.values_LBHPD, mask_BT[:, len(start) :])
 
     # what leaves the window
 
@@ -96,9 +94,6 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         h_LBMRE, start, device = h_LBMRE.detach(), list(self.lm.start_ids), self.lm.device
         ids_BT = torch.tensor([start + row for row in rows], device=device)
         with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):
-            seen = read_on(self.lm, None, ids_BT)
-        keys, values = (
-            [tensor[:, :, len(start) :] for tensor in pair] for pair in (seen.keys_LBHPD, seen.values_LBHPD)
-        )
+            text = read_on(self.lm, None, ids_BT).layers_as(lambda layer: layer[:, :, len(start) :])
         full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
-        return self.networks.advanced(h_LBMRE, keys, values, full_B)
+        return self.networks.advanced(h_LBMRE, text.keys_LBHPD, text.values_LBHPD, full_B)
