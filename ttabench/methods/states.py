@@ -65,9 +65,8 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
     """Write a state and what it belongs to (`BELONGS`). `also`: files below the folder that were written for it; the
     header names their digests, too."""
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.safetensors_io import first_not_finite
 
-    if broken := first_not_finite(state.tensors.items()):
+    if broken := safetensors_io.first_not_finite(state.tensors.items()):
         fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
         raise UserError(fault, "Check its settings and checkpoint, the weights, or try --dtype float32.")
     try:
@@ -95,7 +94,6 @@ def load_state(
     """Read a state that belongs to the same method, base model, settings and checkpoint. `retired`: settings that one
     of an earlier version may have beside those of now, see `MethodSpec.retired`."""
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.safetensors_io import first_not_finite
     from ttabench.lm.patch import State
 
     content = header(folder)
@@ -106,8 +104,6 @@ def load_state(
     tensors, _ = safetensors_io.read(folder / TENSORS_FILE, device, ANEW)
     if content["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", ANEW)
-    if broken := first_not_finite(tensors.items()):
-        raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", ANEW)
     return State(rows=int(content["rows"]), tensors=tensors, meta=content["meta"])
 
 

@@ -28,7 +28,6 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import read_text, reading
 from ttabench.core.types import Json
 from ttabench.lm.loading import safetensors_io
-from ttabench.lm.loading.safetensors_io import first_not_finite
 from ttabench.methods import checkpoints
 from ttabench.methods.checkpoints import HEADER, WEIGHTS, header
 from ttabench.methods.states import check_claim, claimed
@@ -134,8 +133,6 @@ def _fill(
         moments[int(index)][kind] = tensor
     fault = safetensors_io.unfit(groups["parameter"], parameters)
     fault = fault or (safetensors_io.unfit(groups["best"], parameters) if groups["best"] else None)
-    if fault is None and (broken := first_not_finite(sorted(tensors.items()))):
-        fault = f"{broken} holds values that are not finite"
     if fault is not None:
         raise ValueError(fault)
     fill(method, groups["parameter"])

@@ -51,10 +51,10 @@ class Descending(BaseMethod[DescentT]):
         numbers of those in which something is predicted, in the order in which they are read."""
         return ([number] for number in documents)
 
-    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
-        """The loss of a step; differentiable. `logprobs`: of the tokens of each; of all but the first where nothing
-        stands before it."""
-        raise NotImplementedError
+    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:  # noqa: ARG002  # for `Online`
+        """The loss of a step, by default the mean over all tokens that are predicted; differentiable. `logprobs`: of
+        the tokens of each document; of all but the first where nothing stands before it."""
+        return -torch.cat(list(logprobs)).mean()
 
     def begin(self, rows: int) -> State:
         """Nothing read, and nothing kept: the base's own weights."""
@@ -136,11 +136,11 @@ def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor)
 
 
 class Online(Descending[OnlineT]):
-    """A step on each document. A method says what its tokens weigh, see `token_weights`."""
+    """A step on each document. A method says what its tokens weigh."""
 
-    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
+    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
         """Weights of the losses of a document's first tokens, those that are read: float32 [T], none negative."""
-        raise NotImplementedError
+        return torch.ones(len(ids), device=self.lm.device)
 
     def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
         """The weighted loss of the one document."""
@@ -152,10 +152,6 @@ class Uniform(Online[OnlineSettings]):
     """Every token weighs the same."""
 
     spec = UNIFORM
-
-    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
-        """Ones."""
-        return torch.ones(len(ids), device=self.lm.device)
 
 
 class Cpt(Descending[CptSettings]):
@@ -171,10 +167,6 @@ class Cpt(Descending[CptSettings]):
         for _ in range(self.settings.epochs):
             order = [documents[place] for place in torch.randperm(len(documents), generator=drawn).tolist()]
             yield from (order[begin : begin + size] for begin in range(0, len(order), size))
-
-    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:  # noqa: ARG002
-        """Mean over all tokens that are predicted."""
-        return -torch.cat(list(logprobs)).mean()
 
 
 Span: TypeAlias = tuple[int, int]

@@ -144,16 +144,11 @@ class Rag(BaseMethod[RagSettings]):
         ids = piece_ids(self.lm, replace(piece, turns=None), first=True)[: self.settings.document_tokens]
         return Observe(text=self.lm.decode(ids), key=piece.key, joiner=piece.joiner)
 
-    def found(self, state: State, asks: Sequence[Ask]) -> list[list[int]]:
-        """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question."""
-        return [sorted(ids) for ids in self._read(state, self._scores(state, asks))]
-
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The documents found for each question, in the window."""
         if not asks or "texts" not in state.tensors:
             return Patch()
-        found = self._read(state, self._scores(state, asks))
-        read = [[token for _, ids in sorted(own.items()) for token in ids] for own in found]
+        read = [[token for ids in found.values() for token in ids] for found in self.found(state, asks)]
         check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for ids in read], MEND)
         ids_BT, mask_BT = pad(read, self.lm.pad_id, "right")
         return Patch(ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
@@ -166,13 +161,14 @@ class Rag(BaseMethod[RagSettings]):
         asked = self.retriever.questions([ask.question_text for ask in asks])
         return np.stack([self._settled[1](question) for question in asked])
 
-    def _read(self, state: State, scores_QK: NDArray[np.float32]) -> list[dict[int, list[int]]]:
-        """Ids of the documents that each question reads as they stand in the window, by their number; where room
-        decides, of as many as fit, the last one cut."""
+    def found(self, state: State, asks: Sequence[Ask]) -> list[dict[int, list[int]]]:
+        """Ids of the documents that each question reads as they stand in the window, by their number, from 0 in the
+        order of the stream; where room decides, of as many as fit, the worst one cut."""
         texts, (read,) = items(state.tensors, "texts"), state.meta["tokens_read"]
         room = self.settings.room(read, len(self.lm.start_ids))
         by_question = []
-        for ranked in map(ranking, scores_QK):
+        for scores_K in self._scores(state, asks):
+            ranked = np.argsort(scores_K, kind="stable")[::-1].tolist()  # of equal ones the last first
             if room is None:
                 ranked = ranked[: self.settings.top]
             else:
@@ -182,10 +178,5 @@ class Rag(BaseMethod[RagSettings]):
             for number in ranked:
                 found[number] = piece_ids(self.lm, unpacked(texts[number]), first=number == min(ranked))[:left]
                 left = None if left is None else left - len(found[number])
-            by_question.append(found)
+            by_question.append(dict(sorted(found.items())))
         return by_question
-
-
-def ranking(scores_K: NDArray[np.float32]) -> list[int]:
-    """All places, the highest score first; of equal ones the last."""
-    return np.argsort(scores_K, kind="stable")[::-1].tolist()
