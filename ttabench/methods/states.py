@@ -158,37 +158,32 @@ def claimed(folder: Path, names: Sequence[str], busy: str) -> Iterator[None]:
         yield
 
 
-class StateFolder:
-    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas."""
+@contextmanager
+def held(folder: Path, *, force: bool) -> Iterator[None]:
+    """Hold a folder while a state is made for it; `force`: one that is there may be replaced."""
+    with claimed(folder, OURS, "writes a state in"):
+        if (folder / HEADER_FILE).exists() and not force:
+            raise UserError(f"{folder} holds a state already.", "Replace it with --force, or give another --out.")
+        yield
 
-    def __init__(self, path: Path, *, force: bool = False) -> None:
-        self.path, self.force = path, force
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the folder while a state is made for it."""
-        with claimed(self.path, OURS, "writes a state in"):
-            if (self.path / HEADER_FILE).exists() and not self.force:
-                fault = f"{self.path} holds a state already."
-                raise UserError(fault, "Replace it with --force, or give another --out.")
-            yield
-
-    def write(
-        self, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None
-    ) -> dict[str, Any]:
-        """Write the state, and with `lora`, which is given a folder, its peft folder; `held` is entered. All files
-        are made aside first; the header moves first, whose digests do not fit what a kill leaves. Returns its
-        header, see `save_state`."""
-        try:
-            with files.replacing_folder(self.path / STAGED) as scratch:
-                if lora is not None:
-                    lora(scratch / PEFT)
-                save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
-            files.remove(self.path / PEFT)
-            for name in OURS:
-                if (self.path / STAGED / name).exists():
-                    files.moved(self.path / STAGED / name, self.path / name)
-            files.remove(self.path / STAGED)
-        except OSError as error:
-            raise files.unwritable(self.path, error) from None
-        return header(self.path)
+def replace_state(
+    folder: Path, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None
+) -> dict[str, Any]:
+    """Write a state into a folder that is `held`, and with `lora`, which is given a folder, its low-rank deltas in
+    `peft`. All files are made aside first; the header moves first, whose digests do not fit what a kill leaves.
+    Returns its header, see `save_state`."""
+    staged = folder / STAGED
+    try:
+        with files.replacing_folder(staged) as scratch:
+            if lora is not None:
+                lora(scratch / PEFT)
+            save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
+        files.remove(folder / PEFT)
+        for name in OURS:
+            if (staged / name).exists():
+                files.moved(staged / name, folder / name)
+        files.remove(staged)
+    except OSError as error:
+        raise files.unwritable(folder, error) from None
+    return header(folder)

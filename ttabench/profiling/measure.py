@@ -39,7 +39,7 @@ from ttabench.lm.loading import devices
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import greedy_tokens
-from ttabench.methods.base import BaseMethod, tokens_read
+from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.job import Job, Load
@@ -176,7 +176,7 @@ def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
         "decode_seconds": figure([sum(run.token_seconds) for run in runs]),
         **peak("ask_peak_bytes", [run.peak_bytes for run in runs]),
         "state_bytes": exactly(state.nbytes),
-        **({"tokens_read": exactly(tokens_read(state)[0])} if "tokens_read" in state.meta else {}),
+        **({"tokens_read": exactly(state.meta["tokens_read"][0])} if "tokens_read" in state.meta else {}),
     }
     figures["total_seconds"] = added([figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")])
     if peaks := [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures]:

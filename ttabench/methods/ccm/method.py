@@ -202,7 +202,11 @@ class Stream:
         ids, kept = [token for piece in pieces for token in piece], _held(state.tensors)
         begun = ids if kept else [*self.method.lm.start_ids, *ids]
         kept, done = self.read(kept, begun, state.meta["pieces_read"][0])
-        tensors = {} if kept is None else _padded(kept, self.window).tensors()
+        tensors = {} if kept is None else kept.tensors()
+        if kept is not None:
+            more = self.window - kept.index.shape[-1]
+            tensors |= {name: pad(tensors[name], (0, 0, more, 0)) for name in ("keys", "values")}
+            tensors["index"] = pad(kept.index, (more, 0), value=-1)
         return State(1, tensors, {"tokens_read": [state.meta["tokens_read"][0] + len(ids)], "pieces_read": [done]})
 
     def patch(self, state: State) -> Patch:
@@ -259,9 +263,3 @@ def _held(tensors: Mapping[str, Tensor]) -> EvictedCache | None:
 def _slots(whole: EvictedCache, start: int, end: int) -> EvictedCache:
     part = slice(start, end)
     return EvictedCache(whole.keys[..., part, :], whole.values[..., part, :], whole.index[..., part], whole.next)
-
-
-def _padded(row: EvictedCache, slots: int) -> EvictedCache:
-    more = slots - row.index.shape[-1]
-    keys, values = (pad(tensor, (0, 0, more, 0)) for tensor in (row.keys, row.values))
-    return EvictedCache(keys, values, pad(row.index, (more, 0), value=-1), row.next)

@@ -61,5 +61,4 @@ DISTILL = MethodSpec(
         "template": "Question: {question}\nAnswer:",
     },
 )
-
 METHODS = (DISTILL,)

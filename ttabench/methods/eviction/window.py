@@ -21,17 +21,8 @@ from ttabench.lm.forward.ways import Rotary
 from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods import eviction
-from ttabench.methods.eviction.evicting import (
-    EvictedCache,
-    EvictingMethod,
-    before_text,
-    by_row,
-    extended,
-    joined,
-    kept_slots,
-    newest,
-)
+from ttabench.methods.eviction import WINDOW, evicting
+from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod
 from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
 from ttabench.methods.parts.kept import appended, window_of
 
@@ -99,7 +90,7 @@ def _folded(query_BNTD: Tensor, heads: int) -> Tensor:
 class SlidingWindow(EvictingMethod[WindowSettings]):
     """The cache of the first and the last tokens."""
 
-    spec = eviction.WINDOW
+    spec = WINDOW
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
         if settings.mode == "stride":
@@ -137,7 +128,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.mode == "postprefill":
-            return self._cut(extended(self.lm, kept, ids_BT, mask_BT, None))
+            return self._cut(evicting.extended(self.lm, kept, ids_BT, mask_BT, None))
         return self.stream(kept, ids_BT, mask_BT)[0]
 
     @torch.no_grad()
@@ -146,7 +137,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
         Returns what stays, and the last hidden states [B, T, D] of the block.
         """
-        start = before_text(self.lm, kept, mask_BT, self.rotary)
+        start = evicting.before_text(self.lm, kept, mask_BT, self.rotary)
         window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])
         real_BT = None if bool(mask_BT.all()) else mask_BT
         query_BT, key_BS = self._places(kept, mask_BT)
@@ -156,7 +147,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         else:
             with watched(Band(self.sinks, self.width, query_BT, key_BS, self.rotary)):
                 hidden_BTD = window.feed(ids_BT, real_BT)
-        return self._cut(joined(kept, window.prefix(), mask_BT, self.rotary)), hidden_BTD
+        return self._cut(evicting.joined(kept, window.prefix(), mask_BT, self.rotary)), hidden_BTD
 
     def _places(self, kept: EvictedCache | None, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Positions of the tokens of a block [B, T], and of all slots [B, S], -1 where one is padding."""
@@ -175,7 +166,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         """Sinks and recent tokens only, the same ones in every layer and head."""
         whole = whole.compact()
         valid_BS = whole.valid
-        sinks_B, recent_B = by_row(self.settings.amounts, whole.next)
-        stays_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None]) | newest(valid_BS, recent_B)
+        sinks_B, recent_B = evicting.by_row(self.settings.amounts, whole.next)
+        stays_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None]) | evicting.newest(valid_BS, recent_B)
         scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(~stays_BS, -math.inf)
-        return whole.take(kept_slots(scores_BS[None, :, None], sinks_B + recent_B))
+        return whole.take(evicting.kept_slots(scores_BS[None, :, None], sinks_B + recent_B))

@@ -61,11 +61,6 @@ class GenerativeAdapterSettings:
         """Width on the side of keys."""
         return self.inner if self.inner_keys is None else self.inner_keys
 
-    @property
-    def delta_rank(self) -> int:
-        """Rank of each delta."""
-        return self.rank if self.norm == "svd" else self.inner
-
     def cut(self, tokens: int) -> list[int]:
         """Lengths of the chunks of a text of so many tokens: all the same, but that the last may be shorter."""
         if not tokens:
@@ -86,9 +81,7 @@ _OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
 _TEXTS = replace(_OURS, documents=(1, 2, 4, 8), batch_documents=64, steps=400, lr=3e-3)
 _ANSWERS = replace(_OURS, documents=(1, 2, 4, 8, 16), questions=2, batch_documents=64, steps=1200, lr=1e-3)
 _SEQUENCES = replace(_OURS, documents=(1,), batch_documents=1)
-_REAL = replace(_OURS, documents=(1,), batch_documents=4, warmup=10, lr=1e-3)
-_SHORT_SEQUENCES = ("window=256", "stride=128", "sequence_tokens=640")
-"""Of books: two chunks of 128 tokens at first, then one at a time."""
+_REAL = replace(_OURS, documents=(1,), batch_documents=4, steps=40, warmup=10, lr=1e-3)
 _PAPER = Recipe(documents=(1,), schedule="cosine", decay=0.01, warmup=100)
 
 
@@ -107,12 +100,10 @@ def svd_flops(rows: int, columns: int) -> int:
 def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> Cost | None:
     """Generative Adapter (arXiv 2411.05877): later chunks are read by the weights adapted so far; the state is the sum
     of every map and its deltas, whatever the length."""
-    s = settings
-    maps = [shape.attention_linears[-1]]
+    s, count, out = settings, shape.layers, shape.attention_linears[-1]
     if s.norm != "svd":
         return None
-    deltas, count = Factors(shape, s.delta_rank, maps), shape.layers * len(maps)
-    inputs, outputs = (shape.layers * sum(getattr(one, end) for one in maps) for end in ("inputs", "outputs"))
+    deltas, inputs, outputs = Factors(shape, s.rank, [out]), count * out.inputs, count * out.outputs
     networks = s.inner * outputs + s.keys * inputs + count * (s.inner + s.keys + 1) * shape.hidden
     bare, summed = replace(closed_book(shape, work), added_parameters=networks), count * s.inner * s.keys
     texts = (work.tokens,) if s.buffer else work.pieces  # what begins a text stands in the first
@@ -167,7 +158,8 @@ GENERATIVE_ADAPTER = MethodSpec(
             replace(_SEQUENCES, batch_documents=4, steps=150, lr=3e-3),
             "sequence_tokens=2048",
         ),
-        "smollm2-135m": _after(replace(_REAL, steps=40), "reconstruction", replace(_REAL, steps=40), *_SHORT_SEQUENCES),
+        # Of books: two chunks of 128 tokens at first, then one at a time.
+        "smollm2-135m": _after(_REAL, "reconstruction", _REAL, "window=256", "stride=128", "sequence_tokens=640"),
         "mistral-7b-instruct": _paper(5e-5),
         "llama-2-7b-chat": _paper(1e-4),
     },

@@ -55,5 +55,4 @@ LORA = MethodSpec(
     checked=LoraSettings(rank=2),
     paper="2106.09685",
 )
-
 METHODS = (LORA,)

@@ -16,9 +16,6 @@ from ttabench.methods.spec import MethodSpec, Recipe
 
 HierarchyBy: TypeAlias = Literal["aggregated", "attended"]
 
-_COUNTS = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden",
-           "document_tokens", "question_tokens")  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class MacSettings:
@@ -73,7 +70,10 @@ class MacSettings:
     """Beyond the paper: weight of a loss that makes a document's latents tell its words, see `losses`."""
 
     def __post_init__(self) -> None:
-        at_least(1, **{name: getattr(self, name) for name in _COUNTS})
+        counts = (
+            "num_virtual_tokens prefix_length blocks heads head_dim expansion_hidden document_tokens question_tokens"
+        )
+        at_least(1, **{name: getattr(self, name) for name in counts.split()})
         if self.hierarchy is not None and self.hierarchy < 2:
             raise ValueError(f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}")
         at_least(2, bank_cap=self.bank_cap)

@@ -65,7 +65,9 @@ def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tenso
     questions = torch.split(x_NTD, [len(group) for group in asks])
     lessons = list(map(Lesson.of, banks, questions, pieces, asks))
     latents = [mac.aggregator(one.x_QTD[None], one.bank_KTD[None])[0] for one in lessons]
-    parts = {"answer": _answers(mac, flat, torch.cat(latents))}
+    items = [training_item(mac.lm, ask, s.question_tokens) for ask in flat]
+    total, tokens = nll(mac.lm, mac.modulate(torch.cat(latents)), items)
+    parts = {"answer": total / tokens}
     known = any(len(lesson.own_M) for lesson in lessons)
     if known and s.retrieval_aux:
         parts["retrieval"] = s.retrieval_aux * _retrieval(lessons)
@@ -103,12 +105,6 @@ def _banks(
             fixed = mac.documents([ids[place] for place in order[split:]])
         latents = torch.cat([latents, fixed])[torch.tensor(order, device=latents.device).argsort()]
     return list(torch.split(latents, list(map(len, pieces)))), [ids[place] for place in order[:split]], states_CTE
-
-
-def _answers(mac: MacNetworks, asks: Sequence[Ask], latent_NTD: Tensor) -> Tensor:
-    items = [training_item(mac.lm, ask, mac.settings.question_tokens) for ask in asks]
-    total, tokens = nll(mac.lm, mac.modulate(latent_NTD), items)
-    return total / tokens
 
 
 def _retrieval(lessons: Sequence[Lesson]) -> Tensor:

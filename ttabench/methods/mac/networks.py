@@ -22,7 +22,8 @@ from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.methods.mac import HierarchyBy, MacSettings
-from ttabench.methods.mac.t5 import T5Text, is_scratch, start, start_embeddings, t5_config
+from ttabench.methods.mac.t5 import HINT, T5Text, hub_id, is_scratch, start_embeddings, t5_config
+from ttabench.methods.parts.stored import stored_model
 
 TOKENS_AT_ONCE = 8192
 """Padded T5 tokens amortised in one batch of documents."""
@@ -174,7 +175,7 @@ class MacNetworks(nn.Module):
             if s.embeddings_from_base and is_scratch(name):
                 start_embeddings(reader.t5, self.lm)
             if not is_scratch(name) and not self.lm.random_weights:
-                start(reader.t5, name)
+                reader.t5.load_state_dict(stored_model(T5Model, hub_id(name), "T5", HINT).state_dict())
 
     def questions(self, texts: Sequence[str]) -> Tensor:
         """g_input: query tokens [B, T, D]; questions beyond `question_tokens` keep their end."""

@@ -18,7 +18,7 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
 from ttabench.lm.texts import backend
 from ttabench.methods.mac import PUBLISHED, SCRATCH, T5_VOCABULARY, scratch_shape
-from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
+from ttabench.methods.parts.stored import stored_config, stored_tokenizer
 
 HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
 
@@ -51,11 +51,6 @@ def t5_config(name: str, vocabulary: int) -> T5Config:
 def hub_id(name: str) -> str:
     """Of a published T5; folders and other ids as they are."""
     return f"google-t5/{name}" if name in PUBLISHED else name
-
-
-def start(model: T5Model, name: str) -> None:
-    """Give a T5 the published weights of that name."""
-    model.load_state_dict(stored_model(T5Model, hub_id(name), "T5", HINT).state_dict())
 
 
 def start_embeddings(model: T5Model, lm: LM) -> None:

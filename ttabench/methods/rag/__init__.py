@@ -78,5 +78,4 @@ RAG = MethodSpec(
     retired={"question_retriever": "", "k1": 1.5, "b": 0.75},
     paper="2403.04317",
 )
-
 METHODS = (RAG,)

@@ -94,5 +94,4 @@ TEMPLORA = MethodSpec(
     paper="2401.11504",
     retired={"recompute": "auto", "decay": 0.0},
 )
-
 METHODS = (TEMPLORA,)
