@@ -118,8 +118,10 @@ def memory_from(prefix: Prefix) -> Memory:
     return torch.stack([torch.stack(prefix.keys_LBHPD), torch.stack(prefix.values_LBHPD)])
 
 
-def prefix_of(memory: Memory | tuple[Tensor, Tensor], next_B: Tensor) -> Prefix:
-    """A memory in front of text that goes on at these positions."""
+def prefix_of(memory: Memory | tuple[Tensor, Tensor] | None, next_B: Tensor) -> Prefix | None:
+    """A memory, if there is one, in front of text that goes on at these positions."""
+    if memory is None:
+        return None
     keys, values = memory
     return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next_B, holds_bos=True)
 

@@ -109,7 +109,7 @@ class Ccm(CompTokens[CcmSettings]):
         """Mem(t)."""
         s = self.settings
         seen = self.begun(len(texts)) if memory is None else self._seen(memory)
-        fresh = self.compressed(None if seen is None else prefix_of(seen, next_B), texts, next_B)
+        fresh = self.compressed(prefix_of(seen, next_B), texts, next_B)
         if memory is None:
             return joined(seen, fresh) if s.sink else fresh
         if s.update == "concat":
@@ -139,8 +139,7 @@ class Gisting(CompTokens[GistingSettings]):
             return state
         kept = appended(self.lm, state.tensors, new, limit=sys.maxsize)
         texts, first_B = ids_of(kept, state.rows), self.next_of([0] * state.rows)
-        begun = self.begun(state.rows)
-        memory = self.compressed(None if begun is None else prefix_of(begun, first_B), texts, first_B)
+        memory = self.compressed(prefix_of(self.begun(state.rows), first_B), texts, first_B)
         compressed = self.remembered(state, memory, [len(text) for text in texts])
         return replace(compressed, tensors={**kept, **compressed.tensors})
 
@@ -173,8 +172,7 @@ class GistingOnline(Gisting):
         for number in range(len(chunks)):
             texts, first_B = [row[number] for row in rows], self.next_of(counts)
             begun = self.begun(state.rows) if memory is None else None
-            seen = None if begun is None else prefix_of(begun, first_B)
-            memory = joined(memory, self.compressed(seen, texts, first_B))
+            memory = joined(memory, self.compressed(prefix_of(begun, first_B), texts, first_B))
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
         return self.remembered(state, memory, counts)
 

@@ -131,8 +131,6 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
 Cut = Callable[[Sequence[list[int]], bool], list[list[int]]]
 """(ids of pieces, whether something was read before) to the chunks that they are read in."""
-Reader = tuple[int, int]
-"""An owner, and after how many of its chunks."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +196,8 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
     """Log-probabilities of the targets of every row, one float32 tensor each; differentiable. Without gradients
     deltas are made as in use, with them by `networks.learned_directions`."""
     lm, by_row, wanted = networks.lm, dict[int, Tensor](), {(row.owner, row.after) for row in rows if row.after}
-    known, deltas, sums = list[Reader](), dict[str, LowRank](), dict[int, Tensor]()
+    deltas, sums = dict[str, LowRank](), dict[int, Tensor]()
+    known: list[tuple[int, int]] = []  # owners of these deltas, and after how many of their chunks
     chunks = sorted((row for row in rows if row.chunk is not None), key=lambda row: row.chunk or 0)
     in_turn = [list(level) for _, level in groupby(chunks, lambda row: row.chunk)]
     for group in [*in_turn, *alike([row for row in rows if row.chunk is None])]:

@@ -63,13 +63,11 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
     # everything into the weights
 
     def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
-        start = list(self.lm.start_ids)
-        ids_BT, mask_BT = (
-            padded.to(self.lm.device) for padded in pad([start + row for row in rows], self.lm.pad_id, "right")
-        )
-        check_fits(self.lm, None, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
+        lm, start = self.lm, list(self.lm.start_ids)
+        ids_BT, mask_BT = (part.to(lm.device) for part in pad([start + row for row in rows], lm.pad_id, "right"))
+        check_fits(lm, None, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
         with torch.no_grad():
-            text = read_on(self.lm, None, ids_BT, mask_BT).layers_as(lambda layer: layer[:, :, len(start) :])
+            text = read_on(lm, None, ids_BT, mask_BT).layers_as(lambda layer: layer[:, :, len(start) :])
         before = state.tensors or self.networks.empty(state.rows)
         return self.networks.absorbed(before, text.keys_LBHPD, text.values_LBHPD, mask_BT[:, len(start) :])
 

@@ -6,7 +6,7 @@ Shape letters: B rows · N numbers of a row's factors · R rank · I/O features 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -51,7 +51,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         held, pieces = dict(state.tensors) or self._fresh(), new_ids(self.lm, state, chunks)[0]
         (text,), before, count = ids_of(held, 1), int(held["steps"]), int(held["pieces"])
         trained = {name: held[name].clone() for name in VECTORS}
-        lessons = list(self._lessons(text, pieces, count))
+        lessons = self._lessons(text, pieces, count)
         self._train({name: vector[0] for name, vector in trained.items()}, lessons, before)
         counts = {"steps": held["steps"] + len(lessons), "pieces": held["pieces"] + len(pieces)}
         return self._read(state, {**held, **trained, **counts}, pieces)
@@ -77,8 +77,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
 
     def _fresh(self) -> dict[str, Tensor]:
         start_1N, none_1 = self._factors.start()[None], torch.zeros(1, dtype=torch.int64, device=self.lm.device)
-        zeros_1N = torch.zeros_like(start_1N)
-        vectors = {"factors": start_1N, "first_moment": zeros_1N, "second_moment": zeros_1N}
+        vectors = dict.fromkeys(VECTORS, torch.zeros_like(start_1N)) | {"factors": start_1N}
         return {**vectors, "steps": none_1, "pieces": none_1}
 
     def _train(self, vectors: Mapping[str, Tensor], lessons: list[Lesson], before: int) -> None:
@@ -116,19 +115,17 @@ class TempLora(BaseMethod[TempLoraSettings]):
                     (-values.sum() / len(values)).backward()  # type: ignore[no-untyped-call]
         return len(values) > 0
 
-    def _lessons(self, held: list[int], pieces: list[list[int]], before: int) -> Iterator[tuple[float, Item]]:
-        """(learning rate, (prefix ids, target ids)) of every step."""
-        s = self.settings
-        text, items = list(held), []
+    def _lessons(self, held: list[int], pieces: list[list[int]], before: int) -> list[Lesson]:
+        """Those of every step."""
+        s, text, items = self.settings, list(held), []
         for piece in pieces:
             items.append((text[max(0, len(text) - s.prefix) :] if s.prefix else [], piece))
             text += piece
+        order = [*range(len(items))] * s.epochs
         if s.by == "unit":
-            order = [number for number in range(len(items)) for _ in range(s.epochs)]
-        else:
-            order = [number for _ in range(s.epochs) for number in range(len(items))]
+            order.sort()
         rates = self._rates(order, before)
-        yield from ((rate, items[number]) for rate, number in zip(rates, order, strict=True) if items[number][1])
+        return [(rate, items[number]) for rate, number in zip(rates, order, strict=True) if items[number][1]]
 
     def _rates(self, order: Sequence[int], before: int) -> list[float]:
         s = self.settings
