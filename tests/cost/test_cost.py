@@ -29,7 +29,7 @@ from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.ccm import CcmSettings, GistingSettings
-from ttabench.methods.eviction.settings import (
+from ttabench.methods.eviction import (
     H2OSettings,
     RandomSlotsSettings,
     SnapKVSettings,

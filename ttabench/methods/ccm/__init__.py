@@ -21,9 +21,7 @@ class AttentionLora(LoraShape):
     """A LoRA on the maps of attention."""
 
     rank: int = 8
-    """Rank of each delta."""
     alpha: float = 16.0
-    """Deltas are scaled by alpha / rank."""
     targets: tuple[str, ...] = ()
     """Last parts of the names of the adapted linear maps; none means those of attention (q, k, v, o)."""
 

@@ -36,16 +36,13 @@ class Ccm(CompTokens[CcmSettings]):
     read. Its `meta` counts pieces read, or how often a stream was compressed."""
 
     spec = CCM
+    counts = ("tokens_read", "pieces_read")
 
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         super().__init__(lm, settings)
         self.stream = None if settings.window is None else Stream(self, settings.window)
         self.one_reader = self.stream is not None
         self.growth = "linear" if settings.update == "concat" and self.stream is None else "constant"
-
-    def begin(self, rows: int) -> State:
-        """Nothing read."""
-        return State(rows, meta={**super().begin(rows).meta, "pieces_read": [0] * rows})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:

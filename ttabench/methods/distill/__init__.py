@@ -15,9 +15,7 @@ class DistillSettings(LoraShape):
     """Settings of `distill`; the learning rate is chosen on validation data."""
 
     rank: int = 16
-    """Rank of each delta."""
     alpha: float = 16.0
-    """Deltas are scaled by alpha / rank."""
     ask: Literal["text"] = "text"
     """What the student is trained on: the documents, which the teacher reads once more behind the context. Earlier
     versions had another default, so that ids of runs hold it."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -25,7 +25,7 @@ from ttabench.lm.forward.ways import Rotary, rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod, Reads
-from ttabench.methods.eviction.settings import ReadingSettings
+from ttabench.methods.eviction import ReadingSettings, parts_of
 from ttabench.methods.parts.kept import read_on
 
 BLOCK = 256
@@ -242,7 +242,9 @@ class EvictingMethod(BaseMethod[SettingsT]):
         """Read pieces as one text."""
         kept = self.Cache.of(state)
         rows = [list(chain(*row)) for row in new_ids(self.lm, state, chunks)]
-        for part in self._parts(rows, [] if kept is not None else list(self.lm.start_ids)):
+        texts = [row if kept is not None else [*self.lm.start_ids, *row] for row in rows]
+        cut = [[text[part.start : part.stop] for part in parts_of(len(text), self.chunk)] for text in texts]
+        for part in zip_longest(*cut, fillvalue=[]):
             ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
             kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
         read = [before + len(row) for before, row in zip(state.meta["tokens_read"], rows, strict=True)]
@@ -257,17 +259,6 @@ class EvictingMethod(BaseMethod[SettingsT]):
         """Whether as many tokens stay as there are; BOS, or what opens a chat, is kept like text."""
         whole = tokens + len(self.lm.start_ids)
         return self.settings.kept(whole) >= whole + self.asked
-
-    def _parts(self, rows: Sequence[list[int]], start: list[int]) -> Iterator[list[list[int]]]:
-        """Rows cut into parts of at most `chunk` tokens, the parts of a row of like length."""
-        texts = [start + row for row in rows]
-        size = self.chunk or max(1, *map(len, texts))
-        counts = [-(-len(text) // size) for text in texts]
-        for number in range(max(counts)):
-            yield [
-                text[len(text) * number // count : len(text) * (number + 1) // count] if number < count else []
-                for text, count in zip(texts, counts, strict=True)
-            ]
 
     @abstractmethod
     def _read(self, kept: Any, ids_BT: Tensor, mask_BT: Tensor) -> Any:

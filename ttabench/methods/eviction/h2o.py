@@ -16,9 +16,8 @@ from ttabench.core.types import Ask
 from ttabench.lm.forward.ways import Rotary
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods import eviction
-from ttabench.methods.eviction import evicting
+from ttabench.methods.eviction import H2OSettings, evicting
 from ttabench.methods.eviction.evicting import ColumnSums, EvictedCache, EvictingMethod
-from ttabench.methods.eviction.settings import H2OSettings
 
 
 class H2O(EvictingMethod[H2OSettings]):

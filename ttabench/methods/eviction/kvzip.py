@@ -24,8 +24,8 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.patch import Prefix
 from ttabench.methods import eviction
+from ttabench.methods.eviction import KVzipSettings
 from ttabench.methods.eviction.evicting import BLOCK, EvictingMethod, RaggedCache, grouped, seen
-from ttabench.methods.eviction.settings import KVzipSettings
 from ttabench.methods.parts.kept import read_on
 
 PROMPT = "\n\nRepeat the previous context exactly."

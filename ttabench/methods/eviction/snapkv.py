@@ -20,9 +20,8 @@ from ttabench.lm.forward.tokens import pad, prompt_ids, window_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.eviction import RANDOM_SLOTS, SNAPKV, evicting
+from ttabench.methods.eviction import RANDOM_SLOTS, SNAPKV, RandomSlotsSettings, SnapKVSettings, evicting
 from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod
-from ttabench.methods.eviction.settings import RandomSlotsSettings, SnapKVSettings
 
 
 class SnapKV(EvictingMethod[SnapKVSettings]):

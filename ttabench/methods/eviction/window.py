@@ -21,9 +21,8 @@ from ttabench.lm.forward.ways import Rotary
 from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.eviction import WINDOW, evicting
+from ttabench.methods.eviction import STREAM_BLOCK, WINDOW, WindowSettings, evicting
 from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod
-from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
 from ttabench.methods.parts.kept import appended, window_of
 
 

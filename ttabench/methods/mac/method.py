@@ -31,6 +31,7 @@ class Mac(Trainable[MacSettings]):
     of the documents behind each entry."""
 
     spec = MAC
+    counts = ("tokens_read", "truncated_documents")
     needs = ("cache", "shape")
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
@@ -52,9 +53,7 @@ class Mac(Trainable[MacSettings]):
 
     def begin(self, rows: int) -> State:
         """Empty banks."""
-        nothing: list[list[str]] = [[]] * rows
-        meta = {"tokens_read": [0] * rows, "truncated_documents": [0] * rows, "read": nothing, "members": nothing}
-        return State(rows, meta=meta)
+        return State(rows, meta={**super().begin(rows).meta, "read": [[]] * rows, "members": [[]] * rows})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:

@@ -60,7 +60,6 @@ class CptSettings(DescentSettings):
     """Settings of `cpt`; the defaults are those of the Generative Adapter's paper for Mistral-7B."""
 
     lr: float = 1e-5
-    """Learning rate: chosen on validation data."""
     epochs: int = 8
     """Passes over all documents that are read between two questions."""
     batch: int = 16

@@ -40,6 +40,7 @@ Document = tuple[Observe, list[int]]
 class Descending(BaseMethod[DescentT]):
     """State: the numbers `weights` [1, N], Adam's moments of them, and `steps` [1]."""
 
+    counts = ("tokens_read", "truncated_documents")
     one_reader = True
 
     def __init__(self, lm: LM, settings: DescentT) -> None:
@@ -55,10 +56,6 @@ class Descending(BaseMethod[DescentT]):
         """The loss of a step, by default the mean over all tokens that are predicted; differentiable. `logprobs`: of
         the tokens of each document; of all but the first where nothing stands before it."""
         return -torch.cat(list(logprobs)).mean()
-
-    def begin(self, rows: int) -> State:
-        """Nothing read, and nothing kept: the base's own weights."""
-        return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0] * rows})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Take all gradient steps; a UserError where a loss or its gradient is not finite."""

@@ -111,6 +111,7 @@ class Rag(BaseMethod[RagSettings]):
     see `appended`."""
 
     spec = RAG
+    counts = ("tokens_read", "truncated_documents")
     one_reader = True
 
     def __init__(self, lm: LM, settings: RagSettings) -> None:
@@ -124,7 +125,7 @@ class Rag(BaseMethod[RagSettings]):
 
     def begin(self, rows: int) -> State:
         """No documents."""
-        return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0], "keys": [[]]})
+        return State(rows, meta={**super().begin(rows).meta, "keys": [[]]})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Keep the documents, and what their index is made of."""
