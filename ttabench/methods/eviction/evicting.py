@@ -172,7 +172,7 @@ def behind(one: EvictedCache, other: EvictedCache) -> EvictedCache:
     return EvictedCache(keys, values, torch.cat([one.index, index], 3), other.next)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RaggedCache(Held):
     """Kept keys and values of one reader: by layer, then by head, in the order of the text."""
 
@@ -182,14 +182,14 @@ class RaggedCache(Held):
     """[S, D]"""
     index: Tensor
     """int32 [S]: place in the text."""
-    scores: Tensor | None = None
-    """float32 [S]: by which a slot stays or goes when more is read; None where nothing more is read."""
-    bias: Tensor | None = None
-    """float32 [S]: what is added to its attention scores; None for nothing."""
     counts: Tensor
     """int32 [L, 1, H]: slots of every layer and head."""
     next: Tensor
     """int64 [1]: tokens read, BOS included."""
+    scores: Tensor | None = None
+    """float32 [S]: by which a slot stays or goes when more is read; None where nothing more is read."""
+    bias: Tensor | None = None
+    """float32 [S]: what is added to its attention scores; None for nothing."""
 
     def held(self) -> Tensor:
         """bool [L, 1, H, P]: which of the padded slots are there; padding stands behind."""

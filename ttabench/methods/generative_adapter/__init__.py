@@ -129,8 +129,6 @@ RETIRED: Mapping[str, Json] = {
     "chunk_len": None, "svd": "exact", "strategy": "sequential", "merge": False, "finalize": False,
     "loss_weighting": "tokens", "init_share": 0.1, "targets": [],
 }  # fmt: skip
-"""Settings of earlier versions, see `MethodSpec.retired`."""
-
 GENERATIVE_ADAPTER = MethodSpec(
     name="generative_adapter",
     summary="low-rank deltas from summed outer products of hidden states",

@@ -175,8 +175,6 @@ RETIRED: Mapping[str, Json] = {
     "question_pad_to": 0, "dedupe": True, "hierarchy_aware": 0.0, "base_dropout": False, "num_beams": 1,
     "retrieval_temperature": 0.05, "design": "encoder-decoder", "tokenizer": "auto",
 }  # fmt: skip
-"""Settings of earlier versions, see `MethodSpec.retired`."""
-
 MAC = MethodSpec(
     name="mac",
     summary="latents of documents, a prefix a question",

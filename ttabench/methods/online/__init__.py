@@ -108,9 +108,7 @@ def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost:
     return replace(base, added_parameters=added, adapt_flops=base.adapt_flops + weighing)
 
 
-GONE: Mapping[str, Json] = {"rank": 64, "alpha": 64.0, "targets": [], "restrict": "none", "optimizer": "adam"}
-"""Settings of earlier versions, see `MethodSpec.retired`."""
-
+RETIRED: Mapping[str, Json] = {"rank": 64, "alpha": 64.0, "targets": [], "restrict": "none", "optimizer": "adam"}
 UNIFORM = MethodSpec(
     name="uniform",
     summary="weights finetuned on each document, every token alike",
@@ -127,7 +125,7 @@ UNIFORM = MethodSpec(
     # a larger eps: Adam would blow float noise in gradients near zero up to the rate
     checked=OnlineSettings(lr=1e-2, eps=1e-3, pad_len=32),
     paper="2305.15076",
-    retired=GONE,
+    retired=RETIRED,
 )
 SALIENT_SPANS = replace(
     UNIFORM,
@@ -137,7 +135,7 @@ SALIENT_SPANS = replace(
     Settings=SalientSettings,
     presets={"nano": SalientSettings(), "mac": SalientSettings(lr=6.5e-6, max_tokens=512)},
     checked=SalientSettings(lr=1e-2, eps=1e-3, pad_len=32),
-    retired={**GONE, "spacy_model": "en_core_web_sm", "spans": "spacy"},
+    retired={**RETIRED, "spacy_model": "en_core_web_sm", "spans": "spacy"},
 )
 CAMELS = replace(
     UNIFORM,
@@ -158,7 +156,7 @@ CAMELS = replace(
     trainable=True,
     cost=camels_cost,
     checked=CamelsSettings(lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
-    retired={**GONE, "proxy": "", "first_order": False, "reset_every": 24},
+    retired={**RETIRED, "proxy": "", "first_order": False, "reset_every": 24},
 )
 CPT = replace(
     UNIFORM,

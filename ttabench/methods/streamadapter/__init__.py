@@ -116,8 +116,6 @@ RETIRED: Mapping[str, Json] = {
     "keep_cache": False, "mapping": "recurrent", "gate_spread": 0.0, "centred": False, "share_heads": True,
     "bptt": "detach", "form": "queries", "step_segments": 4, "rehearse": False,
 }  # fmt: skip
-"""Settings of earlier versions, see `MethodSpec.retired`."""
-
 STREAMADAPTER = MethodSpec(
     name="streamadapter",
     summary="weight deltas mapped from keys and values",

@@ -60,9 +60,8 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
                 deltas = dense(self.lm, hooked)
         return replace(window_of(state.tensors), deltas=deltas)
 
-    # everything into the weights
-
     def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
+        """The state after these texts, which go into the weights as a whole."""
         lm, start = self.lm, list(self.lm.start_ids)
         ids_BT, mask_BT = (part.to(lm.device) for part in pad([start + row for row in rows], lm.pad_id, "right"))
         check_fits(lm, None, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
@@ -71,9 +70,8 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         before = state.tensors or self.networks.empty(state.rows)
         return self.networks.absorbed(before, text.keys_LBHPD, text.values_LBHPD, mask_BT[:, len(start) :])
 
-    # what leaves the window
-
     def _windows(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
+        """The state after these texts, of which what leaves the window goes into the weights."""
         assert self.settings.window is not None
         window, stride = self.settings.window, self.settings.stride
         h_LBMRE = (state.tensors or self.networks.empty(state.rows))["h"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.errors import at_least
@@ -61,8 +61,8 @@ def cost(settings: TempLoraSettings, shape: Shape, work: Workload) -> Cost:
     kept = min(max(0, settings.prefix - 1), before)  # the query brings one
     slots = shape.starts + kept if kept else 0
     floats, asked = 3 * factors.size, work.asked + (0 if kept else shape.starts)
-    return Cost(
-        parameters=shape.parameters,
+    return replace(
+        bare,
         state_floats=floats,
         state_bytes=SINGLE * floats + INTEGER * (settings.prefix + 3),
         adapt_slots=max(peak, slots),
