@@ -107,9 +107,8 @@ class Session:
             return 0
         slots = prefix.keys_LBHPD[0].shape[2] if prefix.mask_BP is None else int(prefix.mask_BP.sum(1).max())
         if prefix.bias_LBHP is not None:
-            hidden = [bias.isneginf().float().mean(1).sum(1).cpu() for bias in prefix.bias_LBHP]
-            hidden_B = torch.stack(hidden).mean(0)
-            slots -= int(hidden_B.min())
+            hidden_LB = torch.stack([bias.isneginf().float().mean(1).sum(1).cpu() for bias in prefix.bias_LBHP])
+            slots -= int(hidden_LB.mean(0).min())
         return slots - len(window_ids(self.lm, ask, follows=True))
 
     @torch.no_grad()

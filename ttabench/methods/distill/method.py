@@ -85,8 +85,13 @@ class Distill(BaseMethod[DistillSettings]):
         """Lessons about stretches of these texts, which the teacher reads behind all of a group, the student behind
         nothing."""
         lm, size, joint = self.lm, self.settings.length, self.lm.encode(BREAK, follows=True)
+        behind = len(joint) + size  # of the teacher's window
+        room = min(self.settings.window, lm.max_positions - len(lm.start_ids) - behind)
+        if room < 2:
+            fault = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {behind} tokens"
+            raise UserError(f"{fault} (length {size}).", "Give a smaller --set length=N.")
         lessons: list[Lesson] = []
-        for group in grouped(texts, self._room(), len(joint)):
+        for group in grouped(texts, room, len(joint)):
             ids = [token for number, text in enumerate(group) for token in ([*joint, *text] if number else text)]
             teacher = encoded(lm, replace(before, tokens_BT=torch.tensor([ids], device=lm.device)))
             stretches = [text[begin : begin + size] for text in group for begin in range(0, len(text), size)]
@@ -96,16 +101,6 @@ class Distill(BaseMethod[DistillSettings]):
                 held = target_hidden(lm, teacher, batch)
                 lessons += ((([], stretch), own_ND) for (_, stretch), own_ND in zip(batch, held, strict=True))
         return lessons
-
-    def _room(self) -> int:
-        """Tokens of context in the teacher's window, so that what it reads behind them fits the model."""
-        s, lm = self.settings, self.lm
-        behind = len(lm.encode(BREAK, follows=True)) + s.length
-        room = min(s.window, lm.max_positions - len(lm.start_ids) - behind)
-        if room < 2:
-            fault = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {behind} tokens"
-            raise UserError(f"{fault} (length {s.length}).", "Give a smaller --set length=N.")
-        return room
 
     def _trained(self, start_N: Tensor, lessons: Sequence[Lesson], read: int, first: str) -> Tensor:
         """The numbers after all steps; a UserError where a step has no finite gradient, which names the `first`

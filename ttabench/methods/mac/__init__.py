@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from ttabench.core.errors import UserError, at_least
 from ttabench.core.types import Json
 from ttabench.cost import INTEGER, Cost, Shape, Workload, answer, closed_book
 from ttabench.methods.spec import MethodSpec, Recipe
-
-HierarchyBy: TypeAlias = Literal["aggregated", "attended"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,7 @@ class MacSettings:
     """What happens when an append exceeds the cap: an entry is dropped, or two are averaged."""
     hierarchy: int | None = None
     """M: aggregate by a tree of groups of M documents (Algorithm 3); None attends to all at once."""
-    hierarchy_by: HierarchyBy = "aggregated"
+    hierarchy_by: Literal["aggregated", "attended"] = "aggregated"
     """What stands for a group at the next level of the tree: the latent aggregated from it (the paper), or the document
     of it that is attended to most; see `latent`."""
     backprop_dropout: float = 0.0
@@ -67,7 +65,7 @@ class MacSettings:
     attention_aux: float = 0.0
     """Beyond the paper: weight of -log(attention the aggregator pays to the document of the question)."""
     words_aux: float = 0.0
-    """Beyond the paper: weight of a loss that makes a document's latents tell its words, see `losses`."""
+    """Beyond the paper: weight of a loss that makes a document's latents tell its words."""
 
     def __post_init__(self) -> None:
         counts = (
@@ -82,16 +80,6 @@ class MacSettings:
 
 
 _XL = MacSettings(amortiser="t5-large", input_encoder="t5-base", backprop_dropout=0.75)
-TINY = MacSettings(
-    amortiser="scratch:16,1,2,32",
-    input_encoder="scratch:16,1,2,32",
-    num_virtual_tokens=4,
-    blocks=2,
-    heads=2,
-    head_dim=8,
-    expansion_hidden=16,
-    bank_dtype="float32",
-)
 _PAPER = Recipe(lr=1e-5, documents=(32,))
 
 BUCKETS = 32
@@ -221,7 +209,16 @@ MAC = MethodSpec(
     trainable=True,
     looks_at_question=True,
     cost=cost,
-    checked=TINY,
+    checked=MacSettings(
+        amortiser="scratch:16,1,2,32",
+        input_encoder="scratch:16,1,2,32",
+        num_virtual_tokens=4,
+        blocks=2,
+        heads=2,
+        head_dim=8,
+        expansion_hidden=16,
+        bank_dtype="float32",
+    ),
     paper="2403.04317",
     retired=RETIRED,
 )

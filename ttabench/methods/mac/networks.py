@@ -21,9 +21,9 @@ from transformers import T5Model
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.methods.mac import HierarchyBy, MacSettings
+from ttabench.methods.mac import MacSettings
 from ttabench.methods.mac.t5 import HINT, T5Text, hub_id, is_scratch, start_embeddings, t5_config
-from ttabench.methods.parts.stored import stored_model
+from ttabench.methods.parts.stored import stored_model, stored_tokenizer
 
 TOKENS_AT_ONCE = 8192
 """Padded T5 tokens amortised in one batch of documents."""
@@ -166,7 +166,9 @@ class MacNetworks(nn.Module):
     def _text(self, name: str) -> T5Text:
         if is_scratch(name) or self.lm.random_weights:
             return T5Text(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
-        return T5Text.named(name)
+        hint = "Give a folder that holds one, or --random-weights for a profile."
+        tokenizer = stored_tokenizer(hub_id(name), "T5", hint)
+        return T5Text(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
 
     def load_pretrained(self) -> None:
         """Start T5s from their published weights, or from the base model's embeddings."""
@@ -286,11 +288,9 @@ def _flat(x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None) -> tuple[Te
     return x_RQTD.flatten(1, 2), bank_RKTD.flatten(1, 2), mask
 
 
-def latent(
-    aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int, by: HierarchyBy = "aggregated"
-) -> Tensor:
+def latent(aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int, by: str = "aggregated") -> Tensor:
     """phi* [Q, T, D] of every question over one reader's documents. `group`: M, at least 2; the last group of a level
-    may be smaller."""
+    may be smaller; `by`: what stands for a group, see `MacSettings.hierarchy_by`."""
     if by == "attended":
         return by_group(aggregator, x_QTD, _most_attended(aggregator, x_QTD, bank_KTD, group), group)[:, 0]
     entries_OKTD = by_group(aggregator, x_QTD, bank_KTD[None], group)

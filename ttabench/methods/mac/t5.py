@@ -18,7 +18,7 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
 from ttabench.lm.texts import backend
 from ttabench.methods.mac import PUBLISHED, SCRATCH, T5_VOCABULARY, scratch_shape
-from ttabench.methods.parts.stored import stored_config, stored_tokenizer
+from ttabench.methods.parts.stored import stored_config
 
 HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
 
@@ -73,13 +73,6 @@ class T5Text:
         self.tokenizer = tokenizer
         self._texts = backend(tokenizer)
         self.eos_id, self.pad_id = eos_id, pad_id
-
-    @classmethod
-    def named(cls, name: str) -> T5Text:
-        """The tokenizer published with a T5."""
-        hint = "Give a folder that holds one, or --random-weights for a profile."
-        tokenizer = stored_tokenizer(hub_id(name), "T5", hint)
-        return cls(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
 
     def encode(
         self, texts: Sequence[str], max_tokens: int, keep: Literal["start", "end"]

@@ -50,8 +50,22 @@ class Pair(BaseMethod[Any]):
         return self._joined({label: part.adapt(self.state_of(state, label), pieces) for label, part in parts})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """The merged patch of all parts."""
-        return self._merged([part.patch(self.state_of(state, label), asks) for label, part in self._labelled()])
+        """Prefix and deltas of all parts, then the tokens of each behind a break where text stands in front of them."""
+        patches = [part.patch(self.state_of(state, label), asks) for label, part in self._labelled()]
+        putting = [part.name for part, patch in zip(self._parts, patches, strict=True) if patch.prefix is not None]
+        if len(putting) > 1:
+            fault = f"{putting[0]} and {putting[1]} both put keys and values in front of the text: these have no order"
+            hint = "Combine one of them with methods that put texts there (rag) or change weights (templora)."
+            raise UserError(f"{fault}, so {self.name} cannot be merged.", hint)
+        whole = Patch()
+        for patch in patches:
+            whole += replace(patch, tokens_BT=None, tokens_mask_BT=None)
+        follows = whole.prefix is not None and whole.prefix.holds_bos
+        for patch in patches:
+            if patch.tokens_BT is not None:
+                whole += self._behind(patch) if follows else Patch(patch.tokens_BT, patch.tokens_mask_BT)
+                follows = True
+        return whole
 
     def state_of(self, state: State, label: str) -> State:
         """The state of one part."""
@@ -72,23 +86,6 @@ class Pair(BaseMethod[Any]):
                     before = meta.get(key) or counts
                     meta[key] = [max(pair) for pair in zip(counts, before, strict=True)]
         return State(rows, tensors, meta)
-
-    def _merged(self, patches: Sequence[Patch]) -> Patch:
-        """Prefix and deltas of all, then the tokens of each behind a break where text stands in front of them."""
-        putting = [part.name for part, patch in zip(self._parts, patches, strict=True) if patch.prefix is not None]
-        if len(putting) > 1:
-            fault = f"{putting[0]} and {putting[1]} both put keys and values in front of the text: these have no order"
-            hint = "Combine one of them with methods that put texts there (rag) or change weights (templora)."
-            raise UserError(f"{fault}, so {self.name} cannot be merged.", hint)
-        whole = Patch()
-        for patch in patches:
-            whole += replace(patch, tokens_BT=None, tokens_mask_BT=None)
-        follows = whole.prefix is not None and whole.prefix.holds_bos
-        for patch in patches:
-            if patch.tokens_BT is not None:
-                whole += self._behind(patch) if follows else Patch(patch.tokens_BT, patch.tokens_mask_BT)
-                follows = True
-        return whole
 
     def _behind(self, patch: Patch) -> Patch:
         """The tokens of a patch behind what stands between two texts; none where a row has no tokens."""

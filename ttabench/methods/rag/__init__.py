@@ -12,7 +12,6 @@ from ttabench.methods.spec import MethodSpec
 
 CHARACTERS_A_WORD = 9
 """Characters of English text for each word that is not a stop word of bm25s."""
-
 BM25 = "bm25"
 
 

@@ -154,22 +154,18 @@ class Rag(BaseMethod[RagSettings]):
         ids_BT, mask_BT = pad(read, self.lm.pad_id, "right")
         return Patch(ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
 
-    def _scores(self, state: State, asks: Sequence[Ask]) -> NDArray[np.float32]:
-        """How well each document matches each question, [Q, K]; the index stays while one state is asked."""
-        texts = state.tensors["texts"]
-        if self._settled is None or self._settled[0] is not texts:
-            self._settled = texts, self.retriever.scorer(items(state.tensors, self.retriever.tensor))
-        asked = self.retriever.questions([ask.question_text for ask in asks])
-        return np.stack([self._settled[1](question) for question in asked])
-
     def found(self, state: State, asks: Sequence[Ask]) -> list[dict[int, list[int]]]:
         """Ids of the documents that each question reads as they stand in the window, by their number, from 0 in the
         order of the stream; where room decides, of as many as fit, the worst one cut."""
+        held = state.tensors["texts"]
+        if self._settled is None or self._settled[0] is not held:  # the index stays while one state is asked
+            self._settled = held, self.retriever.scorer(items(state.tensors, self.retriever.tensor))
         texts, (read,) = items(state.tensors, "texts"), state.meta["tokens_read"]
         room = self.settings.room(read, len(self.lm.start_ids))
         by_question = []
-        for scores_K in self._scores(state, asks):
-            ranked = np.argsort(scores_K, kind="stable")[::-1].tolist()  # of equal ones the last first
+        for question in self.retriever.questions([ask.question_text for ask in asks]):
+            # the best first, of equal ones the last
+            ranked = np.argsort(self._settled[1](question), kind="stable")[::-1].tolist()
             if room is None:
                 ranked = ranked[: self.settings.top]
             else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -89,10 +90,9 @@ class StreamAdapterNetworks(nn.Module):
 
     def deltas(self, h_LBMRE: Tensor) -> dict[str, LowRank]:
         """Deltas of all adapted linear maps, by name."""
-        by_name: dict[str, LowRank] = {}
-        for mapper, names, h_BMRE in zip(self._layers, self.names, h_LBMRE, strict=True):
-            by_name |= dict(zip(names, mapper.deltas(h_BMRE), strict=True))
-        return by_name
+        each = zip(self._layers, self.names, h_LBMRE, strict=True)
+        made = (zip(names, mapper.deltas(h_BMRE), strict=True) for mapper, names, h_BMRE in each)
+        return dict(chain.from_iterable(made))
 
 
 def _taken(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:

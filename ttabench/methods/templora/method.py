@@ -135,9 +135,9 @@ class TempLora(BaseMethod[TempLoraSettings]):
             return [s.lr] * len(order)
         probe = torch.optim.SGD([torch.zeros(1)], lr=s.lr)
         cycle = torch.optim.lr_scheduler.OneCycleLR(probe, max_lr=s.lr, total_steps=max(2, len(order)))
-        rates = [float(*cycle.get_last_lr())]
-        for _ in order[1:]:
+        rates = []
+        for _ in order:
+            rates.append(float(*cycle.get_last_lr()))
             probe.step()
             cycle.step()
-            rates.append(float(*cycle.get_last_lr()))
         return rates
