@@ -114,10 +114,9 @@ class Distill(BaseMethod[DistillSettings]):
             with torch.enable_grad():
                 self.loss(self._student.patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
             if not math.isfinite(float(torch.nn.utils.clip_grad_norm_(leaves.values(), s.clip))):
-                fault = (
-                    f"{self.name} stopped at document {first!r} and those with it: its loss or gradient is not finite."
-                )
-                raise UserError(fault, f"Give a smaller --set lr than {s.lr:g}.")
+                fault = f"{self.name} stopped at document {first!r} and those with it"
+                hint = f"Give a smaller --set lr than {s.lr:g}."
+                raise UserError(f"{fault}: its loss or gradient is not finite.", hint)
             optimiser.step()
         return vector_N.detach()
 

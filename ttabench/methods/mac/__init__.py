@@ -68,10 +68,8 @@ class MacSettings:
     """Beyond the paper: weight of a loss that makes a document's latents tell its words."""
 
     def __post_init__(self) -> None:
-        counts = (
-            "num_virtual_tokens prefix_length blocks heads head_dim expansion_hidden document_tokens question_tokens"
-        )
-        at_least(1, **{name: getattr(self, name) for name in counts.split()})
+        sizes = "num_virtual_tokens prefix_length blocks heads head_dim expansion_hidden document_tokens".split()
+        at_least(1, question_tokens=self.question_tokens, **{name: getattr(self, name) for name in sizes})
         if self.hierarchy is not None and self.hierarchy < 2:
             raise ValueError(f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}")
         at_least(2, bank_cap=self.bank_cap)

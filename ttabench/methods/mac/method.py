@@ -127,13 +127,11 @@ class Mac(Trainable[MacSettings]):
 
     def _unread(self, read: Sequence[str], observes: Sequence[Observe]) -> list[tuple[str, Observe]]:
         """The pieces whose texts are new, in order, with digests of their texts."""
-        before, fresh = set(read), []
+        fresh: dict[str, Observe] = {}
         for observe in observes:
-            digest = hashlib.blake2b(observe.text.encode(), digest_size=6).hexdigest()
-            if digest not in before:
-                fresh.append((digest, observe))
-            before.add(digest)
-        return fresh
+            fresh.setdefault(hashlib.blake2b(observe.text.encode(), digest_size=6).hexdigest(), observe)
+        before = set(read)
+        return [(digest, observe) for digest, observe in fresh.items() if digest not in before]
 
 
 def appended(

@@ -68,20 +68,7 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
     if twice := next((label for label in labels if labels.count(label) > 1), ""):
         raise UserError(f"{name} names {twice} twice, and one text is read once.", "Name each method once.")
 
-    # a frozen dataclass of the fields of all parts, which refuses what a part refuses; `MADE_OF`: settings of the parts
-    # by label, where the meaning of each field is written
-    described = []
-    for label, part in zip(labels, parts, strict=True):
-        hints, own = get_type_hints(part.Settings), part.Settings()
-        for setting in fields(part.Settings):
-            value = field(default_factory=partial(getattr, own, setting.name))
-            described.append((f"{label}_{setting.name}", hints[setting.name], value))
-    space = {
-        "__post_init__": lambda settings: parted(parts, settings) and None,
-        "__doc__": f"Settings of {SIGN.join(labels)}.",
-        "MADE_OF": tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True)),
-    }
-    made = make_dataclass("Settings", described, namespace=space, frozen=True, kw_only=True)
+    made = _settings_class(labels, parts)
     presets = {preset: None for part in parts for preset in part.presets}
     return PairSpec(
         name=name,
@@ -99,3 +86,20 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
         retired=joined(labels, (part.retired for part in parts)),
         origin=", ".join(part.origin for part in parts if part.origin),
     )
+
+
+def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec]) -> type[Any]:
+    """A frozen dataclass of the fields of all parts, which refuses what a part refuses; `MADE_OF`: settings of the
+    parts by label, where the meaning of each field is written."""
+    described = []
+    for label, part in zip(labels, parts, strict=True):
+        hints, own = get_type_hints(part.Settings), part.Settings()
+        for setting in fields(part.Settings):
+            value = field(default_factory=partial(getattr, own, setting.name))
+            described.append((f"{label}_{setting.name}", hints[setting.name], value))
+    space = {
+        "__post_init__": lambda settings: parted(parts, settings) and None,
+        "__doc__": f"Settings of {SIGN.join(labels)}.",
+        "MADE_OF": tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True)),
+    }
+    return make_dataclass("Settings", described, namespace=space, frozen=True, kw_only=True)
