@@ -90,3 +90,8 @@ class BaseMethod(Generic[SettingsT]):
     def modules(self) -> nn.ModuleDict:
         """Modules that are trained and saved."""
         return nn.ModuleDict()
+
+
+def tokens_read(state: State) -> list[int]:
+    """Tokens of context each row has taken in."""
+    return list(state.meta["tokens_read"])

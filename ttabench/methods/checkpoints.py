@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -43,7 +43,6 @@ HARMLESS = frozenset(
     "qalora_group_size rank_pattern revision runtime_config task_type".split()
 )
 """Fields of training, of initialisation, or of what the names and shapes of the tensors say."""
-Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
 Alpha: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -160,13 +159,13 @@ def save(
     method: BaseMethod[Any],
     folder: Path,
     training: Mapping[str, Json] | None = None,
-    dtype: Stored = "float32",
+    dtype: str = "float32",
     *,
     step: int | None = None,
     stands_on: Mapping[str, Json] | None = None,
 ) -> None:
-    """Write a checkpoint, the header last. `dtype`: number format of stored parameters, which are float32 again once
-    loaded; `stands_on`: name and digest of the checkpoint that the base model carries."""
+    """Write a checkpoint, the header last. `dtype`: number format of stored parameters (float32, bfloat16, float16),
+    which are float32 again once loaded; `stands_on`: name and digest of the checkpoint that the base model carries."""
     import torch
 
     from ttabench.lm.loading import safetensors_io

@@ -78,10 +78,8 @@ class Session:
 
     def patch(self, asks: Sequence[Ask]) -> Patch:
         """The encoded patch for queries with one window of pieces in front of them; several readers: one query each.
-
         Where the method does not look at the question it is made once, for all queries until something more is read. A
-        UserError where what stands in the window does not fit the model.
-        """
+        UserError where what stands in the window does not fit the model."""
         assert asks, "a patch is for queries"
         self.flush()
         if self.method.looks_at_question:

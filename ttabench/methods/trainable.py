@@ -53,11 +53,9 @@ class Trainable(BaseMethod[SettingsT]):
 
 
 def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
-    """Mean negative log-likelihood of the target tokens, each query asked after the pieces that stand before it.
-
-    Through the same `adapt` and `patch` as in use, and differentiable as far as they are. Episodes whose pieces and
-    queries stand in the same order are rows of one batch.
-    """
+    """Mean negative log-likelihood of the target tokens, each query asked after the pieces that stand before it:
+    through the same `adapt` and `patch` as in use, and differentiable as far as they are. Episodes whose pieces and
+    queries stand in the same order are rows of one batch."""
     by_shape: dict[tuple[bool, ...], list[Episode]] = {}
     for episode in episodes:
         by_shape.setdefault(tuple(isinstance(step, Ask) for step in episode.steps), []).append(episode)

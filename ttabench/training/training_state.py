@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,8 +79,7 @@ def publish(
     summary, step = record.summary(config), record.steps
     last = {name: parameter.detach().clone() for name, parameter in method.modules().named_parameters() if best}
     fill(method, best)
-    stored = cast(checkpoints.Stored, config.stored)
-    checkpoints.save(method, out, summary, stored, step=step, stands_on=config.stands_on)
+    checkpoints.save(method, out, summary, config.stored, step=step, stands_on=config.stands_on)
     fill(method, last)
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from ttabench.core.errors import at_least
 from ttabench.core.types import Json
 from ttabench.cost import INTEGER, LEARNED_POSITIONS, SINGLE, Cost, Shape, Workload, closed_book, in_window, read_again
-from ttabench.methods.parts.settings import Amount, check_amount, in_tokens
+from ttabench.methods.parts.settings import Amount, as_budget, check_amount, in_tokens
 from ttabench.methods.spec import MethodSpec
 
 STREAM_BLOCK = 512
@@ -301,7 +301,7 @@ WINDOW = MethodSpec(
     growth="constant",
     cost=_window,
     # a share is known when all is read
-    keep=lambda amount: {"budget": amount} | ({"mode": "postprefill"} if isinstance(amount, float) else {}),
+    keep=lambda amount: as_budget(amount) | ({"mode": "postprefill"} if isinstance(amount, float) else {}),
     checked=WindowSettings(n_sink=2, recent=10),
     retired=JOINED,
     paper="2309.17453",
@@ -319,7 +319,7 @@ SNAPKV = MethodSpec(
     growth="constant",
     cost=_snapkv,
     # at most half of it goes to the window, so that the attention which it pays decides about the other half
-    keep=lambda amount: {"budget": amount, "window_share": 0.5},
+    keep=lambda amount: {**as_budget(amount), "window_share": 0.5},
     checked=SnapKVSettings(budget=16, window=4),
     retired={"group": "mean", **JOINED},
     paper="2404.14469",
@@ -346,7 +346,7 @@ KVZIP = MethodSpec(
     where="ttabench.methods.eviction.kvzip:KVzip",
     Settings=KVzipSettings,
     growth="linear",
-    keep=lambda amount: {"budget": amount},
+    keep=as_budget,
     checked=KVzipSettings(budget=12),
     retired={
         **JOINED,
@@ -383,7 +383,7 @@ RANDOM_SLOTS = MethodSpec(
     presets={"stream": RandomSlotsSettings(budget=512, chunk=512, positions="auto")},
     growth="linear",
     cost=_cost,
-    keep=lambda amount: {"budget": amount},
+    keep=as_budget,
     checked=RandomSlotsSettings(budget=16),
     retired=JOINED,
 )

@@ -132,10 +132,8 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     @torch.no_grad()
     def stream(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> tuple[EvictedCache, Tensor]:
-        """Read one block of a stream as if token by token. `mask_BT`: bool, false where a row is padded, in front.
-
-        Returns what stays, and the last hidden states [B, T, D] of the block.
-        """
+        """Read one block of a stream as if token by token: what stays, and the last hidden states [B, T, D] of the
+        block. `mask_BT`: bool, false where a row is padded, in front."""
         start = evicting.before_text(self.lm, kept, mask_BT, self.rotary)
         window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])
         real_BT = None if bool(mask_BT.all()) else mask_BT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ttabench.methods.parts.settings import Amount, check_amount
+from ttabench.methods.parts.settings import Amount, as_budget, check_amount
 from ttabench.methods.spec import MethodSpec
 
 
@@ -27,7 +27,7 @@ KVPRESS = MethodSpec(
     Settings=KvPressSettings,
     presets={"nano": KvPressSettings(budget=256)},
     growth="constant",
-    keep=lambda amount: {"budget": amount},
+    keep=as_budget,
     checked=KvPressSettings(budget=12),
     paper="2510.00636",
     members="ttabench.methods.kvpress.method:spec_of",

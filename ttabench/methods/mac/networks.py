@@ -102,7 +102,6 @@ class TokenExpansion(nn.Module):
 
     def __init__(self, tokens: int, expanded: int, width: int, width_out: int, hidden: int) -> None:
         super().__init__()
-        assert expanded >= tokens, (expanded, tokens)
         copies = torch.full((tokens,), expanded // tokens)
         copies[: expanded % tokens] += 1
         source_A = torch.arange(tokens).repeat_interleave(copies, output_size=expanded)
@@ -120,11 +119,9 @@ class TokenExpansion(nn.Module):
 
 
 class PrefixExpansion(nn.Module):
-    """Latent to keys and values of some slots in every layer (P-tuning v2).
-
-    The token with index v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated.
-    `shape`: P, layers L, H and E of the base model's cache.
-    """
+    """Latent to keys and values of some slots in every layer (P-tuning v2). The token with index
+    v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated. `shape`: P, layers L, H and
+    E of the base model's cache."""
 
     def __init__(self, tokens: int, width: int, shape: tuple[int, int, int, int], hidden: int = 768) -> None:
         super().__init__()

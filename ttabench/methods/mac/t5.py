@@ -78,9 +78,7 @@ class T5Text:
         self, texts: Sequence[str], max_tokens: int, keep: Literal["start", "end"]
     ) -> tuple[list[list[int]], list[int]]:
         """Ids of each text with the end token, at most `max_tokens`, and the length each text had before the cut.
-
-        `keep`: which side survives a cut: documents keep their start, questions their end.
-        """
+        `keep`: which side survives a cut: documents keep their start, questions their end."""
         refuse_long(texts)
         rows = [list(row.ids) for row in self._texts.encode_batch(list(texts), add_special_tokens=False)]
         room = max_tokens - 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ttabench.core.errors import at_least
+from ttabench.core.types import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +74,8 @@ def check_amount(name: str, amount: Amount) -> None:
 def in_tokens(amount: Amount, read: int) -> int:
     """The amount in tokens, of so many that were read; shares are rounded down, at least 1."""
     return max(1, int(amount * read)) if isinstance(amount, float) else amount
+
+
+def as_budget(amount: Amount) -> dict[str, Json]:
+    """The amount as the setting `budget`: the `MethodSpec.keep` of methods that have one."""
+    return {"budget": amount}
