@@ -17,9 +17,9 @@ from ttabench.core.types import Observe
 from ttabench.lm.attention import Call
 from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
+from ttabench.methods.eviction import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, column_sums
 from ttabench.methods.eviction.h2o import H2O
-from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import RandomSlots, SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings

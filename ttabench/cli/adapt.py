@@ -26,7 +26,6 @@ from ttabench.terminal import render
 if TYPE_CHECKING:
     from ttabench.lm.patch import State
     from ttabench.methods.session import Session
-    from ttabench.methods.states import StateFolder
     from ttabench.run.resolve import ResolvedMethod
 
 READING = (*READING_FIELDS, "device", "dtype")
@@ -66,7 +65,7 @@ def adapt(
         from ttabench.run.request import as_it_was_made
 
         request = as_it_was_made(request, earlier[0], o.typed_names(command))
-    from ttabench.methods.states import READ, StateFolder, header
+    from ttabench.methods.states import READ, header, held
     from ttabench.run.request import MADE, made_with
     from ttabench.run.resolve import resolve_method, resolve_prompting
 
@@ -80,26 +79,26 @@ def adapt(
     from ttabench.methods.states import fitting
     from ttabench.run.evaluation import ModelCache
 
-    folder, talking = StateFolder(out, force=force), not (json or quiet)
-    with folder.held(), render.progress(talking) as tick:
+    talking = not (json or quiet)
+    with held(out, force=force), render.progress(talking) as tick:
         seed_everything(0)
         lm = ModelCache().get(request, chat_template=chat)
         method = resolved.build(lm)
         states = [resolved.stored_state(one, lm) for one in earlier]
         with fitting(earlier[-1] if earlier else None, method.name):
             session = Session(lm, method, reduce(method.combined, states) if states else None)
-            written, notes = _written(session, read(session, texts, tick), resolved, provenance, folder)
+            written, notes = _written(session, read(session, texts, tick), resolved, provenance, out)
     result = {"method": resolved.spec.name, "model": request.base_name, "files": len(files), "pieces": len(texts)}
     if "tokens_read" in written["meta"]:
         *before, now = (int(sum(one["meta"].get("tokens_read", [0]))) for one in (*map(header, earlier), written))
         result["tokens"] = now - sum(before)
-    result |= {"state_bytes": written["bytes"], "folder": str(folder.path)}
+    result |= {"state_bytes": written["bytes"], "folder": str(out)}
     if any(name.startswith("peft/") for name in written["files"]):
-        result["peft"] = str(folder.path / "peft")
+        result["peft"] = str(out / "peft")
         if written["window_tokens"]:
             result["peft_without"] = f"the last {written['window_tokens']} tokens, which stand in the window"
     result |= {"notes": notes} if json else {}
-    where = "" if folder.path == DEFAULT_STATE else f" --state {quote(str(folder.path))}"
+    where = "" if out == DEFAULT_STATE else f" --state {quote(str(out))}"
     where += f" --method {quote(request.method)}" if is_file(request.method) else ""
     o.show_result("adapted", result, f'Ask it: ttabench ask "..."{where}', json=json, quiet=quiet)
     for note in notes if talking else ():
@@ -134,18 +133,19 @@ def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: P
 
 
 def _written(
-    session: Session, state: State, resolved: ResolvedMethod, provenance: Mapping[str, Json], folder: StateFolder
+    session: Session, state: State, resolved: ResolvedMethod, provenance: Mapping[str, Json], folder: Path
 ) -> tuple[dict[str, Json], list[str]]:
     """Write the state: its header, and notes on it."""
     from ttabench.lm.patch import Patch
     from ttabench.methods.checkpoints import exportable, save_lora
+    from ttabench.methods.states import replace_state
     from ttabench.run.recording import state_caveats
 
     lm, method = session.lm, session.method
     patch = Patch() if method.looks_at_question else method.patch(state, [])
     window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
     said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
-    written = folder.write(state, said, partial(save_lora, lm, patch) if exportable(patch) else None)
+    written = replace_state(folder, state, said, partial(save_lora, lm, patch) if exportable(patch) else None)
     return written, [*resolved.notes(), *state_caveats(method, state)]
 
 

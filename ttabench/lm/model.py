@@ -150,12 +150,12 @@ class LM(Texts):
     @property
     def device(self) -> torch.device:
         """Where the weights are; of a model on several devices, where the first ones are."""
-        return next(self.model.parameters()).device  # type: ignore[no-any-return]
+        return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the weights."""
-        return next(self.model.parameters()).dtype  # type: ignore[no-any-return]
+        return next(self.model.parameters()).dtype
 
     @cached_property
     def layer_devices(self) -> list[torch.device]:

@@ -43,7 +43,7 @@ from ttabench.lm.loading import devices
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import greedy_tokens
-from ttabench.methods.base import BaseMethod, tokens_read
+from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.profiling.job import Job, Load
 from ttabench.profiling.record import Figure, Row, added, figure, measured, peak
@@ -211,7 +211,7 @@ def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
         "first_ms": figure([1000 * meter.seconds["first"] for meter in asked]),
         "decode_seconds": figure([sum(seconds) for seconds in gaps]),
         **peak("ask_peak_bytes", [most for meter in asked for most in meter.peak_bytes.values()]),
-        **({"tokens_read": figure([tokens_read(state)[0]])} if "tokens_read" in state.meta else {}),
+        **({"tokens_read": figure([state.meta["tokens_read"][0]])} if "tokens_read" in state.meta else {}),
     }
     figures["total_seconds"] = added([figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")])
     if peaks := [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures]:

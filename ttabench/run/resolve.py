@@ -128,8 +128,6 @@ def _alone(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
         as_json = plain(asdict(settings))
         return ResolvedMethod(spec=spec, preset=preset, changes=changes, settings=as_json, settings_object=settings)
     stored = header(path)
-    if stored.method not in (spec.name, spec.trained_as):
-        raise UserError(f"{path} is a checkpoint of {stored.method}.", f"Use --method {stored.method}.")
     return ResolvedMethod(
         spec=spec, preset="", changes=changes, settings=plain({**stored.settings, **changes}),
         settings_object=settings_in(stored, spec, changes, path), checkpoint=path, checkpoint_digest=digest(path),

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import read_text, reading
 from ttabench.core.types import Json
 from ttabench.lm.loading import safetensors_io
-from ttabench.lm.loading.safetensors_io import first_not_finite
 from ttabench.methods import checkpoints
 from ttabench.methods.checkpoints import HEADER, WEIGHTS, header
 from ttabench.methods.states import check_claim, claimed
@@ -80,8 +79,7 @@ def publish(
     summary, step = record.summary(config), record.steps
     last = {name: parameter.detach().clone() for name, parameter in method.modules().named_parameters() if best}
     fill(method, best)
-    stored = cast(checkpoints.Stored, config.stored)
-    checkpoints.save(method, out, summary, stored, step=step, stands_on=config.stands_on)
+    checkpoints.save(method, out, summary, config.stored, step=step, stands_on=config.stands_on)
     fill(method, last)
 
 
@@ -128,8 +126,6 @@ def _fill(
     for kind in ("parameter", "best"):
         if (groups[kind] or kind != "best") and (fault := safetensors_io.unfit(groups[kind], parameters)):
             raise ValueError(fault)
-    if broken := first_not_finite(sorted(tensors.items())):
-        raise ValueError(f"{broken} holds values that are not finite")
     shapes = [parameter.shape for parameter in parameters.values()]
     moments: dict[int, dict[str, Tensor]] = defaultdict(dict)  # what no loss depends on has none
     for name, tensor in groups["moment"].items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,9 +15,7 @@ class DistillSettings(LoraShape):
     """Settings of `distill`; the learning rate is chosen on validation data."""
 
     rank: int = 16
-    """Rank of each delta."""
     alpha: float = 16.0
-    """Deltas are scaled by alpha / rank."""
     ask: Literal["text"] = "text"
     """What the student is trained on: the documents, which the teacher reads once more behind the context. Earlier
     versions had another default, so that ids of runs hold it."""
@@ -44,17 +41,12 @@ class DistillSettings(LoraShape):
             raise ValueError(f"clip must be positive, got {self.clip}")
 
 
-PRESETS: Mapping[str, DistillSettings] = {
-    "nano": DistillSettings(steps=16, lr=1e-2),
-}
-
-
 DISTILL = MethodSpec(
     name="distill",
     summary="a LoRA trained to answer as the base does with the context",
     where="ttabench.methods.distill.method:Distill",
     Settings=DistillSettings,
-    presets=PRESETS,
+    presets={"nano": DistillSettings(steps=16, lr=1e-2)},
     growth="constant",
     checked=DistillSettings(rank=2, length=32, steps=4, batch=2, lr=1e-2),
     paper="2209.15189",
@@ -67,5 +59,4 @@ DISTILL = MethodSpec(
         "template": "Question: {question}\nAnswer:",
     },
 )
-
 METHODS = (DISTILL,)

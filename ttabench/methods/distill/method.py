@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -54,29 +53,6 @@ def grouped(texts: Sequence[list[int]], room: int, between: int) -> Iterator[lis
         yield group
 
 
-def joined(lm: LM, group: Sequence[list[int]]) -> Tensor:
-    """The texts of a group as one, int64 [1, T]."""
-    joint = lm.encode(BREAK, follows=True)
-    ids = [token for number, text in enumerate(group) for token in ([*joint, *text] if number else text)]
-    return torch.tensor([ids], device=lm.device)
-
-
-def text_again(lm: LM, settings: DistillSettings, group: Sequence[list[int]]) -> list[tuple[Item, Item]]:
-    """The texts of a group in stretches, each behind other text and behind nothing."""
-    size, joint = settings.length, lm.encode(BREAK, follows=True)
-    stretches = [text[begin : begin + size] for text in group for begin in range(0, len(text), size)]
-    return [((joint, stretch), ([], stretch)) for stretch in stretches if len(stretch) > 1]
-
-
-@torch.no_grad()
-def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]]) -> list[Lesson]:
-    """The teacher's distributions over these items. `pairs`: each item behind other text, which the teacher reads, and
-    behind nothing, which the student reads."""
-    batches = (pairs[begin : begin + AT_ONCE] for begin in range(0, len(pairs), AT_ONCE))
-    hidden = chain.from_iterable(target_hidden(lm, teacher, [behind for behind, _ in batch]) for batch in batches)
-    return list(zip((alone for _, alone in pairs), hidden, strict=True))
-
-
 class Distill(BaseMethod[DistillSettings]):
     """State: the student's numbers `weights` [1, N], float32."""
 
@@ -94,11 +70,7 @@ class Distill(BaseMethod[DistillSettings]):
         texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
         before = Patch() if held is None else self._patch(held[0])
         start_N = self._student.start() if held is None else held[0]
-        vector_N = self._trained(start_N, self._lessons(before, texts), read)
-        if vector_N is None:
-            fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
-            hint = f"Give a smaller --set lr than {self.settings.lr:g}."
-            raise UserError(fault + "its loss or gradient is not finite.", hint)
+        vector_N = self._trained(start_N, self._lessons(before, texts), read, pieces[0].key or pieces[0].text[:40])
         return State(1, {"weights": vector_N[None]}, {"tokens_read": [read + sum(map(len, texts))]})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
@@ -108,29 +80,31 @@ class Distill(BaseMethod[DistillSettings]):
     def _patch(self, vector_N: Tensor) -> Patch:
         return self._student.patch(shaped(vector_N, self._student.layout))
 
+    @torch.no_grad()
     def _lessons(self, before: Patch, texts: Sequence[list[int]]) -> list[Lesson]:
-        """The teacher's lessons about these texts."""
-        s, lm = self.settings, self.lm
-        lessons = []
-        between = len(lm.encode(BREAK, follows=True))
-        for group in grouped(texts, self._room(), between):
-            with torch.no_grad():
-                teacher = encoded(lm, replace(before, tokens_BT=joined(lm, group)))
-            lessons += taught(lm, teacher, text_again(lm, s, group))
-        return lessons
-
-    def _room(self) -> int:
-        """Tokens of context in the teacher's window, so that what it reads behind them fits the model."""
-        s, lm = self.settings, self.lm
-        behind = len(lm.encode(BREAK, follows=True)) + s.length
-        room = min(s.window, lm.max_positions - len(lm.start_ids) - behind)
+        """Lessons about stretches of these texts, which the teacher reads behind all of a group, the student behind
+        nothing."""
+        lm, size, joint = self.lm, self.settings.length, self.lm.encode(BREAK, follows=True)
+        behind = len(joint) + size  # of the teacher's window
+        room = min(self.settings.window, lm.max_positions - len(lm.start_ids) - behind)
         if room < 2:
             fault = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {behind} tokens"
-            raise UserError(f"{fault} (length {s.length}).", "Give a smaller --set length=N.")
-        return room
+            raise UserError(f"{fault} (length {size}).", "Give a smaller --set length=N.")
+        lessons: list[Lesson] = []
+        for group in grouped(texts, room, len(joint)):
+            ids = [token for number, text in enumerate(group) for token in ([*joint, *text] if number else text)]
+            teacher = encoded(lm, replace(before, tokens_BT=torch.tensor([ids], device=lm.device)))
+            stretches = [text[begin : begin + size] for text in group for begin in range(0, len(text), size)]
+            items = [(joint, stretch) for stretch in stretches if len(stretch) > 1]
+            for begin in range(0, len(items), AT_ONCE):
+                batch = items[begin : begin + AT_ONCE]
+                held = target_hidden(lm, teacher, batch)
+                lessons += ((([], stretch), own_ND) for (_, stretch), own_ND in zip(batch, held, strict=True))
+        return lessons
 
-    def _trained(self, start_N: Tensor, lessons: Sequence[Lesson], read: int) -> Tensor | None:
-        """The numbers after all steps; None where a step has no finite gradient."""
+    def _trained(self, start_N: Tensor, lessons: Sequence[Lesson], read: int, first: str) -> Tensor:
+        """The numbers after all steps; a UserError where a step has no finite gradient, which names the `first`
+        document of the lessons."""
         s = self.settings
         vector_N = start_N.detach().clone()
         leaves = {name: part.requires_grad_() for name, part in shaped(vector_N, self._student.layout).items()}
@@ -140,7 +114,9 @@ class Distill(BaseMethod[DistillSettings]):
             with torch.enable_grad():
                 self.loss(self._student.patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
             if not math.isfinite(float(torch.nn.utils.clip_grad_norm_(leaves.values(), s.clip))):
-                return None
+                fault = f"{self.name} stopped at document {first!r} and those with it"
+                hint = f"Give a smaller --set lr than {s.lr:g}."
+                raise UserError(f"{fault}: its loss or gradient is not finite.", hint)
             optimiser.step()
         return vector_N.detach()
 
