@@ -170,7 +170,7 @@ def differences_table(block: Block) -> Table:
 
 def not_paired(block: Block) -> str:
     """The pairs without a difference; empty where there are none."""
-    pairs, tested = list(combinations(range(len(block.entries)), 2)), paired(block.entries)
+    pairs, tested = list(combinations(range(len(block.entries)), 2)), {*paired(block.entries)}
     names = [" − ".join(block.entries[place].label for place in pair) for pair in pairs if pair not in tested]
     told = "; ".join(names) if len(names) <= MANY else f"{len(names)} of {len(pairs)} pairs"
     return f"Not tested, for no query was asked of both in the same words: {told}." if names else ""

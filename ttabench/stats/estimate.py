@@ -122,9 +122,8 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
         alike = min(scatter.units, scatter.across or scatter.units)
         if abs(value) <= ROUNDING:
             return Apart(value=value, units=scatter.units, p=1.0)
-        return Apart(
-            value=value, units=scatter.units, p=min(1.0, 2.0 ** (1 - alike)), test=SIGN
-        )  # as many coins fall so
+        p = min(1.0, 2.0 ** (1 - alike))  # that as many coins fall alike
+        return Apart(value=value, units=scatter.units, p=p, test=SIGN)
     most, half = 1.0 if shares else figure.span, student(scatter.freedom) * scatter.error
     low, high = (max(-most, min(most, value + end)) for end in (-half, half))
     p = two_sided(value / scatter.error, scatter.freedom)
