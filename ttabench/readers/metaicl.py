@@ -112,13 +112,12 @@ def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list
     missing = [name for name, path in paths.items() if not path.is_file()]
     if missing and (settings.task != "all" or len(missing) == len(known)):
         raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)
-    note = f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}"
+    lacking = f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}"
+    notes = (lacking,) if missing else ()
     made = [_task(base, name, request) for name in known if name not in missing]
     asked = [(task, dropped) for task, dropped in made if task.asked]
     unused = {f"{task.name}: {reason}": n for task, dropped in asked for reason, n in dropped.items()}
-    return [task for task, _ in asked], Table(
-        label=f"folder:{given}", notes=(note,) if missing else (), unused=Counter(unused)
-    )
+    return [task for task, _ in asked], Table(label=f"folder:{given}", notes=notes, unused=Counter(unused))
 
 
 def _file(base: Path, name: str, draw: int, part: str) -> Path:

@@ -295,9 +295,7 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
     if template is not None and template not in card.prompt.templates:
         raise UnknownName(f"prompt of task {card.name}", template, list(card.prompt.templates))
     if examples > len(card.prompt.examples):
-        fault = (
-            f"examples={examples} are more than the {len(card.prompt.examples)} worked examples of task {card.name}."
-        )
+        fault = f"examples={examples} are more than the {len(card.prompt.examples)} worked examples of {card.name}."
         raise UserError(fault, "Give --task-set examples=N with a smaller N.")
     more = {key: value for key, value in request.options.items() if key in known}
     arguments = _validated(card, "twin.arguments", inputs, twin.arguments if twin else {}, more)
