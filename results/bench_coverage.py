@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import Apart, Estimate, difference, estimate, single
+from ttabench.stats.estimate import Apart, Estimate, difference, estimate
 
 HERE = Path(__file__).resolve().parent
 REPEATS = 1000
@@ -50,7 +50,7 @@ Spreads: TypeAlias = tuple[float, float, float]
 def observed(values: Values, asked: Asked | None = None) -> list[Observed]:
     """Values of questions (rows) under draws (columns), as samples of demonstrations have them."""
     return [
-        single(f"draw {j}", float(values[i, j]), across=f"q{i}", question=f"q{i}")
+        Observed(f"draw {j}", (float(values[i, j]), 1.0), across=f"q{i}", question=f"q{i}")
         for i, j in np.ndindex(*values.shape)
         if asked is None or asked[i, j]
     ]
@@ -58,7 +58,7 @@ def observed(values: Values, asked: Asked | None = None) -> list[Observed]:
 
 def one_way(some: list[Observed], side: int) -> list[Observed]:
     """The same clustered by draws (0) or by questions (1) alone."""
-    return [single((each.cluster, each.across)[side], each.terms[0], each.stratum) for each in some]
+    return [Observed((each.cluster, each.across)[side], each.terms, each.stratum) for each in some]
 
 
 def own_asked(_: Generator, questions: int, draws: int) -> Asked:

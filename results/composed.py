@@ -17,7 +17,8 @@ from grids import table as markdown
 
 from ttabench.readers import load
 from ttabench.records.schema import RunRecord
-from ttabench.stats.estimate import estimate, single
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import estimate
 
 METHODS = {"generative_adapter": "shipped:generative_adapter-streamingqa", "mac": "shipped:mac-streamingqa"}
 """Methods whose states can be put together, and their adapters."""
@@ -100,7 +101,7 @@ def _figures(runs: Sequence[RunRecord]) -> Iterator[str]:
     """F1 and nats, a value a draw."""
     for metric, factor, places in (("f1", 100, 1), ("answer_nll", 1, 2)):
         rows = [(str(run.config["seed"]), run.value(metric)) for run in runs]
-        mean = estimate([single(draw, factor * row.value, draw) for draw, row in rows if row is not None])
+        mean = estimate([Observed(draw, (factor * row.value, 1.0), draw) for draw, row in rows if row is not None])
         assert mean is not None, "a mean of figures is a number"
         error = "" if mean.stderr is None else f" ± {mean.stderr:.{places}f}"
         yield f"{mean.mean:.{places}f}{error}"

@@ -17,7 +17,7 @@ from ttabench.records.schema import load_record
 from ttabench.report.compare import compared
 from ttabench.report.entries import pooled
 from ttabench.report.stored import Run, answered
-from ttabench.stats.estimate import paired_difference
+from ttabench.stats.estimate import difference
 from ttabench.stats.metrics import known
 
 ERRORS = """Mean over all queries ± standard error, as `ttabench compare` has it: over draws and over the documents or
@@ -147,7 +147,7 @@ def gained(left: Sequence[Run], right: Sequence[Run]) -> tuple[float, tuple[floa
     if all(has_samples(folder) for folder, _ in (*left, *right)):
         ours, theirs = (answered(side, metric) for side in (left, right))
         shared = [query for query in ours if query in theirs]
-        apart = paired_difference(known(metric).kind, [[side[query] for query in shared] for side in (ours, theirs)])
+        apart = difference(*([side[query] for query in shared] for side in (ours, theirs)), known(metric).figure)
         assert apart is not None, "a difference of means is a number"
         return apart.value, None if apart.ci_low is None or apart.ci_high is None else (apart.ci_low, apart.ci_high)
     (one, *_), (other, *_) = (pooled([row for _, run in side if (row := run.value(metric))]) for side in (left, right))

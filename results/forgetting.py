@@ -22,7 +22,7 @@ from ttabench.readers import load
 from ttabench.report.compare import compared
 from ttabench.report.entries import shown
 from ttabench.report.stored import Run, Values, answered
-from ttabench.stats.estimate import estimated, paired_difference
+from ttabench.stats.estimate import difference, estimate
 from ttabench.stats.figures import RATIOS
 
 DOCUMENTS = 64
@@ -97,9 +97,9 @@ def _nats(after: Values, before: Values) -> list[str]:
     shared = [query for query in before if query in after]
     assert len(shared) == len(before), "every state scores the same text"
     sides = [[values[query] for query in shared] for values in (after, before)]
-    estimate_of_nats = estimated(NATS, sides[0])
+    estimate_of_nats = estimate(sides[0], NATS)
     assert estimate_of_nats is not None, "log-likelihoods are finite"
-    apart = paired_difference(NATS, sides)
+    apart = difference(*sides, NATS)
     assert apart is not None, "log-likelihoods are finite"
     if not apart.value:
         return [number(estimate_of_nats.mean, 3), ""]

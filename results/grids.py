@@ -28,7 +28,8 @@ from ttabench.report.entries import pooled, shown
 from ttabench.report.finding import runs_in
 from ttabench.report.listing import adapters_table
 from ttabench.report.stored import Run
-from ttabench.stats.estimate import estimate, single
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import estimate
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter", "mac")
 """Their order in a table; others follow."""
@@ -290,7 +291,7 @@ def _means(parts: Sequence[tuple[str, str, Row]]) -> dict[str, str]:
 def _mean(cells: Mapping[str, Sequence[Row]]) -> str:
     draws = {name: _by_seed(rows) for name, rows in cells.items()}
     seeds = set.intersection(*(set(values) for values in draws.values()))
-    mean = estimate([single(str(s), 100 * values[s], name) for name, values in draws.items() for s in seeds])
+    mean = estimate([Observed(str(s), (100 * values[s], 1.0), name) for name, values in draws.items() for s in seeds])
     assert mean is not None, "a mean of figures is a number"
     several = len(seeds) > 1 and mean.stderr is not None
     return f"{mean.mean:,.1f} ± {mean.stderr:,.1f}" if several else f"{mean.mean:,.1f}"

@@ -29,7 +29,7 @@ from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import difference, estimate, single
+from ttabench.stats.estimate import difference, estimate
 
 HERE = Path(__file__).parent / "override"
 MODELS = ("smollm2-135m", "gemma3-270m")
@@ -153,7 +153,7 @@ def _cell(asked: pd.DataFrame, values: pd.Series) -> str:
 
 
 def _observed(asked: pd.DataFrame, values: pd.Series) -> list[Observed]:
-    return [single(str(one), float(value)) for one, value in zip(asked["episode"], values, strict=True)]
+    return [Observed(str(one), (float(value), 1.0)) for one, value in zip(asked["episode"], values, strict=True)]
 
 
 def main() -> None:

@@ -60,5 +60,5 @@ def test_scores_are_those_of_lm_evals_own_model(
     published = tmp_path / "published"
     held = real_files(name, published, 2) if name in FOLDERS else files(name, published)
     if chat:
-        monkeypatch.setattr(smollm2, "chat", chat_of(smollm2.tokenizer, SMOLLM2, smollm2.encode_template))
+        monkeypatch.setattr(smollm2, "chat", chat_of(smollm2))
     check(smollm2, held, tmp_path, shots, chat)

@@ -12,10 +12,10 @@ import torch
 from tests.conftest import Command
 from tests.docs.pages import commands
 from tests.places import ROOT
+from tests.report.test_compare import compare
 from ttabench.cli import app as cli
 from ttabench.cli.options import DEFAULT_OUT
 from ttabench.lm.model import LM
-from ttabench.report.compare import compare
 from ttabench.report.finding import runs_in
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,14 +10,13 @@ import torch
 from ttabench.contract.case import PROMPTS, TEXTS, asks, episode, observes
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.mac import TINY as TINY_MAC
+from ttabench.methods.mac import MAC
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.registry import find, methods
 
 __all__ = [
     "PROMPTS",
     "TEXTS",
-    "TINY_MAC",
     "asks",
     "episode",
     "observes",
@@ -49,7 +48,7 @@ def teach(method: BaseMethod[Any]) -> None:
 
 
 def tiny_mac(lm: LM, **settings: Any) -> Mac:
-    return Mac(lm, replace(TINY_MAC, **settings))
+    return Mac(lm, replace(MAC.checked, **settings))
 
 
 def trainable() -> list[str]:

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "__version__", "compare", "evaluate", "load", "train"]
 _WHERE = {"Session": "run.session", "train": "training.stages"}
-_RUNS = "sweep.by_name"
 
 
 def __getattr__(name: str) -> Any:
     """Import what is named here, and what it takes, only when it is used."""
     if name not in __all__:
         raise AttributeError(f"module 'ttabench' has no attribute {name!r}")
-    return getattr(import_module(f"ttabench.{_WHERE.get(name, _RUNS)}"), name)
+    return getattr(import_module(f"ttabench.{_WHERE.get(name, 'sweep.by_name')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -160,9 +160,9 @@ def shape_from(config: Mapping[str, Any], model_type: str) -> Shape:
     """The shape in a transformers configuration, in the names of Llama, GPT-2 or OPT."""
     hidden = int(_first(config, "hidden_size", "n_embd"))
     heads = int(_first(config, "num_attention_heads", "n_head"))
-    default, every = {"gpt2": True, "opt": True}.get(model_type, False), model_type not in MIXED
     positions = _first(config, "max_position_embeddings", "n_positions")
-    sliding = config.get("sliding_window") if every and config.get("use_sliding_window", True) else None
+    windowed = model_type not in MIXED and config.get("use_sliding_window", True)
+    sliding = config.get("sliding_window") if windowed else None
     if not isinstance(positions, int | None) or not isinstance(sliding, int | None):
         raise TypeError("positions and windows are whole numbers")
     return Shape(
@@ -174,7 +174,7 @@ def shape_from(config: Mapping[str, Any], model_type: str) -> Shape:
         feed_forward=int(_first(config, "intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)),
         vocabulary=int(config["vocab_size"]),
         gated=model_type in GATED,
-        tied=bool(config.get("tie_word_embeddings", default)),
+        tied=bool(config.get("tie_word_embeddings", model_type in LEARNED_POSITIONS)),
         model_type=model_type,
         starts=0 if model_type in NO_START else 1,
         positions=positions,
@@ -313,13 +313,8 @@ def answer(shape: Shape, work: Workload, context: int, *, begun: bool) -> int:
 
 def closed_book(shape: Shape, work: Workload) -> Cost:
     """The base model as it is, with weights merged into it or without: no context in the window, no state."""
-    slots = shape.starts + work.asked
-    return Cost(
-        parameters=shape.parameters,
-        ask_slots=slots,
-        ask_flops=answer(shape, work, 0, begun=False),
-        positions=slots,
-    )
+    asking = answer(shape, work, 0, begun=False)
+    return in_window(shape, work, shape.starts, adapt_slots=0, adapt_flops=0, ask_flops=asking)
 
 
 def in_window(shape: Shape, work: Workload, slots: int, **more: int) -> Cost:

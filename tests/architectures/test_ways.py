@@ -53,6 +53,15 @@ def test_a_plain_model_is_run_in_the_usual_way_and_says_nothing() -> None:
         assert "ways" not in lm.describe()
 
 
+def test_weights_as_transformers_draws_them_do_not_hide_that_positions_count() -> None:
+    lm = made(LlamaForCausalLM, LlamaConfig)
+    with torch.no_grad():
+        for parameter in lm.model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(0.02 / parameter.std())
+    assert ways_of(lm).gaps
+
+
 def test_distances_in_a_sliding_window_are_those_of_positions() -> None:
     lm = made(MistralForCausalLM, MistralConfig, sliding_window=12)
     assert sorted(ways_of(lm).local) == [0, 1]
@@ -97,7 +106,8 @@ def test_keys_are_moved_as_the_model_rotates_them(kind: str) -> None:
         return torch.stack(window.prefix().keys_LBHPD)
 
     here, there = keys(0), keys(7)
-    torch.testing.assert_close(rotary.rotate(rotary.unrotate(here, at_B1), at_B1 + 7), there, atol=1e-4, rtol=1e-4)
+    bare = rotary.turned(here, at_B1, back=True)
+    torch.testing.assert_close(rotary.turned(bare, at_B1 + 7, back=False), there, atol=1e-4, rtol=1e-4)
     assert (here - there).abs().max() > 0.1
 
 

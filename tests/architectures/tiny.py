@@ -87,6 +87,8 @@ def _changes(kind: Any) -> dict[str, Any]:
         changes["head_dim"] = 16
     if "qk_rope_head_dim" in fields and "num_key_value_heads" in fields:  # latent attention has as many as queries
         changes["num_key_value_heads"] = LAYERS
+    if "kv_n_heads" in fields:  # of DBRX, whose default lacks what it needs
+        changes |= {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8.0}
     if "is_decoder" in fields and not fields.get("is_encoder_decoder"):
         changes["is_decoder"] = True
     for name in getattr(kind, "sub_configs", {}):

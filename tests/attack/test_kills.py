@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,9 +18,10 @@ import torch
 from tests.attack.dying import Dying
 from ttabench.cli import app as cli
 from ttabench.lm.loading import safetensors_io
+from ttabench.profiling import driver
 from ttabench.profiling.driver import Lines, execute
 from ttabench.profiling.job import Job, Load
-from ttabench.profiling.record import Row, exactly
+from ttabench.profiling.record import Row, figure
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")
 SHARE = 4
@@ -63,7 +65,7 @@ def profiles(base: Path) -> Work:
         yield from (("model", {"name": "tiny"}), ("method", method))
         for length in request["lengths"]:
             yield "at", length
-            figures = {"total_seconds": exactly(1.0), "state_bytes": exactly(float(length))}
+            figures = {"total_seconds": figure([1.0]), "state_bytes": figure([float(length)])}
             yield "row", Row(method=request["method"], prefill=length, figures=figures).model_dump()
 
     chosen = {name: {"method": name} for name in ("none", "icl")}
@@ -71,7 +73,8 @@ def profiles(base: Path) -> Work:
 
     def work(out: Path) -> int:
         out.mkdir(exist_ok=True)
-        execute(job, out, launch=process)
+        with patch.object(driver, "launched", process):
+            execute(job, out)
         return 0
 
     return work

@@ -33,7 +33,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "missing source": (["--source", "no/such/file.csv"], "no/such/file.csv"),
     "missing state": (["--state", "no/such"], "no/such"),
     "batch size 0": (["--batch-size", "0"], "--batch-size"),
-    "seeds": (["--seeds", "1,x"], "--seeds 1,2,3"),
+    "seeds": (["--seeds", "1,x"], "--seeds takes list[int]"),
     "negative seed": (["--seed", "-1"], "from 0"),
     "device that is not there": (["--device", "cuda:77"], "cuda:77"),
     "dtype": (["--dtype", "float23"], "Did you mean 'float32'?"),

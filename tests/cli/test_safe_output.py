@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import get_args
 
 import pytest
 
@@ -12,7 +13,7 @@ from ttabench.core.errors import printable
 from ttabench.terminal import render
 
 NASTY = "a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
-SHOWN = r"a\x1b[2J\x1b]0;title\x07b\x9b31m\x0d\u202ec"
+SHOWN = r"a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
 TABLE = render.Table(title=NASTY, columns=(NASTY,), rows=((NASTY,),), data=({NASTY: NASTY},), caption=NASTY)
 Captured = pytest.CaptureFixture[str]
 
@@ -29,7 +30,7 @@ def test_control_characters_become_visible() -> None:
     assert printable("± é 漢\t\n") == "± é 漢\t\n"
 
 
-@pytest.mark.parametrize("form", render.FORMATS)
+@pytest.mark.parametrize("form", get_args(render.Format))
 def test_no_form_of_a_table_commands_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured, form: render.Format
 ) -> None:

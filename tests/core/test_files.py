@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ttabench.core.files import PART, replacing, replacing_folder, sweep
+from ttabench.core.files import PART, replacing, sweep
 
 
 class Killed(BaseException):
@@ -47,7 +47,7 @@ def test_only_what_we_left_half_written_is_swept(tmp_path: Path) -> None:
     (tmp_path / ".backup.part").mkdir()
     (tmp_path / ".backup.part" / "letters.txt").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with replacing(tmp_path / "run.json") as file, replacing_folder(tmp_path / "save") as folder:
+    with replacing(tmp_path / "run.json") as file, replacing(tmp_path / "save", folder=True) as folder:
         for half in (file, folder):
             assert half.name.endswith(PART)
         sweep(tmp_path)

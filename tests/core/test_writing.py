@@ -24,8 +24,8 @@ ALLOWED = {
 }
 """Calls that no other module may make, and why these may."""
 INTO_SCRATCH = {"save_pretrained", "savefig", "write_table", "to_parquet", "to_csv"}
-"""Calls of libraries that write; they are given a file or folder of `replacing` or `replacing_folder`."""
-IN_MEMORY = {"report.comparison_tables": {"write_table"}}
+"""Calls of libraries that write; they are given a file or folder of `replacing`."""
+IN_MEMORY = {"report.comparison_tables": {"write_table"}, "terminal.render": {"to_csv"}}
 DANGERS = re.compile(
     r"^\s*(?:import|from) (?:pickle|cPickle|dill|joblib|shelve|marshal|cloudpickle)\b"
     r"|\b(?:torch|yaml)\.load\(|yaml\.unsafe_load\(|\bos\.(?:system|popen)\(|shell=True"

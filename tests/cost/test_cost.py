@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.tiny import tiny_gpt2, tinyllama_shaped
-from tests.tiny_methods import TEXTS, TINY_MAC, asks, observes
+from tests.tiny_methods import TEXTS, TINY, asks, observes
 from ttabench.core.types import Generate
 from ttabench.cost import Cost, Shape, Workload, shape_from
 from ttabench.lm.forward.patching import encoded, follows_text
@@ -29,7 +29,7 @@ from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.ccm import CcmSettings, GistingSettings
-from ttabench.methods.eviction.settings import (
+from ttabench.methods.eviction import (
     H2OSettings,
     RandomSlotsSettings,
     SnapKVSettings,
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "snapkv in chunks": ("snapkv", SnapKVSettings(budget=12, window=4, chunk=20, positions="auto")),
     "h2o": ("h2o", H2OSettings()),
     "random_slots": ("random_slots", RandomSlotsSettings()),
-    "mac": ("mac", TINY_MAC),
+    "mac": ("mac", TINY["mac"]),
     "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
     "gisting": ("gisting", GistingSettings(comp_tokens=2, rank=2)),
     "gisting_online": ("gisting_online", GistingSettings(comp_tokens=2, rank=2)),

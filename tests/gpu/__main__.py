@@ -40,7 +40,6 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("skipped: no CUDA GPU is here")
         return 0
-    environment.quiet_libraries()
     about = {**environment.versions(), **environment.hardware(), **environment.code()}
     report = Report(options.out, options.seconds, about)
     methods = method_names(options.methods, registry.methods())

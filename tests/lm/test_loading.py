@@ -187,3 +187,10 @@ def test_no_pickle_is_read_for_a_shard(folder: Path, tmp_path: Path, name: str) 
     with pytest.raises(UserError, match="only safetensors files beside it are read"):
         load(str(folder), device="cpu")
     assert not (tmp_path / "RUN").exists()
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    """Of GPT-2's, transformers makes an empty one up."""
+    tiny_gpt2().model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="no tokenizer"):
+        load(str(tmp_path))

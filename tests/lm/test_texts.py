@@ -112,7 +112,7 @@ def test_a_chat_template_stands_around_context_and_question() -> None:
     turn = [{"role": "user", "content": "Ada lives in Hull.\n\nBo sails @.\n\nWho sails?"}]
     rendered = lm.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
     before, after = rendered.split("@")
-    assert ids == lm.encode_template(before) + lm.encode("<|eos|>") + lm.encode_template(after)
+    assert ids == lm.encode(before, specials=True) + lm.encode("<|eos|>") + lm.encode(after, specials=True)
     assert gold_ids(lm, ask) == [*lm.encode("Bo"), lm.eos_id], "the answer begins the next turn, without a delimiter"
 
 

@@ -15,8 +15,9 @@ from tests.tiny_methods import PROMPTS, TEXTS, observes
 from ttabench.lm.forward.patching import encoded
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
+from ttabench.lm.verbs.scoring import Item, target_hidden
 from ttabench.methods.distill import DistillSettings
-from ttabench.methods.distill.method import BREAK, Distill, joined, taught
+from ttabench.methods.distill.method import BREAK, Distill, Lesson
 from ttabench.methods.parts.lora import shaped
 
 TINY = DistillSettings(rank=2, alpha=2.0, length=32, steps=4, batch=2, lr=1e-2)
@@ -38,12 +39,18 @@ def plain(lm: LM, *texts: list[int]) -> Tensor:
     return logprobs[len(ids) - len(texts[-1]) - (len(ids) > len(texts[-1])) : -1]
 
 
+@torch.no_grad()
+def taught(lm: LM, teacher: Patch, item: Item) -> list[Lesson]:
+    """The lesson of an item that teacher and student read alike."""
+    return [(item, *target_hidden(lm, teacher, [item]))]
+
+
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_the_loss_is_that_of_plain_forwards(make: Any) -> None:
     lm = make()
     method = Distill(lm, replace(TINY, length=64))
     texts, joint = [lm.encode(text) for text in TEXTS[:2]], lm.encode(BREAK, follows=True)
-    context = joined(lm, texts)[0].tolist()
+    context = [*texts[0], *joint, *texts[1]]
     lessons = method._lessons(Patch(), texts, 0)
     wanted = []
     for text in texts:
@@ -61,12 +68,12 @@ def test_nothing_moves_where_student_and_teacher_agree() -> None:
     method = Distill(lm, TINY)
     student, leaves = started(method, trained=True)
     item = (lm.encode(PROMPTS[0]), lm.encode(" Port Ansel"))
-    lessons = taught(lm, Patch(), [(item, item)])
+    lessons = taught(lm, Patch(), item)
     loss = method.loss(student, lessons)
     loss.backward()  # type: ignore[no-untyped-call]
     assert float(loss.detach()) == pytest.approx(0, abs=1e-6)
     assert all(part.grad is None or float(part.grad.abs().max()) < 1e-5 for part in leaves.values())
-    other = taught(lm, encoded(lm, Patch(tokens_BT=torch.tensor([lm.encode(TEXTS[1])]))), [(item, item)])
+    other = taught(lm, encoded(lm, Patch(tokens_BT=torch.tensor([lm.encode(TEXTS[1])]))), item)
     method.loss(student, other).backward()  # type: ignore[no-untyped-call]
     assert max(float(part.grad.abs().max()) for part in leaves.values() if part.grad is not None) > 1e-4
 

@@ -19,9 +19,9 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.verbs.answering import generate
 from ttabench.lm.verbs.scoring import choose, nll, score_options, token_logprobs
+from ttabench.methods.eviction import H2OSettings
 from ttabench.methods.eviction.evicting import ColumnSums, grouped
 from ttabench.methods.eviction.h2o import H2O, HeavyHitters
-from ttabench.methods.eviction.settings import H2OSettings
 
 SMALL = H2OSettings(heavy=6, recent=6)
 ITEMS = [([65, 66, 67], [[68, 69, 70], [71]]), ([70], [[73, 74]]), ([72, 73, 74, 75, 76, 77], [[78], [79, 80, 81, 82]])]

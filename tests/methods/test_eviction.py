@@ -17,9 +17,9 @@ from ttabench.core.types import Observe
 from ttabench.lm.attention import Call
 from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
+from ttabench.methods.eviction import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, column_sums
 from ttabench.methods.eviction.h2o import H2O
-from ttabench.methods.eviction.settings import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import RandomSlots, SnapKV
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
@@ -60,8 +60,8 @@ def test_rotation_is_the_models_own_and_can_be_undone() -> None:
     lm = tiny_llama()
     rotary = rotary_of(lm)
     keys, places = torch.randn(2, 2, 5, 8), torch.tensor([[0, 3, 4, 9, 400], [1, 2, 3, 4, 5]])
-    turned = rotary.rotate(keys, places)
-    torch.testing.assert_close(rotary.unrotate(turned, places), keys, atol=1e-5, rtol=1e-5)
+    turned = rotary.turned(keys, places, back=False)
+    torch.testing.assert_close(rotary.turned(turned, places, back=True), keys, atol=1e-5, rtol=1e-5)
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     expected = apply_rotary_pos_emb(keys, keys, *lm.decoder.rotary_emb(keys, places))[1]  # type: ignore[operator]

@@ -21,7 +21,7 @@ from ttabench.methods.generative_adapter.method import GenerativeAdapter, Row, r
 from ttabench.methods.generative_adapter.networks import learned_directions
 from ttabench.methods.parts.lora import dense
 from ttabench.methods.trainable import answer_loss
-from ttabench.profiling.counting import Counter
+from ttabench.profiling.measure import Counter
 
 TINY = GenerativeAdapterSettings(inner=8, rank=4, chunk=16, scale=1.0)
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}

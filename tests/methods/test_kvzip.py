@@ -15,9 +15,9 @@ from tests.tiny_methods import TEXTS
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
+from ttabench.methods.eviction import KVzipSettings
 from ttabench.methods.eviction.evicting import RaggedCache
 from ttabench.methods.eviction.kvzip import LATER, PROMPT, STAYS, AttentionMatching, KVzip
-from ttabench.methods.eviction.settings import KVzipSettings
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 

@@ -90,7 +90,8 @@ def test_the_bare_question_retrieves_whatever_stands_around_it(lm: LM) -> None:
     state = read(method, *TEXTS)
     bare = "Where does Ada Voss live?"
     templated = f"Blue stamps and blue maps, old radios.\nQuestion: {bare}\nAnswer:"
-    assert method.found(state, [ask(bare), ask(templated, bare), ask(templated)]) == [[0], [0], [1]]
+    found = method.found(state, [ask(bare), ask(templated, bare), ask(templated)])
+    assert [list(own) for own in found] == [[0], [0], [1]]
 
 
 def test_documents_are_read_in_the_order_of_the_stream_as_full_context_reads_them(lm: LM) -> None:
@@ -99,7 +100,7 @@ def test_documents_are_read_in_the_order_of_the_stream_as_full_context_reads_the
     session, full = Session(lm, method), Session(lm, InContext(lm, InContextSettings()))
     session.read(observes(*TEXTS))
     full.read([observes(*TEXTS)[number] for number in (0, 2)])
-    assert method.found(session.state, [question]) == [[0, 2]]
+    assert [list(own) for own in method.found(session.state, [question])] == [[0, 2]]
     ours, theirs = session.patch([question]).prefix, full.patch([question]).prefix
     assert ours is not None
     assert theirs is not None

@@ -24,7 +24,7 @@ from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.streamadapter.method import StreamAdapter
 from ttabench.methods.streamadapter.networks import ChunkMapper
 from ttabench.methods.trainable import training_item
-from ttabench.profiling.counting import Counter
+from ttabench.profiling.measure import Counter
 
 TINY = StreamAdapterSettings(queries=4, down=4, chunk=8)
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}

@@ -8,9 +8,9 @@ import torch
 from tests.methods.test_eviction import call, dense_sums, whole
 from tests.parity.fixtures import cases, load
 from ttabench.lm.patch import Prefix
+from ttabench.methods.eviction import H2OSettings
 from ttabench.methods.eviction.evicting import EvictedCache, column_sums, grouped
 from ttabench.methods.eviction.h2o import HeavyHitters, evicted
-from ttabench.methods.eviction.settings import H2OSettings
 
 TOLERANCE = load("h2o").spec["tolerance"]["score"]
 

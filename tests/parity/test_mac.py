@@ -17,7 +17,7 @@ from ttabench.lm.forward.patching import forward, select_rows
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.answering import generate
 from ttabench.methods.mac import MacSettings
-from ttabench.methods.mac.losses import loss_parts
+from ttabench.methods.mac.method import loss_parts
 from ttabench.methods.mac.networks import MacNetworks, by_group, latent
 
 KEYS = {"gpt2": "out/qa_logits", "llama": "out/qa_logits_llama"}

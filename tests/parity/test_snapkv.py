@@ -7,8 +7,8 @@ import torch
 
 from tests.methods.test_eviction import call, whole
 from tests.parity.fixtures import cases, load
+from ttabench.methods.eviction import SnapKVSettings
 from ttabench.methods.eviction.evicting import column_sums, kept_slots, newest
-from ttabench.methods.eviction.settings import SnapKVSettings
 from ttabench.methods.eviction.snapkv import ranked
 
 

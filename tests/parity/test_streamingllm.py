@@ -7,7 +7,7 @@ import torch
 
 from tests.parity.fixtures import base_lm, cases, llama_config, load
 from ttabench.lm.model import LM
-from ttabench.methods.eviction.settings import WindowSettings
+from ttabench.methods.eviction import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
 
 TOLERANCE = load("streamingllm").spec["tolerance"]["logits"]

@@ -87,27 +87,37 @@ def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_death_of_a_process_is_a_row(job: Job, tmp_path: Path, end: Death, status: str, said: str) -> None:
-    done = execute(job, tmp_path, launch=dying(end, ("icl", 64)))
+def test_the_death_of_a_process_is_a_row(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: Death, status: str, said: str
+) -> None:
+    monkeypatch.setattr(driver, "launched", dying(end, ("icl", 64)))
+    done = execute(job, tmp_path)
     found = {(row.method, row.prefill): row for row in done.record.rows}
     assert found["icl", 64].status == status
     assert said in found["icl", 64].detail
     assert all(row.status == "ok" for at, row in found.items() if at != ("icl", 64)), "a fresh process goes on"
     # what failed is tried again, what ran out of memory is an answer
-    again = execute(job, tmp_path, launch=dying(end, ("none", 1)))
+    monkeypatch.setattr(driver, "launched", dying(end, ("none", 1)))
+    again = execute(job, tmp_path)
     assert again.how == ("stored" if status == "oom" else "continued")
     assert {row.status for row in again.record.rows} == ({"ok", "oom"} if status == "oom" else {"ok"})
 
 
-def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: Requests, tmp_path: Path) -> None:
+def test_an_interrupted_profile_keeps_its_rows_and_goes_on(
+    job: Job, requests: Requests, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = driver.launched
+
     def interrupted(request: Mapping[str, Any]) -> Lines:
-        for line in driver.launched(request):
+        for line in whole(request):
             yield line
             if line == ("at", 64) and request["method"] == "icl":
                 raise KeyboardInterrupt
 
+    monkeypatch.setattr(driver, "launched", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        execute(job, tmp_path, launch=interrupted)
+        execute(job, tmp_path)
+    monkeypatch.setattr(driver, "launched", whole)
     (folder,) = tmp_path.iterdir()
     assert len(load_profile(folder).rows) == 4
     before = len(requests)
@@ -117,12 +127,13 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: R
     assert len(done.record.rows) == 6
 
 
-def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> None:
+def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refusing(request: Mapping[str, Any]) -> Lines:
-        yield "fault", {"what": "Model 'x' could not be loaded.", "hint": "Give another."}
+        yield "fault", ("Model 'x' could not be loaded.", "Give another.")
 
+    monkeypatch.setattr(driver, "launched", refusing)
     with pytest.raises(UserError, match="could not be loaded"):
-        execute(job, tmp_path, launch=refusing)
+        execute(job, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -155,7 +166,7 @@ def test_the_command_shows_stores_and_draws(
     assert "| icl | 32 |" in ttabench(*common, "--format", "markdown").out
 
 
-@pytest.mark.parametrize(("flags", "shown"), [(["--training"], "document ms"),
+@pytest.mark.parametrize(("flags", "shown"), [(["--training"], "document s"),
                                               (["--throughput", "--memory-limit", "1t"], "largest batch")])  # fmt: skip
 def test_other_profiles(
     ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -23,7 +23,7 @@ from ttabench.records.local_paths import without_paths
 from ttabench.records.packing import pack, part_of, write_submission
 from ttabench.records.samples import MODES, SCORES_FILE, digest_of, read_samples
 from ttabench.records.schema import RUNS_FILE, SAMPLES_FILE, is_stored, load_record, save_record
-from ttabench.report.finding import find_runs, runs_in
+from ttabench.report.finding import runs_in, selected
 
 FILES = (RUNS_FILE, SAMPLES_FILE)
 RUNS = ("cc33", "aa11", "bb22")
@@ -80,7 +80,7 @@ def test_a_run_in_a_folder_stands_for_the_packed_one(suite: Path, tmp_path: Path
 
 def test_packed_runs_are_found_like_folders(suite: Path, tmp_path: Path) -> None:
     def found(*names: str) -> list[str]:
-        return [str(run.relative_to(suite)) for run in find_runs(names, suite)]
+        return [str(run.relative_to(suite)) for run, _ in selected(names, suite, {}).runs]
 
     names = (str(suite), f"{suite}/*", f"{suite}/bb*", f"{tmp_path}/s*e/aa11", f"{suite}/cc33", "aa")
     before = {name: found(name) for name in names}

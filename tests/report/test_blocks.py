@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.report.test_compare import stored
+from tests.report.test_compare import compare, stored
 from ttabench.records.schema import load_record, save_record
-from ttabench.report.compare import compare
 
 VALUES = {"a": 1.0, "b": 0.0, "c": 1.0}
 

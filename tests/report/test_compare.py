@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,19 @@ from tests.stats.test_aggregation import aggregate
 from ttabench.core.types import Answer, Score
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
-from ttabench.report.compare import compare
+from ttabench.report.compare import Comparison, compared
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.entries import shown
+from ttabench.report.finding import loaded
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
 from ttabench.terminal.render import as_markdown
+
+
+def compare(folders: Sequence[Path], **more: Any) -> Comparison:
+    """The comparison of runs in folders."""
+    found = loaded(folders)
+    return compared(found.runs, damaged=found.damaged, **more)
 
 
 def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **config: object) -> Path:
@@ -83,7 +91,7 @@ def test_quality_by_step_is_pooled_over_seeds_and_shown(tmp_path: Path) -> None:
     assert {step: (round(value, 3), n) for step, (value, _, n) in entry.steps.items()} == {4: (0.3, 4), 16: (0.8, 4)}
     _, shown = comparison_tables(found)
     assert shown.columns == ("method", "#4", "#16")
-    assert shown.rows[0][1:] == ("30.0 ± 7.1", "80.0 ± 7.1")
+    assert shown.rows[0][1:] == ("30.0 ± 14.1", "80.0 ± 22.4")
     _, data = comparison_data(found)
     assert [row["step"] for row in data.data] == [4, 16]
     assert [table.title for table in comparison_data(compare(runs[2:]))] == ["runs"]

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from tests.records.test_records import sample, store_samples
-from tests.report.test_compare import stored
+from tests.report.test_compare import compare, stored
 from tests.stats.test_aggregation import aggregate
 from ttabench.core.types import At
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
-from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_tables
 from ttabench.report.entries import shown
 from ttabench.report.tables import run_table

@@ -14,12 +14,11 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
-from tests.report.test_compare import asked, stored
+from tests.report.test_compare import asked, compare, stored
 from ttabench.core.types import At
 from ttabench.records.samples import digest_of
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.charts import by_bytes, by_step, by_time
-from ttabench.report.compare import compare
 from ttabench.report.page import digest, disagreeing, libraries, page
 from ttabench.report.pictures import styles
 from ttabench.report.verdict import sentences

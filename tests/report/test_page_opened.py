@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.report.test_compare import compare
 from tests.report.test_page import HOSTILE, answering, stepped
-from ttabench.report.compare import compare
-from ttabench.report.page import write_page
+from ttabench.report import page as report
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 WAIT = 30_000
@@ -37,7 +37,7 @@ def opened(tmp_path: Path) -> Iterator[tuple[Any, list[str]]]:
     folders += [stepped(tmp_path, name, {1: (0.2, 0.1), 4: (0.4, 0.1)}, method=name, task="u")
                 for name in ("mac", "lora")]  # fmt: skip
     path = tmp_path / "report.html"
-    write_page(compare(folders), path)
+    path.write_text(report.page(compare(folders)), encoding="utf-8")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page, complaints = browser.new_page(viewport={"width": 1280, "height": 800}), list[str]()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.test_compare import stored
+from tests.report.test_compare import compare, stored
 from tests.report.test_verdict import made, right
 from ttabench.records.schema import load_record, save_record
-from ttabench.report.compare import Comparison, compare
+from ttabench.report.compare import Comparison
 from ttabench.report.comparison_tables import comparison_tables
-from ttabench.report.entries import ceiling_of, floor_of
+from ttabench.report.entries import end_of
 from ttabench.report.verdict import sentences, verdict
 
 
@@ -43,7 +43,7 @@ def test_runs_with_a_limit_hide_neither_floor_nor_ceiling(tmp_path: Path) -> Non
     found = compare(first_workflow(tmp_path))
     assert labels(found) == ["none", "icl", "mac"]
     assert (found.blocks[0].entries[0], found.blocks[0].entries[1]) == (
-        floor_of(found.entries), ceiling_of(found.entries)
+        end_of(found.entries, "none"), end_of(found.entries, "icl")
     )  # fmt: skip
     told = sentences(found)
     assert told[0].startswith("mac (60.0) is 60.0 points [")
@@ -57,7 +57,7 @@ def test_a_cut_ceiling_is_none_and_never_leads(tmp_path: Path) -> None:
     assert "recovers" in verdict(whole)
     found = compare([none, changed(icl, truncated_tokens=6000, tokens_read=10000), mac, h2o])
     told = verdict(found)
-    assert ceiling_of(found.entries) is None
+    assert end_of(found.entries, "icl") is None
     assert "recovers" not in told
     assert "icl (" not in told
     assert "Set aside (read 40 % of the context): icl." in told
@@ -147,5 +147,5 @@ def test_whose_own_state_is_not_above_anothers_does_not_lead(tmp_path: Path, ano
 def test_of_several_lines_of_icl_none_is_the_ceiling(tmp_path: Path) -> None:
     folders = [stored(tmp_path, dtype, right(0.9), method="icl", dtype=dtype) for dtype in ("float32", "bfloat16")]
     found = compare([*folders, stored(tmp_path, "mac", right(0.6), method="mac", dtype="float32")])
-    assert ceiling_of(found.entries) is None
+    assert end_of(found.entries, "icl") is None
     assert "There are several lines of icl, so none of them is the ceiling." in sentences(found)

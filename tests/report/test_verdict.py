@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.report.test_compare import stored
+from tests.report.test_compare import compare, stored
 from ttabench.records.schema import load_record, save_record
-from ttabench.report.compare import compare, share
+from ttabench.report.compare import share
 from ttabench.report.differences import chosen, standing_of
-from ttabench.report.entries import ceiling_of, floor_of, front
+from ttabench.report.entries import end_of, front
 from ttabench.report.verdict import sentences, verdict
-from ttabench.stats.estimate import LEVEL, difference, holm, single
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import LEVEL, difference, holm
 
 
 def right(share: float, n: int = 60) -> dict[str, float]:
@@ -53,7 +54,10 @@ def test_one_method_between_floor_and_ceiling(tmp_path: Path) -> None:
     assert second == "It recovers 50 % of the way from none to icl, and keeps 25 % of the bytes of icl."
     (block,) = found.blocks
     assert share(block, block.entries[2]) == pytest.approx(0.5)
-    assert [share(block, end) for end in (floor_of(block.entries), ceiling_of(block.entries)) if end] == [None, None]
+    assert [share(block, end) for end in (end_of(block.entries, "none"), end_of(block.entries, "icl")) if end] == [
+        None,
+        None,
+    ]
     assert [entry.label for entry in front(block.entries)] == ["none", "icl", "mac"]
 
 
@@ -116,7 +120,7 @@ def test_choosing_the_pairs_by_what_was_found_raises_no_false_alarm() -> None:
                             theirs="", configured=i)
             for i, own in enumerate(answers)
         ]  # fmt: skip
-        sides = [[single(str(i), value) for i, value in enumerate(own)] for own in answers]
+        sides = [[Observed(str(i), (value, 1.0)) for i, value in enumerate(own)] for own in answers]
         apart = [difference(sides[a], sides[b]) for a, b in chosen(entries, standing_of([entries]))]
         found = [each.p if each else None for each in apart]
         alarms += any(p is not None and p < LEVEL for p in holm(found, family=66))

@@ -12,8 +12,7 @@ import pytest
 
 from tests.places import ROOT
 from ttabench.records.schema import runs
-from ttabench.sweep.grid import cells, planned
-from ttabench.sweep.suite import read
+from ttabench.sweep.suite import cells, planned, read
 
 RESULTS = ROOT / "results"
 WRITTEN = sorted({path.stem for path in RESULTS.glob("*.yaml")} - {"diet"})  # a mixture of tasks to train on

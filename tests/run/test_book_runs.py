@@ -17,7 +17,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.settings import WindowSettings
+from ttabench.methods.eviction import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext

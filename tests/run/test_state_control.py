@@ -18,7 +18,7 @@ from ttabench.core.types import Answer, Ask, At, Episode, Generate, Score
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.settings import WindowSettings
+from ttabench.methods.eviction import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.registry import find, methods
 from ttabench.readers.tokens import Tokens

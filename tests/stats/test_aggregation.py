@@ -8,23 +8,27 @@ import numpy as np
 import pytest
 
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import Estimate, estimate, estimated, interval_of_mean, pooled, single, wilson
-from ttabench.stats.figures import MEAN, RATIOS, SHARE, Unit
+from ttabench.stats.estimate import Estimate, estimate, interval_of_mean, pooled, wilson
+from ttabench.stats.figures import MEAN, RATIOS, SHARE
 
 
 def aggregate(values: list[float]) -> Estimate:
     """Of independent values."""
-    observed = [single(str(place), value) for place, value in enumerate(values)]
+    observed = [Observed(str(place), (value, 1.0)) for place, value in enumerate(values)]
     found = estimate(observed, SHARE if set(values) <= {0, 1} else MEAN)
     assert found is not None
     return found
 
 
-PLAIN = [Unit("a", 4.0, 2, 1), Unit("a", 6.0, 1, 1), Unit("b", 1.0, 3, 2)]
+def stretch(text: str, nll: float, tokens: int, words: int) -> Observed:
+    return Observed(text, (nll, tokens, words))
 
 
-def figure(name: str, of: list[Unit]) -> float:
-    found = estimated(RATIOS[name], of)
+PLAIN = [stretch("a", 4.0, 2, 1), stretch("a", 6.0, 1, 1), stretch("b", 1.0, 3, 2)]
+
+
+def figure(name: str, of: list[Observed]) -> float:
+    found = estimate(of, RATIOS[name])
     return found.mean
 
 
@@ -40,10 +44,10 @@ def test_figures_are_as_defined() -> None:
 @pytest.mark.parametrize("mean", [math.nan, math.inf, 1e6, 800.0, 500.0, 299.0])
 def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
     """A figure is finite with its error and interval, or there is none; nothing overflows on the way."""
-    some = [Unit("a", 1.0, 1, 1), Unit("b", mean * 3, 3, 3), Unit("b", 2.0, 1, 1), Unit("c", 1.0, 1, 1)]
+    some = [stretch("a", 1.0, 1, 1), stretch("b", mean * 3, 3, 3), stretch("b", 2.0, 1, 1), stretch("c", 1.0, 1, 1)]
     for of in (some, some[:3], some[1:2]):
-        found = estimated(RATIOS[name], of)
-        whole = math.fsum(unit.nll for unit in of) / sum(unit.tokens for unit in of)
+        found = estimate(of, RATIOS[name])
+        whole = math.fsum(one.terms[0] for one in of) / sum(one.terms[1] for one in of)
         assert found is not None or not max(whole, mean) < 300
         if found is not None:
             figures = (found.mean, found.stderr, found.ci_low, found.ci_high)
@@ -55,33 +59,30 @@ def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
 
 def test_the_error_is_between_texts_where_there_are_several() -> None:
     """Strides of a text that are all alike say nothing new: the error is that of two texts, not of twenty strides."""
-    twice = [Unit(text, value, 1, 0) for text, value in (("a", 1.0), ("b", 2.0)) for _ in range(10)]
-    of_two = estimated(RATIOS["ppl"], [Unit("a", 10.0, 10, 0), Unit("b", 20.0, 10, 0)])
-    found = estimated(RATIOS["ppl"], twice)
+    twice = [stretch(text, value, 1, 0) for text, value in (("a", 1.0), ("b", 2.0)) for _ in range(10)]
+    of_two = estimate([stretch("a", 10.0, 10, 0), stretch("b", 20.0, 10, 0)], RATIOS["ppl"])
+    found = estimate(twice, RATIOS["ppl"])
     assert found.stderr == pytest.approx(of_two.stderr)
     assert found.n == 20
-    alone = estimated(RATIOS["ppl_book_mean"], twice[:10])
+    alone = estimate(twice[:10], RATIOS["ppl_book_mean"])
     assert alone.stderr is None
-    of_one = estimated(RATIOS["ppl"], twice[:10])
+    of_one = estimate(twice[:10], RATIOS["ppl"])
     assert (found.units, of_one.units) == (2, 10)
 
 
 @pytest.mark.parametrize("name", ["ppl", "ppl_unit_mean", "ppl_book_mean"])
 def test_the_value_of_pooled_runs_is_as_if_aggregated_at_once(name: str) -> None:
-    runs = [[Unit(f"{run} {u.text}", u.nll + run, u.tokens, u.words) for u in PLAIN] for run in range(3)]
-    parts = [estimated(RATIOS[name], run) for run in runs]
-    value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name].figure)
+    runs = [[stretch(f"{run} {u.cluster}", u.terms[0] + run, *u.terms[1:]) for u in PLAIN] for run in range(3)]
+    parts = [estimate(run, RATIOS[name]) for run in runs]
+    value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name])
     assert value == pytest.approx(figure(name, [unit for run in runs for unit in run]))
 
 
-def test_runs_of_one_draw_each_have_the_error_of_draws() -> None:
-    value, error = pooled([(0.5, 0.01, 10), (0.7, 0.01, 10), (0.9, 0.01, 10)], MEAN, draws=True)
-    assert value == pytest.approx(0.7)
-    assert error == pytest.approx(0.2 / 3**0.5)
-    assert pooled([(0.5, 0.01, 10)], MEAN, draws=True)[1] == pytest.approx(0.01)
-    same = pooled([(0.5, 0.01, 10), (0.7, 0.03, 10), (0.9, 0.02, 10)], MEAN, draws=True, fresh=False)
-    assert same == pytest.approx((0.7, math.hypot(0.2 / 3**0.5, 0.02))), "draws that ask the same"
-    assert pooled([(0.5, 0.1, 10)] * 4, MEAN, draws=True)[1] == pytest.approx(0.05), "draws that agree by luck"
+def test_runs_without_answers_have_the_error_of_runs_and_their_own() -> None:
+    same = pooled([(0.5, 0.01, 10), (0.7, 0.03, 10), (0.9, 0.02, 10)], MEAN)
+    assert same == pytest.approx((0.7, math.hypot(0.2 / 3**0.5, 0.02)))
+    assert pooled([(0.5, 0.01, 10)], MEAN)[1] == pytest.approx(0.01)
+    assert pooled([(0.5, 0.1, 10)] * 4, MEAN)[1] == pytest.approx(0.1), "runs that agree by luck"
 
 
 def clusters(generator: np.random.Generator, count: int, size: int, *, shares: bool) -> list[Observed]:
@@ -89,7 +90,7 @@ def clusters(generator: np.random.Generator, count: int, size: int, *, shares: b
     found = []
     for index, mean in enumerate(np.clip(generator.normal(0.6, 0.2, count), 0.0, 1.0)):
         values = generator.random(size) < mean if shares else generator.normal(mean, 0.5, size)
-        found += [single(str(index), float(value)) for value in values]
+        found += [Observed(str(index), (float(value), 1.0)) for value in values]
     return found
 
 

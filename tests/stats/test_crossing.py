@@ -18,7 +18,7 @@ from results.bench_coverage import (
     some_asked,
 )
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import MCNEMAR, STUDENT, Estimate, difference, estimate, pooled, single, student
+from ttabench.stats.estimate import MCNEMAR, STUDENT, Estimate, difference, estimate, pooled, student
 from ttabench.stats.figures import MEAN, SHARE, Figure
 
 REPEATS = 800
@@ -52,7 +52,7 @@ def test_equal_answers_under_every_draw_are_those_of_so_many_questions() -> None
     assert found.stderr == pytest.approx(once.stderr)
     assert 100 * (found.stderr or 0.0) == pytest.approx(5.0, abs=0.02)
     own = [(found.mean, once.stderr, 100.0)] * 3
-    assert pooled(own, MEAN, draws=True, fresh=False) == pytest.approx((0.54, once.stderr)), "without the answers, too"
+    assert pooled(own, MEAN) == pytest.approx((0.54, once.stderr)), "without the answers, too"
     assert found.ci_low == pytest.approx(0.443, abs=2e-3)
     assert found.ci_high == pytest.approx(0.634, abs=2e-3)
 
@@ -61,11 +61,11 @@ def test_a_question_asked_at_several_steps_is_one() -> None:
     """MetaICL: eight sub-tasks, a row of each, after 1, 2, 4, 8 and 16 demonstrations of one draw."""
     right = (1, 1, 0, 1, 0, 1, 1, 0)
     some = [
-        single("0", float(value), f"task {row}", across=f"q{row}", question=f"q{row}")
+        Observed("0", (float(value), 1.0), f"task {row}", across=f"q{row}", question=f"q{row}")
         for row, value in enumerate(right)
         for _ in range(5)
     ]
-    found, rows = told(some), told([single(str(row), float(value)) for row, value in enumerate(right)])
+    found, rows = told(some), told([Observed(str(row), (float(value), 1.0)) for row, value in enumerate(right)])
     assert (found.n, found.units, found.stderr) == (40, 8, pytest.approx(rows.stderr))
     none = [each._replace(terms=(0.0, 1.0)) for each in some]
     apart, by_row = difference(some, none), difference(some[::5], none[::5])
@@ -79,7 +79,8 @@ def test_draws_with_questions_of_their_own_are_clustered_as_ever() -> None:
     """Nested designs: to the last digit what draws alone tell, or of documents in draws the larger of both."""
     generator = np.random.default_rng(3)
     values = generator.normal(size=(3, 20)) + generator.normal(size=(3, 1))
-    nested = [single(str(d), float(v), across=f"{d} {i}", question=f"{d} {i}") for (d, i), v in np.ndenumerate(values)]
+    nested = [Observed(str(d), (float(v), 1.0), across=f"{d} {i}", question=f"{d} {i}")
+              for (d, i), v in np.ndenumerate(values)]  # fmt: skip
     assert told(nested) == told(one_way(nested, 0))
     documents = [each._replace(cluster=each.across, across=each.cluster) for each in nested]
     errors = [told(one_way(documents, side)).stderr or 0.0 for side in (0, 1)]
@@ -92,7 +93,7 @@ def test_draws_with_questions_of_their_own_are_clustered_as_ever() -> None:
 
 def test_draws_that_agree_by_luck_show_the_error_of_their_questions() -> None:
     right = [(0, 0, 1, 1), (0, 1, 0, 1), (1, 1, 0, 0)]
-    nested = [single(str(d), float(v), across=f"{d} {i}", question=f"{d} {i}")
+    nested = [Observed(str(d), (float(v), 1.0), across=f"{d} {i}", question=f"{d} {i}")
               for d, own in enumerate(right) for i, v in enumerate(own)]  # fmt: skip
     assert told(nested).stderr == pytest.approx((0.25 / 11) ** 0.5)
     wrong = [each._replace(terms=(0.0, 1.0)) for each in nested]

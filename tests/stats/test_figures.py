@@ -10,8 +10,9 @@ import pytest
 from sklearn.metrics import f1_score
 
 from ttabench.core.errors import UserError
-from ttabench.stats.estimate import estimated, paired_difference
-from ttabench.stats.figures import CORPORA, MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, Sums, Written
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import difference, estimate
+from ttabench.stats.figures import CORPORA, MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, Sums
 
 LABELS = ("sports", "politics", "travel")
 
@@ -32,28 +33,34 @@ def numeric(
     return at
 
 
-def labelled(generator: np.random.Generator, n: int, right: float = 0.7, clusters: int = 0) -> list[Written]:
+def answer(cluster: str, written: str, right: str) -> Observed:
+    return Observed(cluster, (written, right, False))
+
+
+def labelled(generator: np.random.Generator, n: int, right: float = 0.7, clusters: int = 0) -> list[Observed]:
     gold = generator.integers(0, 3, n)
     given = np.where(generator.random(n) < right, gold, generator.integers(0, 3, n))
-    return [Written(str(i % clusters if clusters else i), LABELS[g], LABELS[t])
+    return [answer(str(i % clusters if clusters else i), LABELS[g], LABELS[t])
             for i, (g, t) in enumerate(zip(given, gold, strict=True))]  # fmt: skip
 
 
 def test_macro_f1_is_that_of_scikit_learn() -> None:
-    some = [*labelled(np.random.default_rng(0), 60), Written("x", "no such label", "travel")]
-    found = estimated(CORPORA["macro_f1"], some)
-    theirs = f1_score([w.target for w in some], [w.prediction for w in some], labels=LABELS, average="macro")
+    some = [*labelled(np.random.default_rng(0), 60), answer("x", "no such label", "travel")]
+    found = estimate(some, CORPORA["macro_f1"])
+    theirs = f1_score([w.terms[1] for w in some], [w.terms[0] for w in some], labels=LABELS, average="macro")
     assert found.mean == pytest.approx(theirs)
     assert (found.n, found.weight) == (61, 61)
 
 
 def test_an_option_that_is_chosen_and_never_right_is_a_label() -> None:
-    some = [w._replace(chosen=True) for w in labelled(np.random.default_rng(4), 40) if w.target != "travel"]
-    assert {w.prediction for w in some} == set(LABELS)
-    found = estimated(CORPORA["macro_f1"], some)
-    theirs = f1_score([w.target for w in some], [w.prediction for w in some], average="macro")
+    some = [
+        w._replace(terms=(*w.terms[:2], True)) for w in labelled(np.random.default_rng(4), 40) if w.terms[1] != "travel"
+    ]
+    assert {w.terms[0] for w in some} == set(LABELS)
+    found = estimate(some, CORPORA["macro_f1"])
+    theirs = f1_score([w.terms[1] for w in some], [w.terms[0] for w in some], average="macro")
     assert found.mean == pytest.approx(theirs)
-    apart = paired_difference(CORPORA["macro_f1"], [some, [w._replace(prediction=w.target) for w in some]])
+    apart = difference(some, [w._replace(terms=(w.terms[1], *w.terms[1:])) for w in some], CORPORA["macro_f1"])
     assert apart.value == pytest.approx(theirs - 1), "three labels on one side, two on the other"
 
 
@@ -61,26 +68,26 @@ def test_an_option_that_is_chosen_and_never_right_is_a_label() -> None:
 def test_errors_are_those_of_many_draws(name: str) -> None:
     generator = np.random.default_rng(1)
 
-    def draw() -> list[Written]:
+    def draw() -> list[Observed]:
         if name == "macro_f1":
             return labelled(generator, 120)
         right = generator.integers(1, 6, 120)
         given = np.clip(right + generator.integers(-2, 3, 120), 1, 5)
-        return [Written(str(i), str(g), str(t)) for i, (g, t) in enumerate(zip(given, right, strict=True))]
+        return [answer(str(i), str(g), str(t)) for i, (g, t) in enumerate(zip(given, right, strict=True))]
 
-    found = [estimated(CORPORA[name], draw()) for _ in range(300)]
+    found = [estimate(draw(), CORPORA[name]) for _ in range(300)]
     values = [each.mean for each in found if each is not None]
     errors = [each.stderr for each in found if each is not None and each.stderr is not None]
     assert np.mean(errors) == pytest.approx(np.std(values), rel=0.12)
 
 
 def test_numbers_are_found_in_answers() -> None:
-    some = [Written("a", "I give it 4.", "5"), Written("b", "no idea", "2"), Written("c", "1", "1")]
-    errors, roots = (estimated(CORPORA[name], some) for name in ("mae", "rmse"))
+    some = [answer("a", "I give it 4.", "5"), answer("b", "no idea", "2"), answer("c", "1", "1")]
+    errors, roots = (estimate(some, CORPORA[name]) for name in ("mae", "rmse"))
     assert errors.mean == pytest.approx((1 + 3 + 0) / 3), "no number counts as 5, the furthest from 2"
     assert roots.mean == pytest.approx(math.sqrt((1 + 9) / 3))
     with pytest.raises(UserError, match="The right answer 'five' is no number"):
-        estimated(CORPORA["mae"], [Written("a", "4", "five")])
+        estimate([answer("a", "4", "five")], CORPORA["mae"])
 
 
 @pytest.mark.parametrize(

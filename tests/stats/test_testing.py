@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
+from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import (
     LEVEL,
     MCNEMAR,
@@ -19,7 +20,6 @@ from ttabench.stats.estimate import (
     difference,
     holm,
     mcnemar,
-    single,
     stratified,
 )
 
@@ -41,7 +41,7 @@ def test_holm_by_hand() -> None:
 def test_which_test_p_is_of() -> None:
     """Single queries have the exact test, queries in clusters Student's over these."""
     values = [(1.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]
-    sides = [[single(str(place), pair[side]) for place, pair in enumerate(values)] for side in (0, 1)]
+    sides = [[Observed(str(place), (pair[side], 1.0)) for place, pair in enumerate(values)] for side in (0, 1)]
     alone = difference(*sides)
     assert (alone.test, alone.p, alone.freedom) == (MCNEMAR, mcnemar(3, 1), None)
     clusters = [[each._replace(cluster=str(place // 2)) for place, each in enumerate(side)] for side in sides]
@@ -72,7 +72,7 @@ def test_false_alarms_of_a_whole_table_are_rare() -> None:
 def test_units_that_all_differ_alike_have_a_sign_test() -> None:
     """Four documents, one answered under each method: p is that of four coins; eight settle it, four do not."""
     for units, p in ((4, 0.125), (8, 2**-7)):
-        left = [single(f"doc{place // 2}", 1.0) for place in range(2 * units)]
+        left = [Observed(f"doc{place // 2}", (1.0, 1.0)) for place in range(2 * units)]
         found = difference(left, [each._replace(terms=(0.0, 1.0)) for each in left])
         assert (found.test, found.p, found.ci_low, found.units) == (SIGN, p, None, units)
         same = difference(left, left)

@@ -12,8 +12,7 @@ from tests.conftest import Command, one_line
 from ttabench.core.errors import UserError
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import Job
-from ttabench.sweep.grid import Cell, cells, planned, share
-from ttabench.sweep.suite import read
+from ttabench.sweep.suite import Cell, cells, planned, read, share
 
 SUITE = """\
 methods:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -24,10 +24,8 @@ from ttabench.run.request import READING_FIELDS, RunRequest
 from ttabench.terminal import render
 
 if TYPE_CHECKING:
-    from ttabench.lm.model import LM
     from ttabench.lm.patch import State
     from ttabench.methods.session import Session
-    from ttabench.methods.states import StateFolder
     from ttabench.run.resolve import ResolvedMethod
 
 READING = (*READING_FIELDS, "device", "dtype")
@@ -45,13 +43,8 @@ def adapt(
     more: Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")] = None,
     context: o.Context = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")] = DEFAULT_STATE,
-    state: Annotated[
-        Path | None,
-        o.option(RUN, "Continue from a state that `adapt` wrote, by its own method."),
-    ] = None,
-    add: Annotated[
-        list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.", "--add")
-    ] = None,
+    state: Annotated[Path | None, o.option(RUN, "Continue from a state that `adapt` wrote, by its own method.")] = None,
+    add: Annotated[list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.")] = None,
     pieces: o.Pieces = "file",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
@@ -72,7 +65,7 @@ def adapt(
         from ttabench.run.request import as_it_was_made
 
         request = as_it_was_made(request, earlier[0], o.typed_names(command))
-    from ttabench.methods.states import READ, StateFolder, header
+    from ttabench.methods.states import READ, header, held
     from ttabench.run.request import MADE, made_with
     from ttabench.run.resolve import resolve_method, resolve_prompting
 
@@ -82,24 +75,30 @@ def adapt(
     chat, resolved = resolve_prompting(request).chat, resolve_method(request)
     provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
     from ttabench.core.environment import seed_everything
+    from ttabench.methods.session import Session
+    from ttabench.methods.states import fitting
     from ttabench.run.evaluation import ModelCache
 
-    folder, talking = StateFolder(out, force=force), not (json or quiet)
-    with folder.held(), render.progress(talking) as tick:
+    talking = not (json or quiet)
+    with held(out, force=force), render.progress(talking) as tick:
         seed_everything(0)
         lm = ModelCache().get(request, chat_template=chat)
-        written, notes = _made(request, resolved, lm, folder, earlier, texts, provenance, tick)
+        method = resolved.build(lm)
+        states = [resolved.stored_state(one, lm) for one in earlier]
+        with fitting(earlier[-1] if earlier else None, method.name):
+            session = Session(lm, method, reduce(method.combined, states) if states else None)
+            written, notes = _written(session, read(session, texts, tick), resolved, provenance, out)
     result = {"method": resolved.spec.name, "model": request.base_name, "files": len(files), "pieces": len(texts)}
     if "tokens_read" in written["meta"]:
         *before, now = (int(sum(one["meta"].get("tokens_read", [0]))) for one in (*map(header, earlier), written))
         result["tokens"] = now - sum(before)
-    result |= {"state_bytes": written["bytes"], "folder": str(folder.path)}
+    result |= {"state_bytes": written["bytes"], "folder": str(out)}
     if any(name.startswith("peft/") for name in written["files"]):
-        result["peft"] = str(folder.path / "peft")
+        result["peft"] = str(out / "peft")
         if written["window_tokens"]:
             result["peft_without"] = f"the last {written['window_tokens']} tokens, which stand in the window"
     result |= {"notes": notes} if json else {}
-    where = "" if folder.path == DEFAULT_STATE else f" --state {quote(str(folder.path))}"
+    where = "" if out == DEFAULT_STATE else f" --state {quote(str(out))}"
     where += f" --method {quote(request.method)}" if is_file(request.method) else ""
     o.show_result("adapted", result, f'Ask it: ttabench ask "..."{where}', json=json, quiet=quiet)
     for note in notes if talking else ():
@@ -133,29 +132,21 @@ def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: P
     return moved + [{"file": os.path.relpath(file, out), "digest": digest(file), "pieces": cut} for file in files]
 
 
-def _made(
-    request: RunRequest, resolved: ResolvedMethod, lm: LM, folder: StateFolder, earlier: Sequence[Path],
-    pieces: Sequence[Observe], provenance: Mapping[str, Json], tick: Tick,
-) -> tuple[dict[str, Json], list[str]]:  # fmt: skip
-    """Read the pieces after earlier states and write the state: its header, and notes on it."""
+def _written(
+    session: Session, state: State, resolved: ResolvedMethod, provenance: Mapping[str, Json], folder: Path
+) -> tuple[dict[str, Json], list[str]]:
+    """Write the state: its header, and notes on it."""
     from ttabench.lm.patch import Patch
     from ttabench.methods.checkpoints import exportable, save_peft
-    from ttabench.methods.session import Session
-    from ttabench.methods.states import fitting
+    from ttabench.methods.states import replace_state
     from ttabench.run.recording import state_caveats
 
-    method, before = resolved.build(lm), None
-    for folder_before in earlier:
-        state = resolved.stored_state(folder_before, lm)
-        with fitting(folder_before, method.name):
-            before = state if before is None else method.combined(before, state)
-    with fitting(request.state, method.name):
-        state = read(Session(lm, method, before), pieces, tick)
-        patch = Patch() if method.looks_at_question else method.patch(state, [])
-        window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
-        leaves = exportable(patch) and method.growth == "constant"  # all of a long text is not written twice
-        said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
-        written = folder.write(state, said, partial(save_peft, lm, patch) if leaves else None)
+    lm, method = session.lm, session.method
+    patch = Patch() if method.looks_at_question else method.patch(state, [])
+    window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
+    said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
+    leaves = exportable(patch) and method.growth == "constant"  # all of a long text is not written twice
+    written = replace_state(folder, state, said, partial(save_peft, lm, patch) if leaves else None)
     return written, [*resolved.notes(), *state_caveats(method, state)]
 
 

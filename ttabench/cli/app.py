@@ -48,8 +48,9 @@ for _command in (eval_, sweep, train, adapt, ask, compare, report, export, paper
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code, see `ending`."""
-    # what the hub's client logs about its retries would stand around our one line
+    # what the hub's client logs about its retries, and bars beside our own, would stand around our one line
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     words = sys.argv[1:] if arguments is None else list(arguments)
     return ended(lambda: app(args=words, prog_name="ttabench", standalone_mode=False))
 

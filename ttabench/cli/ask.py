@@ -65,10 +65,14 @@ def ask(
     quiet: Annotated[bool, o.option(HOW, "Print only the answers, one a line.", "--quiet", "-q")] = False,
 ) -> None:  # fmt: skip
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
+    from ttabench.readers.qa_rows import own_questions, typed_questions
     from ttabench.run.evaluation import ModelCache
     from ttabench.run.resolve import resolve_method, resolve_prompting
 
-    wanted = _questions(questions or [], file)
+    if bool(questions) == bool(file):
+        fault = "Questions are both typed and in a file." if questions else "There is no question."
+        raise UserError(fault, 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.')
+    wanted = own_questions(file) if file else typed_questions(questions or [])
     earlier, before, lost = (state or DEFAULT_STATE) if state or not context else None, list[Observe](), ""
     if earlier is not None:
         from ttabench.run.request import as_it_was_made
@@ -115,19 +119,6 @@ def ask(
             render.remark(f"Note: {note}.")
 
 
-def _questions(words: Sequence[str], file: Path | None) -> list[OwnQuestion]:
-    from ttabench.readers.qa_rows import own_questions, typed_questions
-
-    if file is not None and words:
-        raise UserError("Questions are both typed and in the file of --questions.", "Give one of them.")
-    if file is not None:
-        return own_questions(file)
-    if not words:
-        hint = 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.'
-        raise UserError("There is no question.", hint)
-    return typed_questions(words)
-
-
 def _read_again(folder: Path) -> tuple[list[Observe], str]:
     """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
     from ttabench.methods.states import HEADER_FILE, READ, header
@@ -157,6 +148,7 @@ def _reply(
     from ttabench.core.meter import Meter
     from ttabench.methods.session import Session
     from ttabench.run.recording import state_caveats
+    from ttabench.stats.metrics import metric
 
     meter, method = Meter(lm.device), resolved.build(lm)
     session = Session(lm, method, before)
@@ -175,7 +167,13 @@ def _reply(
             given = session.answer(batch)
         by_key |= {ask.key: answer for ask, answer in zip(batch, given, strict=True)}
         tick("answered", len(by_key), len(asks))
-    told = [_told(question, ask, by_key[ask.key]) for question, ask in zip(questions, asks, strict=True)]
+    told: list[dict[str, Any]] = []
+    for question, ask in zip(questions, asks, strict=True):
+        answer = by_key[ask.key]
+        told.append({"question": question.question, "answer": answer.prediction, "ended": answer.ended})
+        if ask.answers:
+            scored = {name: metric(name)(answer.prediction, ask, answer) for name in SCORES}
+            told[-1] |= {"answers": list(question.answers), **scored}
     known = [one for one in told if "answers" in one]
     scores = {"n": len(known), **{name: fmean(one[name] for one in known) for name in SCORES}} if known else None
     cost = {
@@ -190,26 +188,14 @@ def _reply(
     return {"answers": told, "scores": scores, "method": resolved.spec.name, "cost": cost}, notes
 
 
-def _told(question: OwnQuestion, query: Ask, answer: Answer) -> dict[str, Any]:
-    """An answer, scored where the right ones are known."""
-    from ttabench.stats.metrics import metric
-
-    told = {"question": question.question, "answer": answer.prediction, "ended": answer.ended}
-    if query.answers:
-        scores = {name: metric(name)(answer.prediction, query, answer) for name in SCORES}
-        told |= {"answers": list(question.answers), **scores}
-    return told
-
-
 def _answer_table(methods: Sequence[Mapping[str, Any]]) -> render.Table:
     """The answers of every method to each question."""
     rows = []
     for answers in zip(*(method["answers"] for method in methods), strict=True):
         for method, told in zip(methods, answers, strict=True):
-            first = method is methods[0]
-            right = " / ".join(told.get("answers", ())) if first else ""
             scores = (_percent(told.get(name)) for name in SCORES)
-            question = told["question"] if first else ""
+            asked = (told["question"], " / ".join(told.get("answers", ())))
+            question, right = asked if method is methods[0] else ("", "")
             rows.append((question, method["method"], told["answer"] or "(nothing)", right, *scores))
     columns = ("question", "method", "answer", *SCORED)
     return render.Table(title="answers", columns=columns, rows=tuple(rows))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -23,10 +23,7 @@ from ttabench.terminal import render
 @o.takes("typed", RunRequest, only=("preset", "settings", "model", "device", "dtype"), typed_only=True)
 def check(
     typed: Mapping[str, Any],
-    method: Annotated[
-        str,
-        typer.Argument(help="A method: a name, or a file of Python (./mine.py)."),
-    ] = "",
+    method: Annotated[str, typer.Argument(help="A method: a name, or a file of Python (./mine.py).")] = "",
     threads: o.Threads = None,
     json: o.AsJson = False,
 ) -> None:
@@ -37,62 +34,50 @@ def check(
     if bool(method) == ("model" in typed):
         raise UserError("`check` takes a method or --model, one of them.", "Run `ttabench check mac`.")
     bounded(threads, device=typed.get("device", "auto"))
-    if method:
-        kept = _method(method, typed.get("preset", ""), typed.get("settings", ()), json=json)
-    else:
-        kept = _model(
-            RunFields(**{name: typed[name] for name in ("model", "device", "dtype") if name in typed}), json=json
-        )
-    if not kept:
+    if not (_method(method, typed, json=json) if method else _model(typed, json=json)):
         raise typer.Exit(1)
 
 
-def _method(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bool:
+def _method(method: str, typed: Mapping[str, Any], *, json: bool) -> bool:
     """Print a verdict a line; whether every promise is kept."""
     from ttabench.methods.settings import preset_for, settings_of, typed_settings
 
-    spec = registry.find(method)
-    if preset or spec.checked is None:
-        settings = settings_of(spec, typed_settings(spec, changes), preset_for(spec, preset, ""))
-    else:  # those typed stand on top of the settings that it is checked with
-        at = replace(spec, presets={"checked": spec.checked})
-        settings = settings_of(at, typed_settings(spec, changes), "checked")
+    spec, preset, changes = registry.find(method), typed.get("preset", ""), typed.get("settings", ())
+    if not preset and spec.checked is not None:  # those typed stand on top of the settings that it is checked with
+        spec, preset = replace(spec, presets={"checked": spec.checked}), "checked"
+    settings = settings_of(spec, typed_settings(spec, changes), preset_for(spec, preset, ""))
     from ttabench.contract.promises import PROMISES, cases, verdict
-    from ttabench.core.environment import quiet_libraries
 
-    quiet_libraries()
     checked, refused = cases(spec, settings)
-    told = []
+    promises = []
     for sentence in PROMISES:
-        told.append(found := verdict(sentence, checked))
+        fault = verdict(sentence, checked)
+        promises.append({"promise": sentence, "kept": not fault, "told": fault})
         if not json:
-            line = sentence if found.kept else f"{sentence}: {found.told}"
-            render.print_line(f"{'kept' if found.kept else 'BROKEN':<8}{line}")
-    kept = sum(found.kept for found in told)
+            render.print_line(f"{'BROKEN' if fault else 'kept':<8}{sentence}{fault and f': {fault}'}")
+    kept = sum(not promise["told"] for promise in promises)
     if json:
         about = {"method": spec.name, "bases": list(checked), "refused": refused}
-        render.print_json({**about, "promises": [asdict(found) for found in told]})
+        render.print_json({**about, "promises": promises})
     else:
         for line in refused:
             render.remark(f"Note: {line}")
-        render.print_line(f"{spec.name} passes {kept} of {len(told)} checks (2-layer {' and '.join(checked)}).")
-    return kept == len(told)
+        render.print_line(f"{spec.name} passes {kept} of {len(promises)} checks (2-layer {' and '.join(checked)}).")
+    return kept == len(promises)
 
 
-def _model(base: RunFields, *, json: bool) -> bool:
+def _model(typed: Mapping[str, Any], *, json: bool) -> bool:
     """Print what methods give under a base model, one a line; whether each is right or refused."""
     from ttabench.contract.models import outcomes
-    from ttabench.core.environment import quiet_libraries
     from ttabench.lm.forward.ways import ways_of
     from ttabench.lm.model import load
 
-    quiet_libraries()
+    base = RunFields(**{name: typed[name] for name in ("model", "device", "dtype") if name in typed})
     lm = load(base.model, device=base.device, dtype=base.dtype)
     ways, said = ways_of(lm).record(), outcomes(lm)
     if json:
-        render.print_json(
-            {"model": base.model, "architecture": str(lm.config.model_type), "ways": ways, "methods": said}
-        )
+        about = {"model": base.model, "architecture": str(lm.config.model_type)}
+        render.print_json({**about, "ways": ways, "methods": said})
     else:
         for name, outcome in said.items():
             verdict, _, why = outcome.partition(": ")
@@ -104,7 +89,7 @@ def _model(base: RunFields, *, json: bool) -> bool:
 
 
 def new(
-    what: Annotated[str, typer.Argument(help="What to begin: method.")],
+    what: Annotated[Literal["method"], typer.Argument(help="What to begin: method.")],  # noqa: ARG001  # one kind so far
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")],
     out: Annotated[Path, o.option(HOW, "Folder to write to.", "--out", "-o")] = Path(),
 ) -> None:
@@ -113,8 +98,6 @@ def new(
     from ttabench.core.files import write_atomically
     from ttabench.core.plugins import NAME
 
-    if what != "method":
-        raise UserError(f"`ttabench new` makes a method, not {what[:40]!r}.", "Run `ttabench new method NAME`.")
     if not NAME.fullmatch(name) or name in registry.methods():
         hint = "Use lower-case letters, digits and _, and no name that `ttabench list methods` has."
         raise UserError(f"{name!r} is no name for a new method.", hint)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ttabench.cli import options as o
+from ttabench.core.errors import printable
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.report.compare import Comparison
     from ttabench.report.finding import Loaded, Wanted
-    from ttabench.terminal.render import Format
 
 MOST_BLOCKS = 12
 """Of more, people are shown the first lines and one table, unless they ask for all."""
@@ -25,28 +26,34 @@ def compare(
     model: o.Models = None,
     metric: o.Metric = "",
     all_pairs: o.AllPairs = False,
-    every: Annotated[
-        bool, o.option(o.SAID, "Show every block, also when there are more than 12.", "--all")
-    ] = False,
+    every: Annotated[bool, o.option(o.SAID, "Show every block, also when there are more than 12.", "--all")] = False,
     form: o.Form = "table",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compare runs: who leads, quality beside cost, and every difference, paired, with its interval.
 
     One block a task, source and base model. `compare mac icl --task streamingqa` compares those methods.
     """
-    from ttabench.report.finding import Wanted
-    from ttabench.terminal import render
+    from ttabench.report.comparison_tables import comparison_data, comparison_tables
+    from ttabench.report.verdict import sentences, verdict
 
-    output_form = render.known_format("json" if json else form)
-    wanted = Wanted(task, method, model)
-    comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
-    for line in remarks:
-        render.remark(line)
+    output_form: render.Format = "json" if json else form
+    wanted = {"task": task, "method": method, "model": model}
+    comparison, _ = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
     blocks = len(comparison.blocks)
     short = output_form == "table" and blocks > MOST_BLOCKS and not (every or all_pairs)
-    _show(comparison, output_form, short=short)
+    if output_form == "json":
+        rows = {table.title: [dict(row) for row in table.data] for table in comparison_data(comparison)}
+        render.print_json({"verdict": verdict(comparison), **rows})
+    elif output_form == "csv":
+        render.show(comparison_data(comparison), output_form)
+    else:
+        if output_form == "table":
+            render.say(sentences(comparison))
+        else:
+            sys.stdout.write(printable("\n\n".join([*sentences(comparison), ""])))
+        render.show(comparison_tables(comparison, summary=short), output_form)
     if short:
         render.remark(
             f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
@@ -56,7 +63,7 @@ def compare(
 def compared(
     names: Sequence[str], out: Path, wanted: Wanted, metric: str, *, all_pairs: bool
 ) -> tuple[Comparison, list[str]]:
-    """The comparison of the runs that were asked for, and a remark for each thing that was left out of it."""
+    """The comparison of the runs that were asked for; a remark tells, and names, each thing that was left out of it."""
     from ttabench.report.compare import compared as of_runs
     from ttabench.report.finding import selected
 
@@ -66,6 +73,8 @@ def compared(
     if lacking := len(comparison.without_metric):
         lack = "lacks" if lacking == 1 else "lack"
         remarks.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
+    for line in remarks:
+        render.remark(line)
     return comparison, remarks
 
 
@@ -75,22 +84,3 @@ def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
         return []
     some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
     return [f"Skipped {len(chosen.skipped)} of {len(names)} names, which hold no runs: {some}"]
-
-
-def _show(comparison: Comparison, form: Format, *, short: bool) -> None:
-    from ttabench.core.errors import printable
-    from ttabench.report.comparison_tables import comparison_data, comparison_tables
-    from ttabench.report.verdict import sentences, verdict
-    from ttabench.terminal import render
-
-    if form == "json":
-        rows = {table.title: [dict(row) for row in table.data] for table in comparison_data(comparison)}
-        render.print_json({"verdict": verdict(comparison), **rows})
-    elif form == "csv":
-        render.show(comparison_data(comparison), form)
-    else:
-        if form == "table":
-            render.say(sentences(comparison))
-        else:
-            sys.stdout.write(printable("\n\n".join([*sentences(comparison), ""])))
-        render.show(comparison_tables(comparison, summary=short), form)

@@ -116,15 +116,12 @@ def _no_output(error: OSError) -> int:
 
 def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -> None:
     """Let a command take so many threads and so much memory, as `--threads` and `--memory-limit` say."""
-    from ttabench.core.environment import quiet_libraries, use_threads
-
-    use_threads(threads)
+    environment.use_threads(threads)
     most = memory_in(memory_limit) if memory_limit else None
     if most is None and device in ("auto", "cpu"):  # these are there, and torch takes seconds
         return
     from ttabench.lm.loading.devices import find_device, limit_memory
 
-    quiet_libraries()
     torch_device = find_device(device)
     if most is not None:
         limit_memory(most, torch_device)

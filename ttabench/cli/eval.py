@@ -11,8 +11,7 @@ import typer
 
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
-from ttabench.core.declared import whole_numbers
-from ttabench.core.errors import UserError
+from ttabench.core.declared import parse_value
 from ttabench.core.types import no_word
 from ttabench.records.run_fields import STATES_OF
 from ttabench.run.request import RunRequest
@@ -29,8 +28,7 @@ def eval_(
     command: typer.Context,
     request: RunRequest,
     swap_state: o.SwapState = False,
-    seed: o.Seed = 0,
-    seeds: o.Seeds = "",
+    seeds: o.Seeds = "0",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
     out: o.Out = o.DEFAULT_OUT,
@@ -51,15 +49,14 @@ def eval_(
         request = as_it_was_made(request, request.state, o.typed_names(command), but=ASKING)
     from ttabench.run.plan import make_plan
 
-    if seeds and seed:
-        raise UserError(f"Both --seed {seed} and --seeds {seeds} are given.", "Give one of them.")
-    numbers = list(dict.fromkeys(whole_numbers("--seeds", seeds))) or [seed]
     requests = [replace(request, state_of=state) for state in STATES_OF] if swap_state else [request]
-    if dry_run:
-        _dry_run([make_plan(one, number) for one in requests for number in numbers], json=json)
-        return
-    bounded(threads, memory_limit, request.device)
+    numbers = dict.fromkeys(parse_value(seeds, list[int], "--seeds") or [0])
+    if not dry_run:
+        bounded(threads, memory_limit, request.device)
     plans = [make_plan(one, number) for one in requests for number in numbers]
+    if dry_run:
+        _dry_run(plans, json=json)
+        return
     outcomes = _evaluated(plans, out, force=force, talking=not (json or quiet))
     if quiet and not json:
         for outcome in outcomes:
@@ -99,12 +96,12 @@ def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
 
 
 def _show(outcomes: Sequence[Outcome], *, json: bool, compared: bool) -> None:
-    from ttabench.report.compare import compare
+    from ttabench.report.compare import compared as compared_runs
     from ttabench.report.comparison_tables import comparison_tables
     from ttabench.report.tables import run_table
     from ttabench.report.verdict import sentences
 
-    comparison = compare([outcome.folder for outcome in outcomes]) if compared else None
+    comparison = compared_runs([(one.folder, one.record) for one in outcomes]) if compared else None
     if json:
         runs = [
             {**each.record.model_dump(mode="json"), "folder": str(each.folder), "how": each.how} for each in outcomes

@@ -16,9 +16,7 @@ def export(
     task: o.Tasks = None,
     method: o.Methods = None,
     model: o.Models = None,
-    save: Annotated[Path, o.option(HOW, "File to write: it ends in .parquet.", "--save", "-o")] = Path(
-        "submission.parquet"
-    ),
+    save: Annotated[Path, o.option(HOW, "File to write, a .parquet.", "--save", "-o")] = Path("submission.parquet"),
     out: o.OutOnly = o.DEFAULT_OUT,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
@@ -30,13 +28,13 @@ def export(
     from ttabench.cli.compare import skipped
     from ttabench.records.packing import Part, part_of, write_submission
     from ttabench.records.schema import SUFFIX, is_submission
-    from ttabench.report.finding import Wanted, refuse_all_damaged, selected
+    from ttabench.report.finding import refuse_all_damaged, selected
     from ttabench.report.pictures import check_path
 
     check_path(save, (SUFFIX,), "submission")
     if save.exists() and not is_submission(save):  # suites are packed in files of that ending
         raise UserError(f"{save} is not a submission, and is not replaced.", "Give another name, or remove it.")
-    chosen = selected(runs or (), out, Wanted(task, method, model))
+    chosen = selected(runs or (), out, {"task": task, "method": method, "model": model})
     if not chosen.runs:
         raise UserError("There are no runs to export.", "Run `ttabench eval` first, or give paths or ids.")
     parts, damaged = dict[str, Part](), list(chosen.damaged)
@@ -49,7 +47,7 @@ def export(
     for line in (*skipped(chosen, runs or ()), *(f"Left out: {line}" for line in damaged)):
         render.remark(line)
     write_submission(save, list(parts.values()))
-    scored = [len(part.scores) for part in parts.values() if part.scores is not None]
+    scored = [len(scores) for _, scores in parts.values() if scores is not None]
     o.show_result(
         "exported",
         {"file": str(save), "bytes": save.stat().st_size, "runs": len(parts),

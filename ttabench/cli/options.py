@@ -26,8 +26,9 @@ def option(group: str, text: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, help=text, rich_help_panel=group, **more)
 
 
-Seed = Annotated[int, option(WHAT, "Seed of data order and of everything random.")]
-Seeds = Annotated[str, option(WHAT, "Several seeds, one run each: 0,1,2.")]
+Seeds = Annotated[
+    str, option(WHAT, "Seed of data order and of everything random; several, one run each: 0,1,2.", "--seed", "--seeds")
+]
 SwapState = Annotated[bool, option(WHAT, SWAPPED, "--swap-state")]
 Out = Annotated[Path, option(HOW, "Folder of the runs.", "--out", "-o", envvar="TTABENCH_OUT")]
 OutOnly = Annotated[Path, option(HOW, "Folder of the runs.", "--out", envvar="TTABENCH_OUT")]
@@ -36,7 +37,7 @@ DryRun = Annotated[bool, option(HOW, "Print the resolved configuration and cost,
 AsJson = Annotated[bool, option(HOW, "Print JSON instead of tables.", "--json")]
 Quiet = Annotated[bool, option(HOW, "Print only where the result was stored.", "--quiet", "-q")]
 Force = Annotated[bool, option(HOW, "Run again even if it is stored.", "--force")]
-Form = Annotated[str, option(HOW, "table, markdown, csv or json.", "--format", "-f")]
+Form = Annotated[render.Format, option(HOW, "Form of the tables.", "--format", "-f")]
 Threads = Annotated[
     int | None,
     option(HOW, "CPU threads; not part of a run's identity. (default: torch's own choice)", min=1, max=MOST_THREADS,
@@ -48,15 +49,11 @@ Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, p
 Runs = Annotated[
     list[str] | None,
     typer.Argument(help="Runs: folders, globs, (beginnings of) ids, exported files; methods. None for all in --out."),
-]  # fmt: skip
-Tasks = Annotated[
-    list[str] | None,
-    option(WHICH, "Only these tasks: a list with commas, or repeat.", "--task", "-t"),
 ]
+Tasks = Annotated[list[str] | None, option(WHICH, "Only these tasks: a list with commas, or repeat.", "--task", "-t")]
 Methods = Annotated[
-    list[str] | None,
-    option(WHICH, "Only these methods; kvpress stands for all of its presses.", "--method", "-m"),
-]  # fmt: skip
+    list[str] | None, option(WHICH, "Only these methods; kvpress stands for all of its presses.", "--method", "-m")
+]
 Models = Annotated[list[str] | None, option(WHICH, "Only these base models.", "--model")]
 Metric = Annotated[str, option(SAID, "Metric compared. (default: the task's main one)")]
 AllPairs = Annotated[
@@ -72,18 +69,13 @@ def takes(
     """Options for the declared fields of a dataclass; the command gets an instance as its argument `name`.
 
     Args:
-        name: of the argument.
-        kind: the dataclass.
         without: fields that the command has no option for.
         only: the fields that it has, where these are few.
         typed_only: hand over a mapping of what was typed instead; options have no default then.
         defaults: of options, where they are others than the field's.
     """
-    chosen = [
-        field
-        for field in declared(kind).values()
-        if field.name not in without and field.name in (only or (field.name,))
-    ]
+    of_kind = [field for field in declared(kind).values() if field.name not in without]
+    chosen = [field for field in of_kind if not only or field.name in only]
     chosen.sort(key=lambda field: (*FIRST, field.name).index(field.name))
 
     def decorate(command: Command) -> Command:
@@ -125,7 +117,7 @@ def _parameter(field: Field, typed_only: bool, defaults: dict[str, Any]) -> insp
     if default is None and kind in (bool, str, int, float, list[str]):
         kind = kind | None
     made = option(
-        spec.group, spec.help, *(spec.flags or (field.flag,)), show_default=spec.default,
+        spec.group, spec.help, *(spec.flags or field.flags), show_default=spec.default,
         parser=spec.parse and _parser(spec.parse), metavar=spec.metavar,
     )  # fmt: skip
     return inspect.Parameter(

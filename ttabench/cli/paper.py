@@ -22,21 +22,19 @@ LIST, CLAIMS = "list", "claims"
 
 def paper(
     what: Annotated[
-        str,
-        typer.Argument(metavar="WHAT", help="PAPER/TABLE (mac/table1); list: all tables; claims: every claim."),
+        str, typer.Argument(metavar="WHAT", help="PAPER/TABLE (mac/table1); list: all tables; claims: every claim.")
     ] = LIST,
     scale: Annotated[
         str, o.option(o.WHICH, "nano, smollm2-135m, or full: the paper's models. (default: nano; of claims all)")
     ] = "",
     runs: Annotated[
-        list[Path] | None,
-        o.option(o.WHICH, "A further folder of runs, or of such folders; repeat for more.", "--runs"),
+        list[Path] | None, o.option(o.WHICH, "A further folder of runs, or of such folders; repeat for more.")
     ] = None,
     out: o.Out = o.DEFAULT_OUT,
     form: o.Form = "table",
     json: o.AsJson = False,
     quiet: o.Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """Tables of the four papers: which runs stand for them here, our figures beside theirs, and each claim's verdict.
 
     A claim is reproduced where the 95 % interval of our paired difference excludes zero and the state is better than
@@ -45,14 +43,18 @@ def paper(
     from ttabench.papers.declared import SCALES, list_table
     from ttabench.terminal import render
 
-    output_form = render.known_format("json" if json else form)
+    output_form: Format = "json" if json else form
     if scale and scale not in SCALES:
         raise UnknownName("scale", scale, list(SCALES))
     scales, folders = [one for one in SCALES if scale in ("", one)], [out, *(runs or ())]
     if what == LIST:
         render.show([list_table()], output_form)
     elif what == CLAIMS:
-        _claims(folders, scales, output_form)
+        from ttabench.papers.claims import all_claims, claims_table
+
+        if not (stored_runs := _stored(folders)).runs:
+            raise UserError(f"There are no runs in {out}.", "Name folders of runs with --runs.")
+        render.show([claims_table(CLAIMS, all_claims(stored_runs, scales))], output_form)
     else:
         _table(what, scales[0], folders, output_form, quiet=quiet)
 
@@ -70,16 +72,6 @@ def _stored(folders: Sequence[Path]) -> Stored:
     for line in stored_runs.damaged:
         render.remark(f"Left out: {line}")
     return stored_runs
-
-
-def _claims(folders: Sequence[Path], scales: Sequence[Scale], form: Format) -> None:
-    from ttabench.papers.claims import all_claims, claims_table
-    from ttabench.terminal import render
-
-    stored_runs = _stored(folders)
-    if not stored_runs.runs:
-        raise UserError(f"There are no runs in {folders[0]}.", "Name folders of runs with --runs.")
-    render.show([claims_table(CLAIMS, all_claims(stored_runs, scales))], form)
 
 
 def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, quiet: bool) -> None:

@@ -23,16 +23,13 @@ def profile(
         o.option(RUN, "Methods, separated by commas, or all. (default: ten of them; all in training and on paper)",
                  "--methods", "-m"),
     ] = "",
-    prefill: Annotated[
-        str, o.option(MEASURED, "Tokens of context, separated by commas: 1k,4k,64k,1m.")
-    ] = "1k,4k",
+    prefill: Annotated[str, o.option(MEASURED, "Tokens of context, separated by commas: 1k,4k,64k,1m.")] = "1k,4k",
     generate: Annotated[int, o.option(MEASURED, "Tokens written after the prompt.", min=1)] = 128,
     repeat: Annotated[int, o.option(MEASURED, "Measured repetitions; medians are reported.", min=1)] = 5,
     piece_tokens: Annotated[int, o.option(MEASURED, "Tokens of one piece of context.", min=1)] = 256,
     preset: Annotated[
         str,
-        o.option(RUN, "Named settings, of methods that have them. (default: stream, else those of the model's name)",
-                 "--preset"),
+        o.option(RUN, "Named settings, of methods that have them. (default: stream, else those of the model's name)"),
     ] = "",
     set_: Annotated[
         list[str] | None,
@@ -46,8 +43,7 @@ def profile(
         bool, o.option(MEASURED, "Samples/s at growing batches, and the largest that fits.", "--throughput")
     ] = False,
     training: Annotated[
-        bool,
-        o.option(MEASURED, "Milliseconds per training sample, and memory of adapting one document.", "--training"),
+        bool, o.option(MEASURED, "Milliseconds per training sample, and memory of adapting one document.", "--training")
     ] = False,
     analytic: Annotated[
         bool,
@@ -59,9 +55,7 @@ def profile(
         float, o.option(HOW, "Repeat reading, or answering, no further after so many seconds.", min=0)
     ] = 10.0,
     threads: o.Threads = None,
-    plot: Annotated[
-        Path | None, o.option(HOW, "Also draw latency and memory by length: a .png, .svg or .pdf.", "--plot")
-    ] = None,
+    plot: Annotated[Path | None, o.option(HOW, "Also draw latency and memory by length: a .png, .svg or .pdf.")] = None,
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     form: o.Form = "table",
@@ -76,7 +70,7 @@ def profile(
     from ttabench.core.amounts import lengths, memory
     from ttabench.profiling.job import Job, Load, choose
 
-    output_form = render.known_format("json" if json else form)
+    output_form: render.Format = "json" if json else form
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic cannot be combined.", "Give one of them.")
     typed: dict[str, Any] = {"methods": methods or "all" * training, "preset": preset, "settings": tuple(set_ or ())}
@@ -96,7 +90,7 @@ def profile(
     job.check()
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import execute
-    from ttabench.profiling.tables import draw, profile_table
+    from ttabench.profiling.record import draw, profile_table
     from ttabench.report.pictures import check_path
 
     if plot is not None:

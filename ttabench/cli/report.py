@@ -30,19 +30,17 @@ def report(
     """
     from ttabench.cli.compare import compared
     from ttabench.core import amounts
-    from ttabench.report.finding import Wanted
+    from ttabench.core.files import write_atomically
     from ttabench.report.page import NEEDED
     from ttabench.report.pictures import check_path, refuse_missing
 
     check_path(save, SUFFIXES, "page")
     refuse_missing("`ttabench report`", NEEDED)
-    wanted = Wanted(task, method, model)
+    wanted = {"task": task, "method": method, "model": model}
     comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
-    for line in remarks:
-        render.remark(line)
-    from ttabench.report.page import write_page
+    from ttabench.report.page import page
 
-    write_page(comparison, save, samples=samples, remarks=remarks)
+    write_atomically(save, page(comparison, samples=samples, remarks=remarks))
     if quiet:
         render.print_line(str(save))
         return

@@ -11,8 +11,7 @@ from ttabench.cli import options as o
 
 def show(
     run_: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A run: its folder, SUITE/ID, or (the beginning of) an id in --out."),
+        str, typer.Argument(metavar="RUN", help="A run: its folder, SUITE/ID, or (the beginning of) an id in --out.")
     ],
     everything: Annotated[
         bool,
@@ -27,7 +26,7 @@ def show(
     out: o.Out = o.DEFAULT_OUT,
     form: o.Form = "table",
     json: o.AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Show one stored run: its command, settings, figures and costs, then what it was asked and answered."""
     from ttabench.report import show as showing
 
@@ -36,25 +35,15 @@ def show(
 
 
 def list_(
-    what: Annotated[
-        str,
-        typer.Argument(help="methods, tasks, models, adapters or runs."),
-    ] = "methods",
+    what: Annotated[str, typer.Argument(help="methods, tasks, models, adapters or runs.")] = "methods",
     name: Annotated[
-        str,
-        typer.Argument(help="With `methods`: one method, to see its settings.", show_default=False),
+        str, typer.Argument(help="With `methods`: one method, to see its settings.", show_default=False)
     ] = "",
-    method: Annotated[
-        str,
-        typer.Option("--method", "-m", help="With `runs`: only those of this method."),
-    ] = "",
-    task: Annotated[
-        str,
-        typer.Option("--task", "-t", help="With `runs`: only those of this task."),
-    ] = "",
+    method: Annotated[str, typer.Option("--method", "-m", help="With `runs`: only those of this method.")] = "",
+    task: Annotated[str, typer.Option("--task", "-t", help="With `runs`: only those of this task.")] = "",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """List methods, tasks, models, adapters or runs."""
     from ttabench.report import listing
 

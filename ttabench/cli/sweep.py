@@ -32,75 +32,56 @@ def sweep(
     suite: Annotated[
         Path | None, typer.Argument(metavar="[SUITE.yaml]", help="A file that names the runs.", show_default=False)
     ] = None,
-    methods: Annotated[
-        str,
-        o.option(RUN, "Methods, separated by commas.", "--methods", "-m"),
-    ] = "",
-    tasks: Annotated[
-        str, o.option(RUN, "Tasks, separated by commas.", "--tasks", "-t")
-    ] = "",
-    models: Annotated[
-        str,
-        o.option(RUN, "Base LMs, separated by commas. (default: nano)", "--models"),
-    ] = "",
+    methods: Annotated[str, o.option(RUN, "Methods, separated by commas.", "--methods", "-m")] = "",
+    tasks: Annotated[str, o.option(RUN, "Tasks, separated by commas.", "--tasks", "-t")] = "",
+    models: Annotated[str, o.option(RUN, "Base LMs, separated by commas. (default: nano)")] = "",
     seeds: Annotated[str, o.option(WHAT, "Seeds, one run each: 0,1,2. (default: 0)")] = "",
     keep: Annotated[
         str,
-        o.option(RUN, "Shares of the context to keep, one run each: 0.1,0.2,0.5. Methods without a budget run once.",
-                 "--keep"),
+        o.option(RUN, "Shares of the context to keep, one run each: 0.1,0.2,0.5. Methods without a budget run once."),
     ] = "",
-    keep_tokens: Annotated[
-        str, o.option(RUN, "Tokens of the context to keep, one run each: 128,256.", "--keep-tokens")
-    ] = "",
+    keep_tokens: Annotated[str, o.option(RUN, "Tokens of the context to keep, one run each: 128,256.")] = "",
     swap_state: o.SwapState = False,
     jobs: Annotated[int, o.option(WHERE, "Runs at a time.", "--jobs", "-j", min=1, max=1024)] = 1,
     threads: o.Threads = None,
     gpus_per_run: Annotated[
         int, o.option(WHERE, "GPUs for each run. (default: all that torch sees, for every run)", min=0, max=64)
     ] = 0,
-    engine: Annotated[str, o.option(WHERE, "local, ray or slurm.", "--engine")] = "local",
+    engine: Annotated[str, o.option(WHERE, "local, ray or slurm.")] = "local",
     engine_set: Annotated[
         list[str] | None,
-        o.option(WHERE, "An option of the engine, key=value (address=auto, partition=gpu); repeat for more.",
-                 "--engine-set"),
+        o.option(WHERE, "An option of the engine, key=value (address=auto, partition=gpu); repeat for more."),
     ] = None,
-    shard: Annotated[
-        str, o.option(WHERE, "Only part I of N: every N-th run, from the I-th on.", metavar="I/N")
-    ] = "",
+    shard: Annotated[str, o.option(WHERE, "Only part I of N: every N-th run, from the I-th on.", metavar="I/N")] = "",
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     dry_run: o.DryRun = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run a grid of methods, tasks, models, seeds and settings: what is stored is not run again.
 
     The runs stand in SUITE.yaml, or are typed; options beside a file take the place of what it says of all runs. A run
     that fails is told with its reason, and the others go on; the command then leaves with 1.
     """
-    from ttabench.core.declared import assignments, whole_numbers
+    from ttabench.core.declared import assignments, parse_value
     from ttabench.profiling.job import method_names
     from ttabench.sweep import engines
     from ttabench.sweep import suite as suites
-    from ttabench.sweep.grid import cells, planned, share
 
     typed = suites.as_said(said) | ({suites.SWAP: True} if swap_state else {})
     for name, text in (("methods", methods), ("tasks", tasks), ("models", models)):
         typed |= {name: method_names(text, ())} if text else {}
-    for name, text in (("seeds", seeds), ("keep_tokens", keep_tokens)):
+    numbers = (("seeds", seeds, list[int]), ("keep_tokens", keep_tokens, list[int]), ("keep", keep, list[float]))
+    for name, text, kind in numbers:
         if text:
-            typed[name] = list(dict.fromkeys(whole_numbers(f"--{name.replace('_', '-')}", text)))
-    if keep:
-        try:
-            typed["keep"] = list(dict.fromkeys(map(float, keep.split(","))))
-        except ValueError:
-            raise UserError(f"--keep {keep!r} is not a list of shares.", "Write --keep 0.1,0.2.") from None
+            typed[name] = list(dict.fromkeys(parse_value(text, kind, f"--{name.replace('_', '-')}")))
     data = _suite(suite, typed)
     try:
-        runs = planned(cells(data))
+        runs = suites.planned(suites.cells(data))
     except UserError as error:
         raise UserError(f"{suite}: {error.what}" if suite else error.what, error.hint) from None
-    runs = share(runs, shard) if shard else runs
+    runs = suites.share(runs, shard) if shard else runs
     if dry_run:
         _list(runs, out, json=json, quiet=quiet)
         return
@@ -178,12 +159,10 @@ def _list(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
         for row in todo:
             render.print_line(row["id"])
     else:
-        lines = tuple(
-            (*(str(row[name]) for name in ("id", "method", "task", "model", "seed")),
-             "stored" if row["stored"] else "to run")
-            for row in rows
-        )  # fmt: skip
+        names = [[str(value) for value in _named(run).values()] for run in runs]
+        states = ["stored" if row["stored"] else "to run" for row in rows]
+        lines = tuple((*name, state) for name, state in zip(names, states, strict=True))
         caption = f"{len(rows)} runs: {len(rows) - len(todo)} stored, {len(todo)} to run."
-        columns = ("run", "method", "task", "model", "#seed", "what is to do")
+        columns = ("run", "method", "task", "#seed", "model", "what is to do")
         render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=lines, caption=caption,
                                   names=("run",), spare=("model", "run"))])  # fmt: skip

@@ -29,8 +29,7 @@ def train(
     training: TrainOptions,
     checkpoint: Annotated[
         str,
-        o.option(RUN, "Trained adapter to start from: a folder, or shipped:NAME. (default: none)", "--checkpoint",
-                 show_default=False),
+        o.option(RUN, "Trained adapter to start from: a folder, or shipped:NAME. (default: none)", show_default=False),
     ] = "none",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
@@ -41,7 +40,7 @@ def train(
     force: Annotated[bool, o.option(HOW, "Start again in --out, without what is saved there.", "--force")] = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command resumes."""
     from ttabench.run.resolve import resolve_method
     from ttabench.training.stages import plan_training
@@ -58,6 +57,6 @@ def train(
     last = record.validation[-1] if record.validation else {}
     figures |= {f"validation_{name}": value for name, value in last.items() if name != "step"}
     source = f" --source {quote(request.source)}" if request.source else ""
-    where = f"--task {plan.last.request.task}{source} {request.base_words}"  # of a mixture, its first task
+    where = f"--task {plan.stages[-1].request.task}{source} {request.base_words}"  # of a mixture, its first task
     words = f"--method {quote(request.method)} {where} --checkpoint {out}"
     o.show_result("trained", figures, f"Try it: ttabench eval {words}", json=json, quiet=quiet)

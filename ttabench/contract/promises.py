@@ -1,7 +1,7 @@
 """The promises by their sentences: each function returns where its promise is kept, and raises `Broken` where not.
 
 PROMISES[sentence](Case(find("icl"), InContextSettings(), tiny_llama))
-verdict(sentence, cases(spec, settings)[0])      Verdict("asking twice ...", kept=True, told="")
+verdict(sentence, cases(spec, settings)[0])      "" where it is kept, else "on llama: answers depend on ..."
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import nn
 
 from ttabench.contract.case import (
     BASES,
@@ -204,29 +203,26 @@ def _answers_stay_out(case: Case) -> None:
     equal("states under two sets of right answers", list(first.tensors.values()), list(second.tensors.values()))
 
 
-def _hooks(model: nn.Module) -> int:
-    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
-
-
 @_promise("nothing is left behind after an exception: no hook, no changed weight, no gradient")
 def _cleaned_up(case: Case) -> None:
     method = case.method()
     model, state = method.lm.model, read(method, *TEXTS)
-    before, weights = _hooks(model), {name: p.detach().clone() for name, p in model.named_parameters()}
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
 
-    class Middle(Exception):
-        pass
+    def hooks() -> int:
+        return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
 
     def fail(*_: object) -> None:
-        raise Middle
+        raise ZeroDivisionError
 
+    before = hooks()
     handle = model.get_submodule(method.lm.linear_names()[-1]).register_forward_pre_hook(fail)
-    with suppress(Middle):
+    with suppress(ZeroDivisionError):
         logits(method, state, QUESTIONS)
         raise Broken("the base model's last linear map was never called")
     handle.remove()
-    if _hooks(model) != before:
-        raise Broken(f"{_hooks(model) - before} hooks are left on the base model")
+    if hooks() != before:
+        raise Broken(f"{hooks() - before} hooks are left on the base model")
     after = dict(model.named_parameters())
     if after.keys() != weights.keys() or any(not torch.equal(after[name], weight) for name, weight in weights.items()):
         raise Broken("weights of the base model are others")
@@ -251,16 +247,6 @@ def _trained(case: Case) -> None:
         raise Broken("weights of the base model get gradients")
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a promise is kept."""
-
-    promise: str
-    kept: bool
-    told: str = ""
-    """The observation that breaks it."""
-
-
 def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:
     """The method on every base that it takes, by name, and why it does not take the others."""
     by_base, refused = dict[str, Case](), dict[str, UserError]()
@@ -277,12 +263,12 @@ def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:
     return by_base, [f"not on {name}: {error}" for name, error in refused.items()]
 
 
-def verdict(sentence: str, checked: Mapping[str, Case]) -> Verdict:
-    """Whether a promise is kept on every base; the first one on which it is not tells."""
+def verdict(sentence: str, checked: Mapping[str, Case]) -> str:
+    """What breaks a promise, on the first base on which it is broken; empty where it is kept on all."""
     for name, case in checked.items():
         try:
             PROMISES[sentence](case)
         except (Exception, SystemExit) as error:  # a method of somebody else may do anything
             kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
-            return Verdict(sentence, kept=False, told=f"on {name}: {kind}{error}".splitlines()[0])
-    return Verdict(sentence, kept=True)
+            return f"on {name}: {kind}{error}".splitlines()[0]
+    return ""

@@ -14,13 +14,9 @@ def leave_current_folder() -> None:
 
     What is imported already stays; parts of ttabench are found beside those that are.
     """
-    if sys.flags.safe_path or not sys.path:
-        return
-    here = [""]
     with suppress(OSError):  # the folder was removed
-        here.append(str(Path.cwd()))
-    if sys.path[0] in here:
-        del sys.path[0]
+        if not sys.flags.safe_path and sys.path[:1] in ([""], [str(Path.cwd())]):
+            del sys.path[0]
 
 
 def started_by_name() -> bool:

@@ -77,17 +77,13 @@ def tokens_in(text: str) -> int | None:
     return int(match[1]) * TOKENS[match[2]] if match else None
 
 
-def tokens(text: str) -> int:
-    """As `tokens_in`, of the option `--prefill`."""
-    count = tokens_in(text) or 0
-    if count < 1:
-        raise UserError(f"--prefill {text.strip()!r} is no length.", "Write tokens from 1 up, like 512, 16k or 1m.")
-    return count
-
-
 def lengths(text: str) -> tuple[int, ...]:
-    """`"1k,4k"` as numbers of tokens, ascending, each once."""
-    return tuple(sorted({tokens(part) for part in text.split(",")}))
+    """`"1k,4k"`, as `--prefill` takes it, as numbers of tokens, ascending, each once."""
+    counts = {part.strip(): tokens_in(part) or 0 for part in text.split(",")}
+    for part, count in counts.items():
+        if count < 1:
+            raise UserError(f"--prefill {part!r} is no length.", "Write tokens from 1 up, like 512, 16k or 1m.")
+    return tuple(sorted(set(counts.values())))
 
 
 def memory(text: str) -> int:
@@ -100,7 +96,7 @@ def memory(text: str) -> int:
 
 
 def short(count: int) -> str:
-    """A number of tokens as `tokens` reads it, in its largest whole unit: 16384 is `16k`."""
+    """A number of tokens as `tokens_in` reads it, in its largest whole unit: 16384 is `16k`."""
     for unit in ("m", "k"):
         if count and count % TOKENS[unit] == 0:
             return f"{count // TOKENS[unit]}{unit}"

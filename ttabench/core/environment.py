@@ -12,6 +12,7 @@ import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,21 +63,11 @@ def use_threads(count: int | None) -> None:
     if count is None:
         return
     if not 1 <= count <= MOST_THREADS:
-        raise UserError(
-            f"{count} threads are asked for.", f"Give 1 to {MOST_THREADS}, at best the cores that are free."
-        )
+        raise UserError(f"{count} threads are asked for.", f"Give 1 to {MOST_THREADS}: at best the free cores.")
     os.environ["RAYON_NUM_THREADS"] = str(count)  # tokenizers reads it when it first encodes several texts
     import torch
 
     torch.set_num_threads(count)
-
-
-def quiet_libraries() -> None:
-    """Turn off the progress bars of transformers, and of datasets if not imported yet: ttabench shows its own."""
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
 @contextmanager
@@ -144,20 +135,13 @@ def determinism() -> dict[str, Json]:
 def code() -> dict[str, Json]:
     """The git commit of the code and whether it was changed since; empty outside a checkout of ttabench."""
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return {}
-    commit = _git(root, "rev-parse", "HEAD")
-    if not commit:
-        return {}
-    return {"commit": commit, "changed": bool(_git(root, "status", "--porcelain", "--", "ttabench", "tasks"))}
-
-
-def _git(root: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    git = partial(subprocess.run, capture_output=True, text=True, timeout=10, check=True, cwd=root)
+    if (root / ".git").exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            commit = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+            changes = git(["git", "status", "--porcelain", "--", "ttabench", "tasks"]).stdout.strip()
+            return {"commit": commit, "changed": bool(changes)}
+    return {}
 
 
 def cores() -> int | None:
@@ -203,11 +187,6 @@ def name_of(hardware: Mapping[str, Json]) -> str:
     return str((hardware.get("gpu") or {}).get("name", ""))
 
 
-def release() -> None:
-    """Hand memory that torch holds and does not use back to the accelerator."""
-    called(accelerator(), "empty_cache")
-
-
 def forked_draws(device: torch.device) -> AbstractContextManager[None]:
     """Random numbers drawn inside, on the CPU or on the device, leave no trace outside."""
     import torch
@@ -220,14 +199,13 @@ SIGNS = ("out of memory", "not enough memory", "t allocate memory", "cannot allo
          "bad_alloc", "memory allocation of", "failed to map segment", "memoryerror",
          "storage size calculation overflowed")  # fmt: skip
 """Messages of torch, CUDA, numpy, the C++ library and the loader of libraries."""
-_KINDS = (RuntimeError, OSError, ImportError)
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether this is a GPU or a CPU that ran out of memory."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    known = isinstance(error, _KINDS) or type(error).__name__ == "SafetensorError"
+    known = isinstance(error, RuntimeError | OSError | ImportError) or type(error).__name__ == "SafetensorError"
     return known and says_so(str(error))
 
 

@@ -2,9 +2,7 @@
 
 write_atomically(Path("run.json"), text)
 with replacing(Path("samples.parquet")) as scratch:
-    write_table(table, scratch)                       a reader sees the old file or the new one, never half of it
-with replacing_folder(Path("step-00000500")) as scratch:
-    ...                                               the same of a folder
+    write_table(table, scratch)           a reader sees the old file (with folder=True folder) or the new, never half
 append(Path("partial.jsonl"), lines)                  whole lines, or none of them
 with reading(Path("test.jsonl")) as at:
     for at.line, text in enumerate(file, start=1):
@@ -25,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp, mkstemp
+from tempfile import NamedTemporaryFile, mkdtemp, mkstemp
 from typing import Any
 
 from ttabench.core import environment
@@ -129,15 +127,15 @@ def _refuse(path: Path, most: int) -> None:
         raise ValueError(f"its {size(status.st_size)} are more than the {size(most)} that are read")
 
 
-def read_text(path: Path, most: int = LONGEST, hint: str = MEND) -> str:
+def read_text(path: Path, most: int = LONGEST) -> str:
     """The text of a file in UTF-8."""
-    with reading(path, hint, most=most):
+    with reading(path, most=most):
         return path.read_text(encoding="utf-8")
 
 
-def json_of(path: Path, most: int = LONGEST, hint: str = MEND) -> Json:
+def json_of(path: Path, hint: str = MEND) -> Json:
     """The value in a JSON file."""
-    with reading(path, hint, most=most):
+    with reading(path, hint, most=LONGEST):
         return json_in(path.read_text(encoding="utf-8"))
 
 
@@ -189,23 +187,15 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A new, empty file beside `path`, which takes its place when the block ends; else it is removed."""
-    number, name = mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)
-    os.close(number)
-    with _taking(Path(name), path) as scratch:
-        yield scratch
-
-
-@contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
-    """A new, empty folder beside `path`, which takes its name when the block ends; else it is removed."""
-    with _taking(Path(mkdtemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)), path) as scratch:
-        yield scratch
-
-
-@contextmanager
-def _taking(scratch: Path, path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, folder: bool = False) -> Iterator[Path]:
+    """A new, empty file (or folder) beside `path`, which takes its place when the block ends; else it is removed."""
+    place = (PART, f".{path.name[:100]}.", path.parent)
+    if folder:
+        scratch = Path(mkdtemp(*place))
+    else:
+        number, name = mkstemp(*place)
+        os.close(number)
+        scratch = Path(name)
     try:
         yield scratch
         for part in [scratch, *scratch.rglob("*")]:
@@ -249,26 +239,15 @@ def join(parts: Sequence[Path], path: Path) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Add whole lines to a file; they are on the disk afterwards, and what was in it stays as it was if they fail."""
+    """Add whole lines to a file; they are on the disk afterwards. Who reads drops half a line that a fault has left."""
     left = _bytes(text)
     try:
         with os.fdopen(os.open(path, _APPENDING, 0o644), "ab", buffering=0) as file:
-            before = os.fstat(file.fileno()).st_size
-            try:
-                while left:
-                    left = left[os.write(file.fileno(), left) :]
-            except OSError:
-                with suppress(OSError):
-                    file.truncate(before)  # half a line would be joined by the next one
-                raise
+            while left:
+                left = left[os.write(file.fileno(), left) :]
             os.fsync(file.fileno())
     except OSError as error:
         raise unwritable(path.parent, error) from None
-
-
-def cut(path: Path, length: int) -> None:
-    """Drop what a file holds after so many bytes."""
-    os.truncate(path, length)
 
 
 def _bytes(text: str) -> bytes:
@@ -294,9 +273,7 @@ def made(folder: Path, out: Path) -> None:
     """Make a folder, with all above it, and see that it can be written; the error names `out`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        number, name = mkstemp(dir=folder, prefix=".probe.", suffix=PART)
-        os.close(number)
-        Path(name).unlink()
+        NamedTemporaryFile(dir=folder, prefix=".probe.", suffix=PART).close()
     except OSError as error:
         raise unwritable(out, error) from None
 
@@ -315,17 +292,15 @@ def locked(folder: Path, busy: Callable[[], object]) -> Iterator[None]:
     lock = FileLock(path)
     try:
         try:
-            lock.acquire(timeout=0)
+            taken = lock.acquire(timeout=0)
         except Timeout:
             busy()
-            lock.acquire()
+            taken = lock.acquire()
     except (OSError, NotImplementedError) as error:  # Timeout is an OSError, but not one that comes here
         fault = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
         raise UserError(f"The lock {path} cannot be taken: {fault}.", "Remove it, or give another --out.") from None
-    try:
+    with taken:
         yield
-    finally:
-        lock.release()
 
 
 def held(folder: Path) -> bool:
@@ -337,8 +312,6 @@ def held(folder: Path) -> bool:
         if path.is_file():
             with FileLock(path, timeout=0):
                 return False
-    except Timeout:
-        return True
-    except (OSError, NotImplementedError):
-        return False
+    except (OSError, NotImplementedError) as error:
+        return isinstance(error, Timeout)
     return False

@@ -54,7 +54,10 @@ class Meter:
     def phase(self, name: str) -> Iterator[None]:
         """Measure the body; work queued on a GPU counts, because the clock is read after it is done."""
         self._synchronise()
-        self._reset_peak()
+        called(self._device, "reset_peak_memory_stats", self._device)
+        if self._on_cpu:
+            with suppress(OSError):
+                CLEAR_REFS.write_text("5")
         cpu, start = time.process_time(), time.perf_counter()
         try:
             yield
@@ -64,27 +67,15 @@ class Meter:
             self.last_cpu_seconds = time.process_time() - cpu
             self.seconds[name] += self.last_seconds
             self.cpu_seconds[name] += self.last_cpu_seconds
-            self.peak_bytes[name] = largest([self.peak_bytes[name], self.peak()])
-
-    def peak(self) -> int | None:
-        """Peak bytes since the last phase began; None where the device does not tell."""
-        if self._on_cpu:
-            return _resident_peak()
-        peak: int | None = called(self._device, "max_memory_allocated", self._device)
-        return peak
+            device = self._device
+            peak: int | None = _resident_peak() if self._on_cpu else called(device, "max_memory_allocated", device)
+            self.peak_bytes[name] = largest([self.peak_bytes[name], peak])
 
     def _synchronise(self) -> None:
         if not self._on_cpu:
             import torch
 
             torch.accelerator.synchronize(self._device)
-
-    def _reset_peak(self) -> None:
-        if not self._on_cpu:
-            called(self._device, "reset_peak_memory_stats", self._device)
-            return
-        with suppress(OSError):
-            CLEAR_REFS.write_text("5")
 
 
 class Spent:

@@ -117,12 +117,8 @@ def one_of(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: s
 def told(error: BaseException, path: Path) -> str:
     """What code of a file raised, in one line: `mine.py, line 3: ZeroDivisionError: division by zero`."""
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path.resolve())]
-    reason: object = error
-    if isinstance(error, SyntaxError) and error.filename == str(path.resolve()):
-        lines.append(error.lineno)
-        reason = error.msg
     where = f"{path}, line {lines[-1]}" if lines else str(path)
-    return f"{where}: {type(error).__name__}: {reason}".splitlines()[0]
+    return f"{where}: {type(error).__name__}: {error}".splitlines()[0]
 
 
 class _Finder(ModuleFinder):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
-import lm_eval
+import lm_eval.api.model
 import torch
-from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.utils import simple_parse_args_string
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 @register_model(NAME)
-class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
+class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not typed
     """A method on a base model, as lm-eval knows models.
 
     `batch_size` queries are asked at once, fewer where they do not fit into memory. lm-eval's results file has what
@@ -68,7 +68,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         self.batch_size = "auto" if batch_size == AUTO else batch_size
         """Queries at once, as asked for; lm-eval's results file has it beside `batch_sizes`."""
         self.size = BatchSize(batch_size, method.lm.device.type)
-        self.tokenizer = self.lm.tokenizer
+        self.tokenizer, self.eot_token_id = self.lm.tokenizer, self.lm.eos_id
         self.prompts = prompts or Prompts()
         self.reader = Reader(method, self.prompts)
         self._info = dict(info or {})
@@ -82,25 +82,29 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     def create_from_arg_obj(
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> AdaptedLM:
-        """From model arguments, and what lm-eval adds of its own (batch size, device)."""
-        return cls(**parts(arg_dict, additional_config or {}))
+        """From model arguments, of which lm-eval has turned some texts into numbers, and what it adds of its own (batch
+        size, device)."""
+        words = {key: str(value) for key, value in (additional_config or {}).items() if value is not None}
+        words |= {key: as_typed(value) for key, value in arg_dict.items()}
+        words.pop("max_batch_size", None)
+        here = {key: parse_value(words.pop(key), kind, key) for key, kind in HERE.items() if key in words}
+        request = _request(words, here.pop("batch_size", str(QUERIES)))
+        use_threads(here.pop("threads", None))
+        prompts, resolved = Prompts(**here), resolve_method(request)
+        lm = ModelCache().get(request)
+        method = resolved.build(lm)
+        if method.spec.trainable and resolved.checkpoint is None:
+            log.warning("%s has no checkpoint here: its modules are untrained", request.method)
+        info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split,
+                "threads": torch.get_num_threads()}  # fmt: skip
+        return cls(method, batch_size=request.batch_size, prompts=prompts, info=info)
 
     # what lm-eval asks of a model
-
-    @property
-    def eot_token_id(self) -> int:
-        """The token that ends a text."""
-        return self.lm.eos_id
 
     @property
     def tokenizer_name(self) -> str:
         """Stands in the results."""
         return self.lm.tokenizer_name
-
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids; BOS is added where a text is scored, never here."""
-        assert not add_special_tokens, "BOS is put where the window starts"
-        return self.lm.encode(string)
 
     @property
     def batch_sizes(self) -> dict[int, int]:
@@ -147,24 +151,16 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         """Text after every prompt, cut at its stop strings; greedy."""
         results = [""] * len(requests)
         for reading in self.reader.readings(requests, stripped=False):
-            contexts = [requests[index].args[0] for index in reading.indices]
-            prompts = reading.prompts(contexts)
-            alike: dict[int, list[int]] = {}
-            stops = {}
-            for place, index in enumerate(reading.indices):
-                count, stops[place] = decoding(requests[index].args[1])
-                alike.setdefault(count, []).append(place)
-            for count, places in alike.items():
+            prompts = reading.prompts([requests[index].args[0] for index in reading.indices])
+            counts, stops = zip(*(decoding(requests[index].args[1]) for index in reading.indices), strict=True)
+            for count in set(counts):
+                places = [place for place, own in enumerate(counts) if own == count]
                 asks = [reading.ask(place, prompts[place]) for place in places]
                 written = self._written(reading.state, [prompts[place] for place in places], asks, count)
                 for place, row in zip(places, written, strict=True):
-                    results[reading.indices[place]] = postprocess_generated_text(
-                        self.lm.decode(row), stops[place], None
-                    )
+                    text = postprocess_generated_text(self.lm.decode(row), stops[place], None)
+                    results[reading.indices[place]] = text
         return results
-
-    def _loglikelihood_tokens(self, requests: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("log-likelihoods are scored by prefix, see `loglikelihood`")
 
     # asking
 
@@ -201,26 +197,6 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         return [by_place[index] for index in range(len(asks))]
 
 
-def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of an `AdaptedLM` by model arguments, of which lm-eval has turned some texts into numbers; it adds a
-    batch size and a device (`more`)."""
-    words = {key: as_typed(value) for key, value in given.items()}
-    words = {**{key: str(value) for key, value in more.items() if value is not None}, **words}
-    words.pop("max_batch_size", None)
-    here = {key: parse_value(words.pop(key), kind, key) for key, kind in HERE.items() if key in words}
-    request = _request(words, here.pop("batch_size", str(QUERIES)))
-    use_threads(here.pop("threads", None))
-    prompts = Prompts(**here)
-    resolved = resolve_method(request)
-    lm = ModelCache().get(request)
-    method = resolved.build(lm)
-    if method.spec.trainable and resolved.checkpoint is None:
-        log.warning("%s has no checkpoint here: its modules are untrained", request.method)
-    info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split,
-            "threads": torch.get_num_threads()}  # fmt: skip
-    return {"method": method, "batch_size": request.batch_size, "prompts": prompts, "info": info}
-
-
 def _request(words: Mapping[str, str], size: str) -> RunRequest:
     """Model arguments as the request they are."""
     for key in words:
@@ -242,22 +218,6 @@ def _request(words: Mapping[str, str], size: str) -> RunRequest:
     )
 
 
-class _KnowingManager:
-    """lm-eval's task manager, which tells the model what tasks it loaded."""
-
-    def __init__(self, manager: Any, model: AdaptedLM) -> None:
-        self._manager, self._model = manager, model
-
-    def load(self, tasks: Any) -> Any:
-        with loading(tasks):
-            loaded = self._manager.load(tasks)
-        self._model.prompts.tasks.update(loaded["tasks"])
-        return loaded
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._manager, name)
-
-
 def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **options: Any) -> dict[str, Any]:
     """lm-eval's `simple_evaluate` under a method, with its arguments and its results.
 
@@ -266,19 +226,24 @@ def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **opt
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager
 
+    def known(names: Any) -> Any:
+        with loading(names):
+            tasks = own.load(names)
+        model.prompts.tasks.update(tasks["tasks"])
+        return tasks
+
     if options.pop("model", NAME) != NAME:
         raise UserError("This evaluates methods of ttabench only.", "Use `lm_eval` for other models.")
     if options.get("use_cache"):
-        fault = (
-            "use_cache keeps answers by prompt alone: those of another method would come back under this one's name."
-        )
-        raise UserError(fault, "Leave it out.")
+        fault = "use_cache keeps answers by prompt alone: those of another method would come back under this one's name"
+        raise UserError(f"{fault}.", "Leave it out.")
     more = {key: options.get(key) for key in ("batch_size", "device")}
     given = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args)
     model = AdaptedLM.create_from_arg_obj(given, more)
-    manager = _KnowingManager(options.pop("task_manager", None) or TaskManager(), model)
+    own = options.pop("task_manager", None) or TaskManager()
+    manager = copy(own)
+    manager.load = known
     results = simple_evaluate(model=model, model_args=given, tasks=list(tasks), task_manager=manager, **options)
-    assert results is not None, "one process has all results"
     results["config"]["batch_size"] = model.batch_size  # lm-eval writes what it was given, which may be nothing
     return dict(results)
 

@@ -112,14 +112,11 @@ class Prompts:
         if self.split == "none":
             return [0] * len(prompts)
         if self.named:
-            places = [
-                context_end(task, prompt, request.doc, self.split)
-                for prompt, request in zip(prompts, requests, strict=True)
-            ]
+            places = [context_end(task, request.args[0], request.doc, self.split) for request in requests]
             if not any(places):
                 raise UserError(f"{task}: no prompt holds what split={self.split} names.", "Name another.")
             return places
-        own = [_own(prompt, self._text(task, request)) for prompt, request in zip(prompts, requests, strict=True)]
+        own = [_own(request.args[0], self._text(task, request)) for request in requests]
         if all(place is not None for place, prompt in zip(own, prompts, strict=True) if prompt):
             # what only opens a dialogue is no context
             return [
@@ -128,10 +125,6 @@ class Prompts:
             ]
         shared = common_cut([prompt for prompt in prompts if prompt])
         return [shared if prompt else 0 for prompt in prompts]
-
-    def shots(self, task: str) -> int | None:
-        """How many demonstrations the prompts of a task hold, as far as it is known."""
-        return int(self.tasks[task].get_config("num_fewshot") or 0) if task in self.tasks else None
 
     def _text(self, task: str, request: Any) -> str:
         """The document's own text, or that of the choice that is asked about; empty where the task is not known."""
@@ -206,10 +199,8 @@ class Reading:
 
     def ask(self, place: int, ids: Sequence[int]) -> Ask:
         """The query of a request, by its place in `indices`, for methods that look at it: the tokens that are asked."""
-        question = self.questions[place]
-        return Ask(
-            prompt=question, question=question, key=str(place), want=Score(continuation="", prompt_ids=tuple(ids))
-        )
+        text, want = self.questions[place], Score(continuation="", prompt_ids=tuple(ids))
+        return Ask(prompt=text, question=text, key=str(place), want=want)
 
 
 class Reader:
@@ -221,6 +212,9 @@ class Reader:
         """By task: requests, contexts read, and requests that were answered without one."""
         self.read = 0
         """Contexts read so far."""
+        bos = self.lm.tokenizer.bos_token_id
+        self.nothing = [] if self.lm.bos_ids else [self.lm.eos_id if bos is None else int(bos)]
+        """In front of an empty prompt: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
         self._in_window = self._keeps_text_in_the_window()
 
     def readings(self, requests: Sequence[Any], *, stripped: bool) -> Iterator[Reading]:
@@ -237,36 +231,24 @@ class Reader:
                 groups.setdefault((isinstance(prompt, Templated), prompt[: cuts[index]]), []).append(index)
             contexts = sum(bool(prefix) for _, prefix in groups)
             self._count(task, [request.args[0] for request in chosen], cuts.values(), contexts)
-            for members in groups.values():
-                yield self._of(members, requests, cuts, stripped=stripped)
-
-    def _of(self, members: list[int], requests: Sequence[Any], cuts: Mapping[int, int], *, stripped: bool) -> Reading:
-        """The reading of the context that these requests share."""
-        contexts = list(dict.fromkeys(requests[index].args[0] for index in members))
-        questions, cut = [requests[index].args[0][cuts[index] :] for index in members], cuts[members[0]]
-        templated = isinstance(contexts[0], Templated)
-        reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing(), templated=templated)
-        opening = getattr(contexts[0], "opening", 0)
-        return self._read(cut, opening, reading, [text.rstrip() for text in contexts] if stripped else contexts)
-
-    def nothing(self) -> list[int]:
-        """Token in front of an empty prompt: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
-        bos = self.lm.tokenizer.bos_token_id
-        return [] if self.lm.bos_ids else [self.lm.eos_id if bos is None else int(bos)]
+            for (templated, prefix), members in groups.items():
+                prompts = [requests[index].args[0] for index in members]
+                questions, unique = [prompt[len(prefix) :] for prompt in prompts], list(dict.fromkeys(prompts))
+                reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing, templated=templated)
+                opening = getattr(unique[0], "opening", 0)
+                contexts_read = [text.rstrip() for text in unique] if stripped else unique
+                yield self._read(len(prefix), opening, reading, contexts_read)
 
     def _count(self, task: str, prompts: Sequence[str], cuts: Iterable[int], contexts: int) -> None:
         """Note what is read of a task's prompts, and say where that is not what somebody would expect."""
         whole = sum(not cut for prompt, cut in zip(prompts, cuts, strict=True) if prompt)
         self.counts[task] = {"requests": len(prompts), "contexts": contexts, "answered_without_context": whole}
-        if whole and (self.prompts.named or self.prompts.shots(task) != 0):
-            log.warning(
-                "%s: in %d of %d prompts no context was told from the question, so nothing is read there and the whole "
-                "prompt is asked.%s",
-                task,
-                whole,
-                len(prompts),
-                ADVICE if self.prompts.split == "auto" else "",
-            )
+        known = self.prompts.tasks.get(task)
+        without = known is not None and not known.get_config("num_fewshot")
+        if whole and (self.prompts.named or not without):
+            fault = "no context was told from the question, so nothing is read there and the whole prompt is asked."
+            advice = ADVICE if self.prompts.split == "auto" else ""
+            log.warning("%s: in %d of %d prompts %s%s", task, whole, len(prompts), fault, advice)
 
     def _read(self, cut: int, opening: int, reading: Reading, contexts: list[str]) -> Reading:
         """The context read; where it stays in the window, queries go on where it ends, else they begin a text."""
@@ -280,21 +262,20 @@ class Reader:
             return replace(reading, state=self._adapted([piece]), skip=len(piece.ids), nothing=[])
         texts = parts(prompt[opening:cut])
         ids = reading.encoded([text for text, _ in texts], follows=True) if reading.templated else [[] for _ in texts]
-        state = self._adapted(
+        pieces = [
             Observe(text=text, joiner=joiner, ids=tuple(own), key=f"piece {i}")
             for i, ((text, joiner), own) in enumerate(zip(texts, ids, strict=True))
-        )
-        return replace(reading, state=state, lead=prompt[:opening], anchor=cut)
+        ]
+        return replace(reading, state=self._adapted(pieces), lead=prompt[:opening], anchor=cut)
 
-    def _adapted(self, context: Iterable[Observe]) -> State:
+    def _adapted(self, context: list[Observe]) -> State:
         session = Session(self.lm, self.method, self.start)
-        session.read(list(context))
+        session.read(context)
         return session.state
 
     @torch.no_grad()
     def _keeps_text_in_the_window(self) -> bool:
         """Whether a query goes on where the context ended (full context), or begins a text of its own (MAC)."""
-        session = Session(self.lm, self.method, self.start)
-        session.read([Observe(text="A text.", key="probe")])
+        session = Session(self.lm, self.method, self._adapted([Observe(text="A text.", key="probe")]))
         prefix = session.patch([Ask(prompt="A query", key="probe")]).prefix
         return prefix is not None and prefix.holds_bos

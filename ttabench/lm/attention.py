@@ -273,7 +273,8 @@ def forward(
     if reads_on and in_two_parts(query.device):
         past = None if bias is None else widened(bias, key.shape[2] - query.shape[2])
         return attend_continuation(query, key, value, scaling, past), None
-    mask = mask if mask is None else _of_query_heads(mask, query)
+    if mask is not None and mask.shape[1] > 1:  # of key/value heads, for the query heads of each
+        mask = mask.repeat_interleave(query.shape[1] // mask.shape[1], dim=1)
     if bias is not None:
         mask = _biased(bias, query, key, mask)  # bool [B, 1, T, S] or None to float [B, N, T, S]
     elif reads_on:
@@ -311,11 +312,6 @@ def _call(
     return Call(layer, *parts, mask, scaling, extras.local.get(layer), bias, module=module)
 
 
-def _of_query_heads(mask: Tensor, query: Tensor) -> Tensor:
-    """A mask of key/value heads as one of query heads; one of all heads stays as it is."""
-    return mask if mask.shape[1] == 1 else mask.repeat_interleave(query.shape[1] // mask.shape[1], dim=1)
-
-
 @contextmanager
 def learning_masks() -> Iterator[dict[int, MaskFunction | None]]:
     """Learn in the forwards of the block which mask function each layer has; None where it is plainly causal.
@@ -341,17 +337,17 @@ def widened(bias_BMP: Tensor, slots: int) -> Tensor:
 def _biased(bias_BMP: Tensor, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """What is added to scores [B, N, T, S]: the bias of the first P slots, and the lowest number where nothing is
     seen."""
-    mask = _causal(query, key) if mask is None else mask  # once there is a bias, sdpa makes no causal mask of its own
+    if mask is None:  # once there is a bias, sdpa makes no causal mask of its own
+        mask = causal_mask(query.shape[2], key.shape[2], key.device)
     bias_BMS = widened(bias_BMP.to(query.dtype), key.shape[2])
     bias_BNTS = bias_BMS.repeat_interleave(query.shape[1] // bias_BMP.shape[1], dim=1)[:, :, None]
     mask = mask.expand(len(query), -1, -1, -1)
     return torch.where(mask, bias_BNTS, torch.finfo(query.dtype).min)
 
 
-def _causal(query: Tensor, key: Tensor) -> Tensor:
+def causal_mask(tokens: int, slots: int, device: torch.device) -> Tensor:
     """bool [1, 1, T, S]: the last T of S slots see those up to their own."""
-    tokens, slots = query.shape[2], key.shape[2]
-    return torch.ones(1, 1, tokens, slots, dtype=torch.bool, device=key.device).tril(slots - tokens)
+    return torch.ones(1, 1, tokens, slots, dtype=torch.bool, device=device).tril(slots - tokens)
 
 
 def _mask(*, mask_function: MaskFunction, **options: Any) -> Tensor | None:

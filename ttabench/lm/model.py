@@ -9,8 +9,8 @@ Weights never change: gradients are off, the model stays in evaluation mode. All
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +50,7 @@ class LM(Texts):
     Args:
         model: a causal LM of transformers; how it is run is found out by `forward.ways`.
         tokenizer: a fast tokenizer whose ids all fit the model's vocabulary.
-        name: how the user named it; stands in records.
-        random_weights: whether the weights were never trained.
-        tokenizer_name: stands in records; by default `name`.
-        bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
+        name, tokenizer_name: stand in records; the second is the first where it is not given.
         weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
 
     Attributes:
@@ -86,9 +83,7 @@ class LM(Texts):
         except ValueError:  # the model has another one
             self.native_attention = str(model.config._attn_implementation)
         self.linear_head = False
-        self.name = name
-        self.random_weights = random_weights
-        self.weights = weights
+        self.name, self.random_weights, self.weights = name, random_weights, weights
         config = self.config = model.config.get_text_config(decoder=True)
         self.vocab_size: int = config.vocab_size
         self.max_positions = _positions(config)
@@ -115,9 +110,8 @@ class LM(Texts):
         base: nn.Module = self.model.base_model
         if base is not self.model:
             return base
-        inside = (part for part in self.model.children() if isinstance(part, PreTrainedModel))
-        found: nn.Module = next(inside, base)
-        return found
+        inside: Iterator[nn.Module] = (part for part in self.model.children() if isinstance(part, PreTrainedModel))
+        return next(inside, base)
 
     def attend_by(self, attention: str) -> None:
         """Have the model attend by an attention that transformers knows by this name, if it can choose."""
@@ -156,12 +150,12 @@ class LM(Texts):
     @property
     def device(self) -> torch.device:
         """Where the weights are; of a model on several devices, where the first ones are."""
-        return next(self.model.parameters()).device  # type: ignore[no-any-return]
+        return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the weights."""
-        return next(self.model.parameters()).dtype  # type: ignore[no-any-return]
+        return next(self.model.parameters()).dtype
 
     @cached_property
     def layer_devices(self) -> list[torch.device]:
@@ -197,10 +191,8 @@ class LM(Texts):
     def linear_shape(self, name: str) -> tuple[int, int]:
         """(features in, features out) of the linear map of that name."""
         module = self.model.get_submodule(name)
-        if isinstance(module, Conv1D):
-            return int(module.nx), int(module.nf)
-        assert isinstance(module, nn.Linear), f"{name} is no linear map"
-        return module.in_features, module.out_features
+        rows, columns = module.weight.shape
+        return (rows, columns) if isinstance(module, Conv1D) else (columns, rows)
 
     def blocks(self) -> nn.ModuleList:
         """The decoder layers, in order."""
@@ -209,8 +201,8 @@ class LM(Texts):
         lists = [m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
         if lists:
             return lists[-1]  # behind those of an encoder of images
-        fault = f"{self.name} ({self.config.model_type}) cannot be used here: it has no list of {self.layers} layers"
-        raise UserError(f"{fault}.", "Use none, icl or rag.")
+        fault = f"{self.name} ({self.config.model_type}) cannot be used here: it has no list of {self.layers} layers."
+        raise UserError(fault, "Use none, icl or rag.")
 
     def changed(self, stands_on: Mapping[str, Any]) -> None:
         """Say that the weights are now those of a base that stands on a checkpoint: it has another fingerprint."""
@@ -239,11 +231,10 @@ class LM(Texts):
 
 def _size(config: Any, name: str) -> int | None:
     """A size in a configuration; None where it has none, or one for each layer."""
-    try:
+    with suppress(RuntimeError, ValueError):
         value = getattr(config, name, None)
-    except (RuntimeError, ValueError):
-        return None
-    return value if isinstance(value, int) else None
+        return value if isinstance(value, int) else None
+    return None
 
 
 def _positions(config: Any) -> int:
@@ -258,8 +249,7 @@ def _positions(config: Any) -> int:
 
 def _ends(model: PreTrainedModel) -> list[int]:
     """The tokens that the model's `generation_config` ends answers with."""
-    config = getattr(model, "generation_config", None)
-    ends = None if config is None else config.eos_token_id
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     return [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
 
 
@@ -276,12 +266,11 @@ def load(
 
     Args:
         name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
-        random_weights: build a known architecture from its published configuration with random weights, offline.
+        random_weights, seed: build a known architecture from its published configuration, its weights drawn, offline.
         device: "auto" (a GPU if there is one; several, layer by layer, where one is too small), "cpu", "cuda",
             "cuda:1", "xpu", "mps".
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
-        seed: of the random weights.
-        bos: what begins a text, see `LM`.
+        bos: what begins a text, see `Texts`.
     """
     where = find_device(device)
     kind, weights, whose = find_dtype(dtype, where), "", name

@@ -35,7 +35,7 @@ class State:
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+        return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
 def of_rows(tensor: Tensor, rows_N: Tensor) -> Tensor:
@@ -68,23 +68,15 @@ class Prefix:
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values, of slots that heads see."""
-        sizes = [
-            [t.numel() * t.element_size() for t in pair]
-            for pair in zip(self.keys_LBHPD, self.values_LBHPD, strict=True)
-        ]
+        sizes = [keys.nbytes + values.nbytes for keys, values in zip(self.keys_LBHPD, self.values_LBHPD, strict=True)]
         if self.bias_LBHP is None:
-            return sum(map(sum, sizes))
+            return sum(sizes)
         biases = zip(sizes, self.bias_LBHP, strict=True)
-        return sum(sum(size) * int((~bias.isneginf()).sum()) // bias.numel() for size, bias in biases)
+        return sum(size * int((~bias.isneginf()).sum()) // bias.numel() for size, bias in biases)
 
     def take(self, slots_P: Tensor) -> Prefix:
-        """Only these slots of every layer and head, in this order; text goes on where it would have.
-
-        Args:
-            slots_P: int64 [P], each below the slots held.
-        """
+        """Only these slots of every layer and head, int64 [P], in this order; text goes on where it would have."""
         assert self.eviction is None, "what evicts decides itself which slots stay"
-
         placed = replace(self, positions_LBHP=self.positions_LBHP or self._consecutive())
         mask_BP = None if self.mask_BP is None else self.mask_BP.index_select(1, slots_P)
         return replace(placed.layers_as(lambda layer: layer.index_select(2, slots_P)), mask_BP=mask_BP)
@@ -186,12 +178,9 @@ class Patch:
     @property
     def nbytes(self) -> int:
         """Bytes of everything in the patch."""
-        total = self.prefix.nbytes if self.prefix is not None else 0
-        if self.tokens_BT is not None:
-            total += self.tokens_BT.numel() * self.tokens_BT.element_size()
+        total = sum(part.nbytes for part in (self.prefix, self.tokens_BT) if part is not None)
         for delta in self.deltas.values():
-            parts = (delta.a_BRI, delta.b_BOR) if isinstance(delta, LowRank) else (delta.delta,)
-            total += sum(t.numel() * t.element_size() for t in parts)
+            total += delta.a_BRI.nbytes + delta.b_BOR.nbytes if isinstance(delta, LowRank) else delta.delta.nbytes
         return total
 
     def __add__(self, other: Patch) -> Patch:

@@ -12,7 +12,7 @@ turn begins a text, as BOS does elsewhere, and what closes it ends a prompt.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,15 +51,13 @@ class Chat:
     end_ids: tuple[int, ...]
 
 
-def chat_of(
-    tokenizer: PreTrainedTokenizerFast, name: str, encode: Callable[[str], list[int]], system: str = ""
-) -> Chat:
+def chat_of(texts: Texts) -> Chat:
     """The chat template of a tokenizer."""
+    tokenizer, name = texts.tokenizer, texts.tokenizer_name
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
     roles = ("user", "assistant", "user")
     turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
-    turns = [*([{"role": "system", "content": system}] if system else []), *turns]
     with reading(f"The chat template of {name}", "Leave --chat-template out.", most=None):
         rest = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
     parts = []
@@ -70,7 +68,7 @@ def chat_of(
             raise UserError(fault, "Leave --chat-template out.")
         parts.append(part)
     start, answer, following = parts
-    ids = (tuple(encode(text)) for text in (start, answer, following, rest))
+    ids = (tuple(texts.encode(part, specials=True)) for part in (*parts, rest))
     return Chat(start, answer, following, rest, *ids)
 
 
@@ -89,9 +87,8 @@ def has_template(model: str) -> bool:
         if path.suffix == ".gguf":
             with reading(path), path.open("rb") as file:
                 return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
-        return (path / "chat_template.jinja").is_file() or bool(
-            object_of(path / "tokenizer_config.json").get("chat_template")
-        )
+        apart = (path / "chat_template.jinja").is_file()
+        return apart or bool(object_of(path / "tokenizer_config.json").get("chat_template"))
     except UserError:
         return False
 
@@ -115,8 +112,7 @@ class Texts:
         self.tokenizer_name = name
         eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
         if eos is None:
-            fault = f"Tokenizer {name!r} has no end-of-sequence token."
-            raise UserError(fault, "Set eos_token in tokenizer_config.json.")
+            raise UserError(f"Tokenizer {name!r} has no end-of-sequence token.", "Set eos_token in its configuration.")
         self.eos_id, self.pad_id = int(eos), int(eos if pad is None else pad)
         self.bos_ids = _first_ids(tokenizer, bos, name)
         # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
@@ -137,18 +133,17 @@ class Texts:
 
     def use_chat_template(self) -> None:
         """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn."""
-        self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)
+        self.chat = chat_of(self)
 
-    def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:
-        """Token ids, the first so many; "<|eos|>" in a document is text, not its end.
+    def encode(
+        self, text: str, max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
+    ) -> list[int]:
+        """Token ids, the first so many; "<|eos|>" in a document is text, not its end, unless `specials` are meant, as
+        those of a chat template are.
 
         Of a text that follows other text, tokenizers that put a blank in front of every text (SentencePiece) put none.
         """
-        return self.encode_many([text], max_tokens, follows=follows)[0]
-
-    def encode_template(self, text: str) -> list[int]:
-        """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""
-        return self.encode_many([text], specials=True)[0]
+        return self.encode_many([text], max_tokens, follows=follows, specials=specials)[0]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids without special tokens, and where in the text each token begins (in characters)."""
@@ -159,16 +154,14 @@ class Texts:
     def encode_many(
         self, texts: Sequence[str], max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
     ) -> list[list[int]]:
-        """`encode` of many texts, in parallel; with `specials` as `encode_template` reads them."""
+        """`encode` of many texts, in parallel."""
         refuse_long(texts)
         own = self._templates if specials else self._behind if follows else self._texts
         return [row.ids[:max_tokens] for row in own.encode_batch(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens left out."""
-        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
@@ -209,8 +202,7 @@ def _behind(own: Tokenizer) -> Tokenizer:
 def _without_blank(part: Json) -> Json:
     """A part of a tokenizer's definition, putting no blank in front of texts (SentencePiece does)."""
     if isinstance(part, list):
-        changed = map(_without_blank, part)
-        return [inner for inner in changed if inner is not None]
+        return [inner for inner in map(_without_blank, part) if inner is not None]
     if not isinstance(part, dict):
         return part
     if part.get("type") == "Prepend":

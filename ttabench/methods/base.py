@@ -37,6 +37,8 @@ class BaseMethod(Generic[SettingsT]):
     reads: Reads = "pieces"
     """What must stand in one call of `adapt`: "pieces", any number of them, with equal states however they are cut;
     "run", all that is read between two questions; "once", everything, so that no task may ask in between."""
+    counts: tuple[str, ...] = ("tokens_read",)
+    """What `meta` of a state counts, row by row."""
     own_tensors: tuple[str, ...] = ()
     """Tensors of the state that are text in the window: they stay the text's own under `eval --swap-state`."""
     one_reader: bool = False
@@ -59,7 +61,7 @@ class BaseMethod(Generic[SettingsT]):
         """An empty state for `rows` independent readers; a UserError for several where the method has `one_reader`."""
         if rows > 1 and self.one_reader:
             raise UserError(f"{self.name} reads for one reader, not {rows}.", "Read one context at a time.")
-        return State(rows, meta={"tokens_read": [0] * rows})
+        return State(rows, meta={name: [0] * rows for name in self.counts})
 
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         """Read more: each of `pieces` holds one piece a row, in the order in which a row reads them. What is read

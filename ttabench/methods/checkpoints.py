@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ttabench.core import __version__
 from ttabench.core.errors import UserError
-from ttabench.core.files import object_of, reading, replacing_folder, unwritable, write_atomically
+from ttabench.core.files import object_of, reading, replacing, unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.settings import restored
@@ -45,7 +45,6 @@ HARMLESS = frozenset(
     "qalora_group_size rank_pattern revision runtime_config task_type".split()
 )
 """Fields of training, of initialisation, or of what the names and shapes of the tensors say."""
-Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
 Alpha: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -145,7 +144,10 @@ def training_seed(training: Mapping[str, Any]) -> int | None:
 
 
 def settings_in(header: Header, spec: MethodSpec, changes: Mapping[str, Json], folder: Path) -> Any:
-    """The settings of a checkpoint, with changes."""
+    """The settings of a checkpoint, with changes; a UserError where it is of another method."""
+    if header.method not in (spec.name, spec.trained_as):
+        fault = f"{folder} is a checkpoint of {header.method}, not of {spec.name}."
+        raise UserError(fault, f"Use --method {header.method}.")
     if changes and is_peft(folder):
         raise UserError(f"{folder} is an adapter of peft: {CONFIG} has its settings.", "Leave --set out.")
     try:
@@ -159,13 +161,13 @@ def save(
     method: BaseMethod[Any],
     folder: Path,
     training: Mapping[str, Json] | None = None,
-    dtype: Stored = "float32",
+    dtype: str = "float32",
     *,
     step: int | None = None,
     stands_on: Mapping[str, Json] | None = None,
 ) -> None:
-    """Write a checkpoint, the header last. `dtype`: number format of stored parameters, which are float32 again once
-    loaded; `stands_on`: name and digest of the checkpoint that the base model carries."""
+    """Write a checkpoint, the header last. `dtype`: number format of stored parameters (float32, bfloat16, float16),
+    which are float32 again once loaded; `stands_on`: name and digest of the checkpoint that the base model carries."""
     import torch
 
     from ttabench.lm.loading import safetensors_io
@@ -199,13 +201,8 @@ def load(
     import torch
 
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.safetensors_io import first_not_finite
 
     stored = header(folder)
-    if stored.method not in (cls.spec.name, cls.spec.trained_as):
-        raise UserError(
-            f"{folder} is a checkpoint of {stored.method}, not of {cls.spec.name}.", f"Use --method {stored.method}."
-        )
     chosen = settings_in(stored, cls.spec, settings or {}, folder)
     if is_peft(folder):
         return load_lora(lm, chosen, folder)
@@ -224,8 +221,6 @@ def load(
     if odd := safetensors_io.unfit(tensors, parameters):
         fault = f"Checkpoint {folder} does not fit its settings: {odd}."
         raise UserError(fault, "Leave out --set and --keep of sizes, or give --checkpoint none.")
-    if broken := first_not_finite(sorted(tensors.items())):
-        raise UserError(f"{broken} of checkpoint {folder} holds values that are not finite.", "Train the method again.")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
@@ -257,7 +252,7 @@ def save_peft(lm: LM, patch: Patch, folder: Path) -> Path:
     config.task_type, config.inference_mode = "CAUSAL_LM", True
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing_folder(folder) as scratch:
+        with replacing(folder, folder=True) as scratch:
             config.save_pretrained(scratch)
             safetensors_io.write(scratch / PEFT_WEIGHTS, tensors)
     except OSError as error:
@@ -310,13 +305,10 @@ def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
     from torch import nn
 
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.safetensors_io import first_not_finite
     from ttabench.methods.lora.method import Lora
 
-    config, path = config_of(folder), folder / PEFT_WEIGHTS
-    stored, _ = safetensors_io.read(path, str(lm.device), AGAIN)
-    if broken := first_not_finite(sorted(stored.items())):
-        raise UserError(f"{broken} of {path} holds values that are not finite.", "Train the adapter again.")
+    config = config_of(folder)
+    stored, _ = safetensors_io.read(folder / PEFT_WEIGHTS, str(lm.device), AGAIN)
     tensors = {key.removeprefix(PREFIX): tensor.float() for key, tensor in stored.items()}
     names = [name for name in lm.linear_names() if any(key.startswith(f"{name}.lora_") for key in tensors)]
     wanted, scales, alphas = {}, {}, config.alpha_pattern or {}

@@ -120,8 +120,7 @@ def find(name: str) -> MethodSpec:
     family, _, member = name.partition(":")
     if family in families():
         module, _, function = families()[family].members.partition(":")
-        spec: MethodSpec = getattr(import_module(module), function)(member)
-        return spec
+        return getattr(import_module(module), function)(member)
     if in_file := FILE.fullmatch(name):
         return _in_file(in_file["path"], in_file["name"] or "")
     if name in offered(GROUP):

@@ -78,10 +78,8 @@ class Session:
 
     def patch(self, asks: Sequence[Ask]) -> Patch:
         """The encoded patch for queries with one window of pieces in front of them; several readers: one query each.
-
         Where the method does not look at the question it is made once, for all queries until something more is read. A
-        UserError where what stands in the window does not fit the model.
-        """
+        UserError where what stands in the window does not fit the model."""
         assert asks, "a patch is for queries"
         self.flush()
         if self.method.looks_at_question:
@@ -107,9 +105,8 @@ class Session:
             return 0
         slots = prefix.keys_LBHPD[0].shape[2] if prefix.mask_BP is None else int(prefix.mask_BP.sum(1).max())
         if prefix.bias_LBHP is not None:
-            hidden = [bias.isneginf().float().mean(1).sum(1).cpu() for bias in prefix.bias_LBHP]
-            hidden_B = torch.stack(hidden).mean(0)
-            slots -= int(hidden_B.min())
+            hidden_LB = torch.stack([bias.isneginf().float().mean(1).sum(1).cpu() for bias in prefix.bias_LBHP])
+            slots -= int(hidden_LB.mean(0).min())
         return slots - len(window_ids(self.lm, ask, follows=True))
 
     @torch.no_grad()

@@ -120,7 +120,5 @@ def _refuse_key(spec: Formula, key: str, known: list[str]) -> None:
 def describe_settings(spec: Formula) -> list[tuple[str, str, Json]]:
     """(key, type, default) of every setting of a method, for `list methods` and the dry run."""
     hints, plain_settings = get_type_hints(spec.Settings), spec.Settings()
-    return [
-        (field.name, type_name(hints[field.name]), getattr(plain_settings, field.name))
-        for field in fields(spec.Settings)
-    ]
+    names = [field.name for field in fields(spec.Settings)]
+    return [(name, type_name(hints[name]), getattr(plain_settings, name)) for name in names]

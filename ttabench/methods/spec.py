@@ -49,14 +49,13 @@ class MethodSpec(Formula):
             return self.where
         module, _, attribute = self.where.partition(":")
         try:
-            method_class: type[Any] = getattr(import_module(module), attribute)
+            return getattr(import_module(module), attribute)
         except (Exception, SystemExit) as error:  # whatever another package does when it is imported
             if not self.origin:
                 raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             fault = f"{self.where}, the class of method {self.name}, cannot be loaded ({reason})."
             raise UserError(fault, f"Mend or uninstall {self.origin}.") from None
-        return method_class
 
 
 @dataclass(frozen=True, kw_only=True)

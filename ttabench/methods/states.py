@@ -65,9 +65,8 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
     """Write a state and what it belongs to (`BELONGS`). `also`: files below the folder that were written for it; the
     header names their digests, too."""
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.safetensors_io import first_not_finite
 
-    if broken := first_not_finite(state.tensors.items()):
+    if broken := safetensors_io.first_not_finite(state.tensors.items()):
         fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
         raise UserError(fault, "Check its settings and checkpoint, the weights, or try --dtype float32.")
     try:
@@ -95,7 +94,6 @@ def load_state(
     """Read a state that belongs to the same method, base model, settings and checkpoint. `retired`: settings that one
     of an earlier version may have beside those of now, see `MethodSpec.retired`."""
     from ttabench.lm.loading import safetensors_io
-    from ttabench.lm.loading.safetensors_io import first_not_finite
     from ttabench.lm.patch import State
 
     content = header(folder)
@@ -106,8 +104,6 @@ def load_state(
     tensors, _ = safetensors_io.read(folder / TENSORS_FILE, device, ANEW)
     if content["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", ANEW)
-    if broken := first_not_finite(tensors.items()):
-        raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", ANEW)
     return State(rows=int(content["rows"]), tensors=tensors, meta=content["meta"])
 
 
@@ -162,37 +158,32 @@ def claimed(folder: Path, names: Sequence[str], busy: str) -> Iterator[None]:
         yield
 
 
-class StateFolder:
-    """The folder of one state: its header, its tensors, and in `peft` its low-rank deltas."""
+@contextmanager
+def held(folder: Path, *, force: bool) -> Iterator[None]:
+    """Hold a folder while a state is made for it; `force`: one that is there may be replaced."""
+    with claimed(folder, OURS, "writes a state in"):
+        if (folder / HEADER_FILE).exists() and not force:
+            raise UserError(f"{folder} holds a state already.", "Replace it with --force, or give another --out.")
+        yield
 
-    def __init__(self, path: Path, *, force: bool = False) -> None:
-        self.path, self.force = path, force
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the folder while a state is made for it."""
-        with claimed(self.path, OURS, "writes a state in"):
-            if (self.path / HEADER_FILE).exists() and not self.force:
-                fault = f"{self.path} holds a state already."
-                raise UserError(fault, "Replace it with --force, or give another --out.")
-            yield
-
-    def write(
-        self, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None
-    ) -> dict[str, Any]:
-        """Write the state, and with `lora`, which is given a folder, its peft folder; `held` is entered. All files
-        are made aside first; the header moves first, whose digests do not fit what a kill leaves. Returns its
-        header, see `save_state`."""
-        try:
-            with files.replacing_folder(self.path / STAGED) as scratch:
-                if lora is not None:
-                    lora(scratch / PEFT)
-                save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
-            files.remove(self.path / PEFT)
-            for name in OURS:
-                if (self.path / STAGED / name).exists():
-                    files.moved(self.path / STAGED / name, self.path / name)
-            files.remove(self.path / STAGED)
-        except OSError as error:
-            raise files.unwritable(self.path, error) from None
-        return header(self.path)
+def replace_state(
+    folder: Path, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None
+) -> dict[str, Any]:
+    """Write a state into a folder that is `held`, and with `lora`, which is given a folder, its low-rank deltas in
+    `peft`. All files are made aside first; the header moves first, whose digests do not fit what a kill leaves.
+    Returns its header, see `save_state`."""
+    staged = folder / STAGED
+    try:
+        with files.replacing(staged, folder=True) as scratch:
+            if lora is not None:
+                lora(scratch / PEFT)
+            save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
+        files.remove(folder / PEFT)
+        for name in OURS:
+            if (staged / name).exists():
+                files.moved(staged / name, folder / name)
+        files.remove(staged)
+    except OSError as error:
+        raise files.unwritable(folder, error) from None
+    return header(folder)

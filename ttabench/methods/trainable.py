@@ -53,11 +53,9 @@ class Trainable(BaseMethod[SettingsT]):
 
 
 def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
-    """Mean negative log-likelihood of the target tokens, each query asked after the pieces that stand before it.
-
-    Through the same `adapt` and `patch` as in use, and differentiable as far as they are. Episodes whose pieces and
-    queries stand in the same order are rows of one batch.
-    """
+    """Mean negative log-likelihood of the target tokens, each query asked after the pieces that stand before it:
+    through the same `adapt` and `patch` as in use, and differentiable as far as they are. Episodes whose pieces and
+    queries stand in the same order are rows of one batch."""
     by_shape: dict[tuple[bool, ...], list[Episode]] = {}
     for episode in episodes:
         by_shape.setdefault(tuple(isinstance(step, Ask) for step in episode.steps), []).append(episode)
@@ -89,14 +87,12 @@ def training_item(
 ) -> tuple[list[int], list[int]]:
     """Prompt and target ids of a query with its first gold answer, or its right option. `max_prompt`: the prompt keeps
     its last so many tokens, the answer is never cut; `follows`: whether other text stands before it in the window."""
-    prompt = prompt_ids(lm, ask, follows=follows)
-    if max_prompt is not None:
-        prompt = prompt[max(0, len(prompt) - max_prompt) :]
-    want = ask.want
+    prompt, want = prompt_ids(lm, ask, follows=follows), ask.want
+    last = slice(None if max_prompt is None else -max_prompt, None)
     if isinstance(want, Choose):
         assert want.gold is not None, f"query {ask.key} has options but no right one"
         (pairs,) = choice_ids(lm, [ask], follows=follows)
         prompt, options = pairs[want.gold] if want.option_prefixes else pairs[0]
-        return prompt[len(prompt) - (max_prompt or len(prompt)) :], options[0 if want.option_prefixes else want.gold]
+        return prompt[last], options[0 if want.option_prefixes else want.gold]
     assert isinstance(want, Score) or want.answers, f"query {ask.key} has no answer to train on"
-    return prompt, gold_ids(lm, ask)
+    return prompt[last], gold_ids(lm, ask)

@@ -34,8 +34,7 @@ def sentences(source: random.Random, split: str, cast: int = 16, *, growing: boo
     bringing new people, if fewer, once its `cast` has appeared, until the split has no more.
     """
     people = draw_entities(source, "person", split, len(entities("person", split)) if growing else cast)
-    facts_by_name: dict[str, list[Fact]] = {}
-    met: list[str] = []
+    facts_by_name, met = dict[str, list[Fact]](), list[str]()
     while True:
         new = 0.04 if len(met) < cast else _NEWCOMERS
         if len(met) < 3 or (len(met) < len(people) and source.random() < new):
@@ -56,9 +55,8 @@ def book(source: random.Random, split: str, tokens: int, cast: int = 16, *, grow
     return "\n".join("So " + " ".join(text for text, _ in paragraph) for paragraph in story) + "\n"
 
 
-def _paragraphs(story: Iterator[Sentence], tokens: int) -> Iterator[list[Sentence]]:
-    for _ in range(max(1, tokens // (8 * _TOKENS_PER_SENTENCE))):
-        yield list(islice(story, 8))
+def _paragraphs(story: Iterator[Sentence], tokens: int) -> list[list[Sentence]]:
+    return [list(islice(story, 8)) for _ in range(max(1, tokens // (8 * _TOKENS_PER_SENTENCE)))]
 
 
 def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Row]:
@@ -66,7 +64,7 @@ def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Ro
 
     A seed has the same books at every length: a longer one begins with the shorter, and new people keep appearing.
     """
-    made: list[Row] = []
+    made = list[Row]()
     for number in range(books):
         text = book(rng("pg19", split, seed, number), split, tokens, growing=True)
         made.append({"short_book_title": f"The {split} book {seed}-{number}", "url": f"mini://{number}", "text": text})
@@ -98,10 +96,5 @@ def recall(split: str, seed: int, books: int = 4, tokens: int = 8192) -> list[Ro
 def _asked(source: random.Random, fact: Fact) -> Row:
     """How a fact is asked."""
     begins, _, _ = fact.statement(source.randrange(3)).rpartition(f" {fact.value}")
-    return {
-        "key": f"{fact.entity}/{fact.relation.name}",
-        "question": fact.question(source.randrange(2)),
-        "begins": f"So {begins}",
-        "options": list(fact.relation.values),
-        "answer": fact.value,
-    }
+    asked = {"key": f"{fact.entity}/{fact.relation.name}", "question": fact.question(source.randrange(2))}
+    return {**asked, "begins": f"So {begins}", "options": list(fact.relation.values), "answer": fact.value}

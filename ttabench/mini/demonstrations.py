@@ -79,14 +79,11 @@ def _parts(
     source: random.Random, labels: int, demonstrations: int, queries: int, name: str, row_of: Callable[[int], Row]
 ) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}`: rows of labels in even shares, named by part and number."""
-    counts = {"train": demonstrations, "validation": queries}
-    return {
-        part: [
-            row_of(label) | {"idx": name.format(part=part, number=number)}
-            for number, label in enumerate(_balanced(source, labels, count))
-        ]
-        for part, count in counts.items()
-    }
+    made = dict[str, list[Row]]()
+    for part, count in (("train", demonstrations), ("validation", queries)):
+        drawn = enumerate(_balanced(source, labels, count))
+        made[part] = [row_of(label) | {"idx": name.format(part=part, number=number)} for number, label in drawn]
+    return made
 
 
 def superglue(
@@ -129,14 +126,9 @@ def row(task: str, source: random.Random, categories: list[str], label: int, per
     # COPA: the rule says which category is the right continuation; the place of the right choice is `label`.
     right, wrong = (scene(source, categories[i]) for i in (0, 1))
     choices = (right, wrong) if label == 0 else (wrong, right)
-    question = source.choice(("cause", "effect"))
-    return {
-        "premise": f"The mood of {person} changed.",
-        "choice1": f"{choices[0].capitalize()}.",
-        "choice2": f"{choices[1].capitalize()}.",
-        "question": question,
-        "label": label,
-    }
+    asked = {"premise": f"The mood of {person} changed.", "question": source.choice(("cause", "effect"))}
+    first, second = (f"{text.capitalize()}." for text in choices)
+    return {**asked, "choice1": first, "choice2": second, "label": label}
 
 
 UNSEEN = {"hellaswag": 4, "winogrande": 2, "openbookqa": 4, "arc_easy": 4, "arc_challenge": 4, "piqa": 2}
@@ -218,8 +210,7 @@ def metaicl(split: str, seed: int, tasks: int = 8, demonstrations: int = 16, que
         name = f"mini-{split}-{number}"
         for part, count in (("train", demonstrations), ("test", queries)):
             files[f"{name}_16_{seed}_{part}"] = [
-                {"task": name, "input": text, "output": options[i], "options": options}
+                {"task": name, "input": scene(source, rule[i]), "output": options[i], "options": options}
                 for i in _balanced(source, size, count)
-                for text in [scene(source, rule[i])]
             ]
     return files

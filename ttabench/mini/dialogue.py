@@ -6,6 +6,7 @@ Facts about friends are told in early turns; later turns, later sessions and que
 from __future__ import annotations
 
 import random
+import re
 
 from ttabench.mini.world import Fact, draw_entities, facts, rng
 
@@ -26,9 +27,8 @@ def tell(source: random.Random, split: str, friends: int, facts_a_friend: int) -
 def exchange(source: random.Random, fact: Fact, known: list[Fact]) -> list[str]:
     """Two turns about a new fact, or four when an old one is asked for again."""
     turns = _telling(source, fact)
-    if known and source.random() < 0.6:
-        turns += _asking(source, source.choice(known))
-    return turns
+    again = known and source.random() < 0.6
+    return turns + _asking(source, source.choice(known)) if again else turns
 
 
 def _telling(source: random.Random, fact: Fact) -> list[str]:
@@ -37,19 +37,15 @@ def _telling(source: random.Random, fact: Fact) -> list[str]:
 
 def _asking(source: random.Random, fact: Fact) -> list[str]:
     question = fact.question(source.randrange(2))
-    return [
-        source.choice(_ASKS).format(q=question[0].lower() + question[1:]),
-        source.choice(_ANSWERS).format(t=fact.told()),
-    ]
+    asked = source.choice(_ASKS).format(q=question[0].lower() + question[1:])
+    return [asked, source.choice(_ANSWERS).format(t=fact.told())]
 
 
 def session(source: random.Random, facts: list[Fact], known: list[Fact]) -> list[str]:
     """The turns in which `facts` are told, coming back to them and to `known` ones."""
-    turns: list[str] = []
-    known = list(known)
-    for fact in facts:
-        turns += exchange(source, fact, known)
-        known.append(fact)
+    turns = list[str]()
+    for number, fact in enumerate(facts):
+        turns += exchange(source, fact, known + facts[:number])
     return turns
 
 
@@ -77,34 +73,27 @@ def msc(
     """Session-5 rows of Multi-Session Chat with `self_instruct {B: question, A: answer}` (MSC-Self-Instruct)."""
     if min(sessions, facts) < 1:
         raise ValueError(f"{sessions} sessions of {facts} facts tell nothing")
-    total = sessions * facts
-    made: list[Row] = []
+    made, total = list[Row](), sessions * facts
+    of_a_friend = min(_OF_A_FRIEND, total)
     for number in range(conversations):
         source = rng("msc", split, seed, number)
-        facts_a_friend = min(_OF_A_FRIEND, total)
-        known = tell(source, split, -(-total // facts_a_friend) + 1, facts_a_friend)
-        fresh, told_facts = known[-facts_a_friend:], known[:-facts_a_friend]
-        source.shuffle(told_facts)
-        told_facts = told_facts[:total]
-        turns = [
-            session(source, told_facts[start : start + facts], told_facts[:start]) for start in range(0, total, facts)
-        ]
-        goes_on = session(source, fresh[:facts], told_facts)
+        known = tell(source, split, -(-total // of_a_friend) + 1, of_a_friend)
+        fresh, told = known[-of_a_friend:], known[:-of_a_friend]
+        source.shuffle(told)
+        told = told[:total]
+        turns = [session(source, told[start : start + facts], told[:start]) for start in range(0, total, facts)]
+        goes_on = session(source, fresh[:facts], told)
         row: Row = {
             "dialog": [{"text": text, "id": f"Speaker {1 + i % 2}"} for i, text in enumerate(goes_on)],
             "previous_dialogs": [{"dialog": [{"text": text} for text in own]} for own in turns],
             "metadata": {"initial_data_id": f"mini-{split}-{seed}-{number}"},
         }
-        for fact in source.sample(told_facts, min(questions, len(told_facts))):
+        for fact in source.sample(told, min(questions, len(told))):
             made.append({**row, "self_instruct": {"B": fact.question(source.randrange(2)), "A": fact.value}})
     return made
 
 
 def dailydialog(split: str, seed: int, rows: int = 64, turns: int = 15) -> list[Row]:
     """Rows {dialog} with the spaced punctuation of the published text."""
-    made: list[Row] = []
-    for number in range(rows):
-        spoken = returning(rng("dailydialog", split, seed, number), split, turns)
-        spaced = [turn.replace(",", " ,").replace("?", " ?").replace(".", " .") for turn in spoken]
-        made.append({"dialog": spaced})
-    return made
+    spoken = (returning(rng("dailydialog", split, seed, number), split, turns) for number in range(rows))
+    return [{"dialog": [re.sub(r"([,?.])", r" \1", turn) for turn in told]} for told in spoken]

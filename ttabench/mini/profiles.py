@@ -21,8 +21,7 @@ INSTRUCTION = "Which category does this article relate to? Just answer with the 
 
 def lamp(split: str, seed: int, users: int = 32, entries: int = 16, topics: int = 2) -> tuple[list[Row], Row]:
     """(questions, outputs) of the first release's LaMP_2: news categories, profile {title, text, category, id}."""
-    questions: list[Row] = []
-    golds: list[Row] = []
+    questions, golds = list[Row](), list[Row]()
     for number in range(users):
         source = rng("lamp", split, seed, number)
         read = list(source.choice(groups(split, topics)))
@@ -30,9 +29,8 @@ def lamp(split: str, seed: int, users: int = 32, entries: int = 16, topics: int 
         profile = []
         for i in range(entries):
             topic = read[i] if i < topics else source.choice(read)
-            profile.append(
-                {"id": f"{number}-{i}", "title": topic, "text": scene(source, topic), "category": categories[topic]}
-            )
+            entry = {"id": f"{number}-{i}", "title": topic, "text": scene(source, topic), "category": categories[topic]}
+            profile.append(entry)
         source.shuffle(profile)
         topic = source.choice(read)
         key = f"mini-{split}-{seed}-{number}"

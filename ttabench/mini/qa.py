@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
 
@@ -28,18 +28,12 @@ _DISTRACTORS = (
 )
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """A text about one entity, and the facts it tells."""
 
     entity: str
     text: str
     facts: tuple[Fact, ...]
-
-    def questions(self, source: random.Random, count: int) -> list[Fact]:
-        """`count` of its facts, drawn with replacement beyond the number it tells."""
-        drawn = source.sample(self.facts, min(count, len(self.facts)))
-        return drawn + source.choices(self.facts, k=max(0, count - len(self.facts)))
 
 
 def document(source: random.Random, entity: str, facts: list[Fact]) -> Document:
@@ -55,29 +49,29 @@ def documents(
     source: random.Random, kind: str, split: str, count: int, facts_told: int | range, relation: str | None = None
 ) -> list[Document]:
     """`count` documents about different entities of one kind, each telling so many facts; or one of one relation."""
-    kinds = RELATIONS[kind]
-    made = []
+    made, named = [], [one for one in RELATIONS[kind] if one.name == relation]
     for entity in draw_entities(source, kind, split, count):
-        if relation is not None:
-            one = next(r for r in kinds if r.name == relation)
-            made.append(document(source, entity, [Fact(entity, one, source.choice(one.values))]))
-        else:
+        told = [Fact(entity, one, source.choice(one.values)) for one in named]
+        if not named:
             number = facts_told if isinstance(facts_told, int) else source.choice(facts_told)
-            made.append(document(source, entity, facts(source, kind, entity, min(number, len(kinds)))))
+            told = facts(source, kind, entity, min(number, len(RELATIONS[kind])))
+        made.append(document(source, entity, told))
     return made
 
 
 def _questions(
     family: str, kind: str, split: str, seed: int, count: int, questions: int, facts_told: int
 ) -> Iterator[tuple[str, int, Document, Fact, str]]:
-    """(key, document number, document, fact, question) of so many documents, with so many questions about each.
+    """(key, document number, document, fact, question) of so many documents, with so many questions about each, drawn
+    with replacement beyond the number of facts it tells.
 
     Documents for training tell from one fact to so many: MAC's answers leave guessing sooner on documents of one fact.
     """
     source, numbers = rng(family, split, seed), itertools.count()
     counts = range(1, facts_told + 1) if split == "train" else facts_told
     for number, made in enumerate(documents(source, kind, split, count, counts)):
-        for fact in made.questions(source, questions):
+        asked = source.sample(made.facts, min(questions, len(made.facts)))
+        for fact in asked + source.choices(made.facts, k=questions - len(asked)):
             key = f"mini-{split}-{seed}-{number}-{fact.relation.name}-{next(numbers)}"
             yield key, number, made, fact, fact.question(source.randrange(2))
 
@@ -129,12 +123,11 @@ def shared_context(
         source = rng("shared_context", split, seed, number)
         told = documents(source, "person", split, people, facts)
         fresh = source.sample([fact for made in told for fact in made.facts], again.count(False))
-        once: list[tuple[Fact, int]] = []
-        asked: list[Row] = []
+        once, asked = list[tuple[Fact, int]](), list[Row]()
         for later in again:
             if later:
-                fact, words = once.pop(source.randrange(len(once)))
-                words = 1 - words
+                fact, other = once.pop(source.randrange(len(once)))
+                words = 1 - other
             else:
                 fact, words = fresh.pop(), source.randrange(2)
                 once.append((fact, words))

@@ -43,15 +43,11 @@ def _needles(source: Random, task: str, people: list[str], keys: int, questions:
         haystack = [Fact(name, one, source.choice(one.values)).statement(source.randrange(3)) for name, one in pairs]
     else:
         fillers = [text for text in FILLERS if task != "niah_single_1" or "{" not in text]
-        haystack = [
-            source.choice(fillers).format(e=source.choice(others), f=source.choice(others)) for _ in range(count)
-        ]
-    return {
-        "task": task,
-        "needles": [fact.statement(source.randrange(3)) for fact in own],
-        "haystack": haystack,
-        "questions": [_asked(source, fact) for fact in own[:questions]],
-    }
+        drawn = ((source.choice(fillers), source.choice(others), source.choice(others)) for _ in range(count))
+        haystack = [filler.format(e=one, f=another) for filler, one, another in drawn]
+    needles = [fact.statement(source.randrange(3)) for fact in own]
+    asked = [_asked(source, fact) for fact in own[:questions]]
+    return {"task": task, "needles": needles, "haystack": haystack, "questions": asked}
 
 
 def _documents(source: Random, task: str, people: list[str], keys: int, questions: int, length: int) -> Row:

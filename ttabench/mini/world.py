@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 SPLITS = ("train", "validation", "test")
 SHARES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
@@ -32,12 +33,8 @@ def rng(*parts: object) -> random.Random:
 def _pieces(kind: str, position: int, endings: tuple[str, ...]) -> tuple[str, ...]:
     """Pronounceable invented name pieces, different for every kind and position."""
     source = rng("pieces", kind, position)
-    onsets, vowels, middles = (
-        "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split(),
-        "aeiou",
-        "l m n r s v d k t".split(),
-    )
-    seen: dict[str, None] = {}
+    onsets, vowels, middles = "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split(), "aeiou", "lmnrsvdkt"
+    seen = dict[str, None]()
     while len(seen) < PIECES:
         word = source.choice(onsets) + source.choice(vowels) + source.choice(middles) + source.choice(endings)
         seen.setdefault(word.capitalize())
@@ -61,12 +58,9 @@ def name_pieces(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 @cache
 def entities(kind: str, split: str) -> tuple[str, ...]:
     """All entities of one kind in one split, in a fixed shuffled order. Splits are disjoint."""
-    if kind not in _ENDINGS or split not in SHARES:
-        raise ValueError(f"no entities of kind {kind!r} in split {split!r}")
     first, second = name_pieces(kind)
-    names = [
-        f"{a} {b}" for i, a in enumerate(first) for j, b in enumerate(second) if (7 * i + 13 * j) % 25 in SHARES[split]
-    ]
+    share, pairs = SHARES[split], product(enumerate(first), enumerate(second))
+    names = [f"{a} {b}" for (i, a), (j, b) in pairs if (7 * i + 13 * j) % 25 in share]
     rng("entities", kind, split).shuffle(names)
     return tuple(names)
 
@@ -125,9 +119,7 @@ def facts(source: random.Random, kind: str, entity: str, count: int) -> list[Fac
     """`count` facts of different relations about one entity, in random order."""
     if count > len(RELATIONS[kind]):
         raise ValueError(f"a {kind} has {len(RELATIONS[kind])} relations, {count} facts were asked for")
-    return [
-        Fact(entity, relation, source.choice(relation.values)) for relation in source.sample(RELATIONS[kind], count)
-    ]
+    return [Fact(entity, one, source.choice(one.values)) for one in source.sample(RELATIONS[kind], count)]
 
 
 CATEGORIES: dict[str, tuple[str, ...]] = {

@@ -15,8 +15,7 @@ from ttabench.core.amounts import number, size
 from ttabench.papers import declared
 from ttabench.papers.declared import COUNTED, SCALES, Scale
 from ttabench.papers.judging import Held, Judged, Stored, judged, over, spots
-from ttabench.report.differences import Difference
-from ttabench.report.entries import shown, with_interval
+from ttabench.report.entries import shown
 from ttabench.stats.metrics import known
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
@@ -87,7 +86,7 @@ def settings_table(title: str, rows: Sequence[Judged]) -> Table:
     """What stands behind the verdicts: every setting that was run, a line each; of several trainings all figures."""
     cells = []
     for line in (line for line in settings(rows) if line.scale):
-        controls = [interval(row.control) if row.control else "not run" if row.memory and row.found else ""
+        controls = [row.control.shown if row.control else "not run" if row.memory and row.found else ""
                     for row in line.rows]  # fmt: skip
         reason = _each([row.reason for row in line.rows])
         verdict = told(line.verdict, line.verdicts, "trainings") + (f": {reason}" if reason else "")
@@ -176,17 +175,12 @@ def _bare(table: Table) -> str:
     return "\n".join(line for line in lines if line.startswith("|"))
 
 
-def interval(found: Difference) -> str:
-    """A difference with its interval."""
-    return with_interval(found.metric, found.value, found.ci_low, found.ci_high)
-
-
 def ours(row: Judged) -> str:
     """Our difference with its interval; of costs both."""
     if row.costs is not None:
         counted = row.claim.cost in COUNTED
         return " against ".join(size(cost.value) if counted else f"{cost.value:,.3g} s" for cost in row.costs)
-    return interval(row.found) if row.found else ""
+    return row.found.shown if row.found else ""
 
 
 def theirs(rows: Sequence[Judged]) -> str:

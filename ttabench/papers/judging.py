@@ -25,18 +25,18 @@ from ttabench.core.declared import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.checkpoints import trained_tasks, training_seed
 from ttabench.papers.declared import COUNTED, SCALES, Claim, Cost, Place, Scale, paper, scale_of_model
-from ttabench.profiling.record import Figure, exactly, figure
+from ttabench.profiling.record import Figure, figure
 from ttabench.records.schema import RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, blocks_of
 from ttabench.report.compare import read_answers
 from ttabench.report.differences import Difference, difference, overall
 from ttabench.report.entries import LENGTHS, Entry, entry_of, limit_of, within_limit
-from ttabench.report.finding import loaded, runs_in
-from ttabench.report.stored import Answers, Run, Values, joined, with_defaults
+from ttabench.report.finding import Loaded, loaded, runs_below
+from ttabench.report.stored import Answers, Query, joined, with_defaults
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import LEVEL
 from ttabench.stats.metrics import known
-from ttabench.sweep.grid import matches
+from ttabench.sweep.suite import matches
 
 Verdict: TypeAlias = Literal[
     "reproduced", "no memory", "no control", "contradicted", "undecided", "mixed", "cannot tell", "no runs"
@@ -52,15 +52,13 @@ TRIALS = ("scratch", "quick")
 """Folders of folders of runs that are not looked into: what lies there was tried."""
 UNSCORED = "kept no scores of its queries"
 """A fault; none where costs are compared."""
+LESS = "was asked less"
 OWN = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
+class Stored(Loaded):
     """Runs, each once."""
-
-    runs: tuple[Run, ...]
-    damaged: tuple[str, ...] = ()
 
     @cached_property
     def words(self) -> dict[str, dict[str, Json]]:
@@ -69,19 +67,10 @@ class Stored:
 
 
 def stored(folders: Sequence[Path]) -> Stored:
-    """The runs in these folders, and two levels below them."""
-    inside = dict.fromkeys(place for folder in folders for place in _places(folder))
-    found = loaded([run for place in inside for run in runs_in(place)])
+    """The runs in these folders; where one has none, those up to two levels below it."""
+    found = loaded(dict.fromkeys(run for folder in folders for run in runs_below(folder, but=TRIALS)))
     runs = {run[1].id: run for run in reversed(found.runs)}
     return Stored(runs=tuple(runs.values())[::-1], damaged=found.damaged)
-
-
-def _places(folder: Path) -> list[Path]:
-    """This folder where it holds runs, else those two levels down that may."""
-    if not folder.is_dir() or runs_in(folder):
-        return [folder]
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TRIALS)
-    return [place for path in inside for place in (path, *sorted(below for below in path.iterdir() if below.is_dir()))]
 
 
 def words(record: RunRecord) -> dict[str, Json]:
@@ -120,21 +109,20 @@ class Held:
         What names the step is no key."""
         if self.step is None:
             return self.entry
-        lengths, values = self.entry.step == LENGTHS, {}
+        lengths, values = self.entry.step == LENGTHS, dict[Query, Observed]()
         for query, value in self.answers.values.items():
             own = self.answers.steps.get(query[:3])
             if own == self.step or (lengths and own is not None and own < self.step):
                 seed, episode, key, question = query
                 name = key if lengths else key.removesuffix(f"@{self.step}")
                 values[seed, episode, name, question] = value
-        typed: Values = values  # type: ignore[assignment]  # of one kind, as they were
-        return replace(self.entry, values=typed)
+        return replace(self.entry, values=values)
 
     def cost(self, cost: Cost) -> Figure | None:
         """What it cost in its runs, a draw each; None where that is not known."""
         spent = self.entry.costs.get(cost)
         if cost in COUNTED or spent is None:
-            return None if spent is None else exactly(spent)
+            return None if spent is None else figure([spent])
         draws = [float(drawn) for record in self.entry.records if (drawn := record.cost.get(cost)) is not None]
         return figure(draws).model_copy(update={"value": spent})
 
@@ -175,7 +163,7 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
         for group in groups:
             own = joined([answers[run] for run in group.ids])
             entry = entry_of(of_block, group.method, group, own)
-            fault = entry.reason if entry.aside else "" if own.values else UNSCORED
+            fault = entry.aside or ("" if own.values else UNSCORED)
             of_groups.append(Held(entry=entry, answers=own, fault=fault))
         scale = scale_of_model(str(groups[0].record.config.get("model")))
         for place in (place for place in places if scale in place.scales):
@@ -190,21 +178,20 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
 def _at(place: Place, held: Sequence[Held]) -> list[Held]:
     """All that answered under their own state at the step of a place, each beside the same under another text's; what
     was asked less than the others has that as its fault."""
-    own = [one.entry for one in held if one.entry.state_of == "own"]
-    alike, lines, others = within_limit(own) if own else [], list[Held](), dict[str, Held]()
+    alike, lines, others = within_limit([one.entry for one in held if one.entry.state_of == "own"]), list[Held](), {}
     for one in (replace(one, step=place.step) for one in held):
         if one.line.values or not one.answers.values:
             if one.entry.state_of == "other":
                 others[one.entry.configured] = one
             elif one.entry.state_of == "own":
-                less = "" if one.entry in alike else f"was asked less ({limit_of(one.entry)})"
+                less = "" if one.entry in alike else f"{LESS} ({limit_of(one.entry)})"
                 lines.append(replace(one, fault=less or one.fault))
     return [replace(one, other=others.get(one.entry.configured)) for one in lines]
 
 
 def _by_seed(held: Sequence[Held]) -> dict[int | None, Held]:
     """By the seed of the training; of several configurations of one seed the first, with that as its fault."""
-    whole = [one for one in held if not one.fault.startswith("was asked less")] or held
+    whole = [one for one in held if not one.fault.startswith(LESS)] or held
     seeds = {training_seed(one.entry.record.method.get("training", {})): one for one in reversed(whole)}
     if len(seeds) < len(whole):
         fault = f"was run in {len(whole)} configurations, and which is meant is not declared"
@@ -327,7 +314,7 @@ def _part(line: Entry, share: float) -> Entry:
     if share == 1:
         return line
     parts = {query: value._replace(terms=(share * value.terms[0], *value.terms[1:]))
-             for query, value in line.values.items() if isinstance(value, Observed)}  # fmt: skip
+             for query, value in line.values.items()}  # fmt: skip
     return replace(line, values=parts)
 
 

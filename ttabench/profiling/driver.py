@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 from ttabench.core import environment, files
 from ttabench.core.amounts import short
 from ttabench.core.child import Child, Death
+from ttabench.core.digests import identity
 from ttabench.core.environment import says_so
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json, Tick, no_tick, no_word
-from ttabench.profiling.job import Job, identity
+from ttabench.profiling.job import Job
 from ttabench.profiling.record import RECORD_FILE, ProfileRecord, Row, load_profile, oom, save_profile
 from ttabench.records.folder import Obtained
 
@@ -34,19 +35,12 @@ def launched(request: Mapping[str, Any]) -> Lines:
 
 def execute(
     job: Job, out: Path, *, force: bool = False, threads: int | None = None, tick: Tick = no_tick,
-    notify: Callable[[str], None] = no_word, launch: Callable[[Mapping[str, Any]], Lines] | None = None,
+    notify: Callable[[str], None] = no_word,
 ) -> Obtained[ProfileRecord]:  # fmt: skip
-    """Return the profile if it is stored, else run or continue it.
-
-    Args:
-        force: measure again.
-        threads: of the processes that measure; None leaves torch's choice.
-        tick: told of rows.
-        notify: told that a profile goes on.
-        launch: runs a request in a process of its own; None: `launched`.
-    """
+    """Return the profile if it is stored, else run or continue it, in processes of so many threads."""
     config, hardware = job.config(), environment.hardware()
-    folder = out / identity(config, hardware)
+    machine = {key: hardware[key] for key in ("cpu", "cores", "threads", "gpu") if key in hardware}
+    folder = out / identity({**config, "machine": machine})
     places = [(method, length) for method in job.chosen for length in job.lengths]
     before = load_profile(folder) if (folder / RECORD_FILE).exists() and not force else None
     rows = {(row.method, row.prefill): row for row in before.rows if row.status != "failed"} if before else {}
@@ -63,11 +57,11 @@ def execute(
             while lengths := [length for length in job.lengths if (method, length) not in rows]:
                 request = {"job": job, "method": method, "lengths": lengths, "threads": threads}
                 began, at, count = time.perf_counter(), lengths[0], len(rows)
-                with closing((launch or launched)(request)) as lines:  # type: ignore[type-var]
+                with closing(launched(request)) as lines:  # type: ignore[type-var]
                     for line in lines:
                         kind, value = ("row", _row_of(line, method, at)) if isinstance(line, Death) else line
                         if kind == "fault":
-                            raise UserError(value["what"], value["hint"])
+                            raise UserError(*value)
                         at = value if kind == "at" else at
                         if kind == "row":
                             row = Row.model_validate(value)
@@ -105,10 +99,9 @@ def _held(folder: Path, out: Path) -> Iterator[None]:
 
 def _row_of(death: Death, method: str, length: int) -> Json:
     """The row of the length that a process was at when it died."""
-    if death.code == -signal.SIGKILL:
-        return oom(method, length, "the process was killed, as a system does that runs out of memory").model_dump()
-    if says_so(death.said):
-        return oom(method, length, death.said).model_dump()
+    if death.code == -signal.SIGKILL or says_so(death.said):
+        killed = "the process was killed, as a system does that runs out of memory"
+        return oom(method, length, killed if death.code == -signal.SIGKILL else death.said).model_dump()
     ending = f"killed by signal {-death.code}" if death.code < 0 else f"ended with code {death.code}"
     detail = f"the process {ending}: {death.said}"[:300]
     return Row(method=method, prefill=length, status="failed", detail=detail).model_dump()

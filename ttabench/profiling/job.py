@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import assignments
-from ttabench.core.digests import identity as identity_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.cost import Formula
@@ -24,7 +23,6 @@ MEASURED = ("none", "rag", "mac", "window", "ccm", "generative_adapter", "snapkv
 """What is measured where no methods are named, in this order: floor and ceiling, four systems, four baselines."""
 STREAM = "stream"
 """Preset of methods that can read without end; a profile takes it where nobody asks for another."""
-FormulaT = TypeVar("FormulaT", bound=Formula)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +91,6 @@ class Job:
         return {**values, "lengths": list(self.lengths)}
 
 
-def identity(config: Mapping[str, Json], machine: Mapping[str, Json]) -> str:
-    """12 hexadecimal digits of what is measured, on a machine."""
-    here = {key: machine[key] for key in ("cpu", "cores", "threads", "gpu") if key in machine}
-    return identity_of({**config, "machine": here})
-
-
 def choose(methods: str, *, preset: str = "", settings: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """What was typed for all methods (names, "all", or nothing for the usual ones), shared out among them."""
     words = method_names(methods, MEASURED, registry.methods())
@@ -106,12 +98,9 @@ def choose(methods: str, *, preset: str = "", settings: Sequence[str] = ()) -> d
     if len(specs) < len(words):
         raise UserError(f"Two of {', '.join(words)} have the same name.", "Profile them apart.")
     presets, shared = shared_out(specs, preset, settings)
+    typed = {name: tuple(f"{key}={value}" for key, value in own.items()) for name, own in shared.items()}
     return {
-        name: {
-            "method": word,
-            "preset": presets.get(name, ""),
-            "settings": tuple(f"{key}={value}" for key, value in shared[name].items()),
-        }
+        name: {"method": word, "preset": presets.get(name, ""), "settings": typed[name]}
         for name, word in zip(specs, words, strict=True)
     }
 
@@ -127,7 +116,7 @@ def method_names(text: str, default: Iterable[str], everything: Iterable[str] | 
 
 
 def shared_out(
-    methods: Mapping[str, FormulaT], preset: str, settings: Sequence[str]
+    methods: Mapping[str, Formula], preset: str, settings: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """By method: the preset, or that of streams, if it has it; and its settings, `key=value` for every method that has
     the key, `method.key=value` for that one."""

@@ -10,26 +10,30 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice, pairwise
 from statistics import median
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, UntypedStorage
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ttabench.core.child import Tell
 from ttabench.core.environment import (
+    accelerator,
+    called,
     out_of_memory,
-    quiet_libraries,
-    release,
     seed_everything,
     use_threads,
 )
 from ttabench.core.errors import UserError
-from ttabench.core.meter import Meter, largest
+from ttabench.core.meter import Meter
 from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.lm import model as base
 from ttabench.lm.forward.patching import follows_text, text_start
@@ -39,11 +43,10 @@ from ttabench.lm.loading import devices
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import greedy_tokens
-from ttabench.methods.base import BaseMethod, tokens_read
+from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
-from ttabench.profiling.counting import Counter
 from ttabench.profiling.job import Job, Load
-from ttabench.profiling.record import Figure, Row, added, exactly, figure, measured, peak
+from ttabench.profiling.record import Figure, Row, added, figure, measured, peak
 from ttabench.training.config import TrainConfig
 from ttabench.training.loop import train
 
@@ -67,11 +70,10 @@ def answer(request: Mapping[str, Any], tell: Tell) -> None:
     """Tell of the model, the method, and a row a length, as (kind, value); a fault of the user's is a finding, too."""
     use_threads(request.get("threads"))
     try:
-        quiet_libraries()
         seed_everything(0)
         _rows(request, request["job"], tell)
     except UserError as error:
-        tell(("fault", {"what": error.what, "hint": error.hint}))
+        tell(("fault", (error.what, error.hint)))
 
 
 def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
@@ -110,6 +112,34 @@ def lift_positions(lm: LM, needed: int) -> str:
     return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"
 
 
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is not typed there
+    """`peak_tensor_bytes`: the most that tensors made inside held at a time; those of the model are not among them, nor
+    is what kernels allocate for themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak_tensor_bytes = 0
+        self._held: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operation and note it."""
+        out = func(*args, **(kwargs or {}))
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(out):  # one that was given is a view of what was there, or was changed in place
+            key, size = storage._cdata, storage.nbytes()
+            if size and key not in given and key not in self._held:
+                self._held[key] = size
+                self.peak_tensor_bytes = max(self.peak_tensor_bytes, sum(self._held.values()))
+                weakref.finalize(storage, self._held.pop, key).atexit = False
+        return out
+
+
+def _storages(values: Any) -> list[UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
 def repeated(load: Load, work: Callable[[], T]) -> list[T]:
     """What each repetition gives; none begins once they took `row_seconds`."""
     results, started = list[T](), time.perf_counter()
@@ -118,174 +148,143 @@ def repeated(load: Load, work: Callable[[], T]) -> list[T]:
     return results
 
 
-class Asked(NamedTuple):
-    """One answer."""
-
-    first_seconds: float
-    token_seconds: list[float]
-    peak_bytes: int | None
-
-
-def adapt(lm: LM, method: Method, read: list[Observe], meter: Meter) -> State:
-    """The state after these pieces; reading them is the meter's phase "adapt"."""
-    session = Session(lm, method)
-    session.read(read)
+def adapt(lm: LM, method: Method, read: Sequence[Sequence[Observe]], meter: Meter) -> State:
+    """The state after these pieces, one a reader each; reading them is the meter's phase "adapt"."""
+    session = Session(lm, method, rows=len(read[0]))
+    session.read_rows(read)
     with meter.phase("adapt"):
         session.flush()
     return session.state
 
 
 @torch.no_grad()
-def ask(lm: LM, method: Method, state: State, query: Ask, tokens: int) -> Asked:
-    """Answer once; the clock is read after each token has come back from the device."""
-    meter = Meter(lm.device)
+def ask(lm: LM, method: Method, state: State, asks: Sequence[Ask], tokens: int, meter: Meter) -> list[float]:
+    """Answer once, a query a reader: the meter's phases "first" and "decode"; gives the seconds of each token of the
+    second, which had come back from the device."""
     with meter.phase("first"):
-        patch = Session(lm, method, state).patch([query])
-        ids = text_start(lm, patch) + prompt_ids(lm, query, follows=follows_text(patch))
-        written = greedy_tokens(lm, patch, [ids], tokens)
+        patch = Session(lm, method, state).patch(asks)
+        start, follows = text_start(lm, patch), follows_text(patch)
+        written = greedy_tokens(lm, patch, [start + prompt_ids(lm, ask, follows=follows) for ask in asks], tokens)
         next(written).tolist()
     with closing(written), meter.phase("decode"):
         stamps = [time.perf_counter()]
         for token_B in written:
             token_B.tolist()
             stamps.append(time.perf_counter())
-    gaps = [after - before for before, after in pairwise(stamps)]
-    return Asked(meter.seconds["first"], gaps, largest(meter.peak_bytes.values()))
+    return [after - before for before, after in pairwise(stamps)]
+
+
+def reading(lm: LM, method: Method, pieces: Sequence[Observe], load: Load) -> tuple[dict[str, Figure], State, int]:
+    """Figures of reading, the state, and the most bytes of tensors: the first pass warms up and is counted, the others
+    are timed."""
+    read, meters, states = [[piece] for piece in pieces], list[Meter](), list[State]()
+
+    def once() -> None:
+        meters.append(Meter(lm.device))
+        states.clear()  # the state of the last pass must not stand beside that of the next
+        states.append(adapt(lm, method, read, meters[-1]))
+
+    with Counter() as counter:
+        once()
+    repeated(load, once)
+    figures = {
+        "adapt_seconds": figure([meter.seconds["adapt"] for meter in meters[1:]]),
+        **peak("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters[1:]]),
+        "state_bytes": figure([states[0].nbytes]),
+    }
+    return figures, states[0], counter.peak_tensor_bytes
 
 
 def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
-    """Read and answer: the first pass warms up and is counted, the others are timed."""
-    read, query = pieces(lm, tokens, load.piece_tokens), question(lm, load.prompt_tokens, load.generate)
-    with Counter() as reading:
-        held = [adapt(lm, method, read, Meter(lm.device))]
-    ask(lm, method, held[0], query, WARMING)
+    """Read and answer."""
+    figures, state, most = reading(lm, method, pieces(lm, tokens, load.piece_tokens), load)
+    query, meters = question(lm, load.prompt_tokens, load.generate), list[Meter]()
 
-    def timed() -> Meter:
-        meter = Meter(lm.device)
-        held.clear()  # the state of the last pass must not stand beside that of the next
-        held.append(adapt(lm, method, read, meter))
-        return meter
+    def once(count: int) -> list[float]:
+        meters.append(Meter(lm.device))
+        return ask(lm, method, state, [query], count, meters[-1])
 
-    meters, (state,) = repeated(load, timed), held
-    runs = repeated(load, lambda: ask(lm, method, state, query, load.generate))
-    figures = {
-        "adapt_seconds": figure([meter.seconds["adapt"] for meter in meters]),
-        **peak("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters]),
-        "first_seconds": figure([run.first_seconds for run in runs]),
-        "first_ms": figure([1000 * run.first_seconds for run in runs]),
-        "decode_seconds": figure([sum(run.token_seconds) for run in runs]),
-        **peak("ask_peak_bytes", [run.peak_bytes for run in runs]),
-        "state_bytes": exactly(state.nbytes),
-        **({"tokens_read": exactly(tokens_read(state)[0])} if "tokens_read" in state.meta else {}),
+    once(WARMING)
+    gaps, asked = repeated(load, lambda: once(load.generate)), meters[1:]
+    figures |= {
+        "first_seconds": figure([meter.seconds["first"] for meter in asked]),
+        "first_ms": figure([1000 * meter.seconds["first"] for meter in asked]),
+        "decode_seconds": figure([sum(seconds) for seconds in gaps]),
+        **peak("ask_peak_bytes", [most for meter in asked for most in meter.peak_bytes.values()]),
+        **({"tokens_read": figure([state.meta["tokens_read"][0]])} if "tokens_read" in state.meta else {}),
     }
     figures["total_seconds"] = added([figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")])
     if peaks := [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures]:
-        figures["peak_memory_bytes"] = exactly(max(peaks))
+        figures["peak_memory_bytes"] = figure([max(peaks)])
     if load.generate > 1:
-        figures["token_ms"] = figure([1000 * median(run.token_seconds) for run in runs])
-        figures["tokens_per_second"] = figure([len(run.token_seconds) / sum(run.token_seconds) for run in runs])
+        figures["token_ms"] = figure([1000 * median(seconds) for seconds in gaps])
+        figures["tokens_per_second"] = figure([len(seconds) / sum(seconds) for seconds in gaps])
         if lm.device.type == "cpu":
-            with Counter() as asking:
-                ask(lm, method, state, query, 2)
-            most = max(reading.peak_tensor_bytes, asking.peak_tensor_bytes + state.nbytes)
-            figures["peak_tensor_bytes"] = exactly(most)
+            with Counter() as counter:
+                once(2)
+            figures["peak_tensor_bytes"] = figure([max(most, counter.peak_tensor_bytes + state.nbytes)])
     return Row(method=method.name, prefill=tokens, figures=figures)
-
-
-class Rate(NamedTuple):
-    """One batch that fitted: samples answered a second, and read and answered, by pass; bytes."""
-
-    rows: int
-    asked: list[float]
-    whole: list[float]
-    state_bytes: int
-    peak_bytes: int | None
 
 
 def throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     """Rates are those of the batch that answers fastest; memory is that of the largest. A sample is a context that is
     read and a query that is answered; rates are of answering, with the state at hand as in the paper, and of both."""
-    fitted: list[Rate] = []
+    fitted: dict[int, dict[str, Figure]] = {}
     fits = failed = 0
     reason: Exception | None = None
     while (rows := next_batch(fits, failed)) and rows <= MOST:
         try:
-            fitted.append(_rate(lm, method, rows, tokens, load))
+            fitted[rows] = _rates(lm, method, rows, tokens, load)
             fits = rows
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             failed, reason = rows, error.with_traceback(None)
         gc.collect()  # out of the handler, so that what the traceback holds is free again
-        release()
+        called(accelerator(), "empty_cache")
     if reason is not None and not fitted:
         raise reason
-    best, most = max(fitted, key=lambda rate: median(rate.asked)), max(fitted, key=lambda rate: rate.rows)
-    figures = {
-        "largest_batch": exactly(most.rows),
-        "fastest_batch": exactly(best.rows),
-        "samples_per_second": figure(best.asked),
-        "whole_samples_per_second": figure(best.whole),
-        "tokens_per_second": figure([rate * load.generate for rate in best.asked]),
-        "sample_state_bytes": exactly(most.state_bytes / most.rows),
-        **peak("peak_memory_bytes", [most.peak_bytes]),
-    }
+    best = max(fitted, key=lambda rows: fitted[rows]["samples_per_second"].value)
+    memory = {name: most for name, most in fitted[fits].items() if name.endswith("_bytes")}
+    figures = {"largest_batch": figure([fits]), "fastest_batch": figure([best]), **fitted[best], **memory}
     notes = () if failed else (f"batches beyond {fits} were not tried",)
     return Row(method=method.name, prefill=tokens, figures=figures, notes=notes)
 
 
 def next_batch(fits: int, failed: int) -> int:
-    """The batch to try next, 0 when the largest one is known well enough.
-
-    Args:
-        fits: rows that fitted, 0 before any.
-        failed: the fewest rows that did not fit, 0 before any.
-    """
+    """The batch to try next, 0 when the largest one is known well enough; by the most rows that fitted and the fewest
+    that did not, 0 before any."""
     if not failed:
         return max(1, 2 * fits)
     return (fits + failed) // 2 if failed - fits > max(1, fits // NEAR) else 0
 
 
-def _rate(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> Rate:
+def _rates(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[str, Figure]:
     """Contexts, each different, and a query about each: warm up, then time pass after pass."""
     read = list(zip(*(pieces(lm, tokens, load.piece_tokens, reader) for reader in range(rows)), strict=True))
     asks = [question(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
 
     def timed() -> tuple[Meter, int]:
-        meter, session = Meter(lm.device), Session(lm, method, rows=rows)
-        session.read_rows(read)
-        with meter.phase("adapt"):
-            session.flush()
-        with torch.no_grad(), meter.phase("ask"):
-            patch = session.patch(asks)
-            start = text_start(lm, patch)
-            prompts = [start + prompt_ids(lm, ask, follows=follows_text(patch)) for ask in asks]
-            for token_B in greedy_tokens(lm, patch, prompts, load.generate):
-                token_B.tolist()
-        return meter, session.state.nbytes
+        meter = Meter(lm.device)
+        state = adapt(lm, method, read, meter)
+        ask(lm, method, state, asks, load.generate, meter)
+        return meter, state.nbytes
 
     timed()
     meters, states = zip(*repeated(load, timed), strict=True)
-    seconds = [(meter.seconds["adapt"], meter.seconds["ask"]) for meter in meters]
-    most = largest(peak for meter in meters for peak in meter.peak_bytes.values())
-    return Rate(rows, [rows / ask for _, ask in seconds], [rows / sum(both) for both in seconds], states[-1], most)
+    seconds = [(meter.seconds["adapt"], meter.seconds["first"] + meter.seconds["decode"]) for meter in meters]
+    return {
+        "samples_per_second": figure([rows / ask for _, ask in seconds]),
+        "whole_samples_per_second": figure([rows / sum(both) for both in seconds]),
+        "tokens_per_second": figure([rows * load.generate / ask for _, ask in seconds]),
+        "sample_state_bytes": figure([states[-1] / rows]),
+        **peak("peak_memory_bytes", [most for meter in meters for most in meter.peak_bytes.values()]),
+    }
 
 
 def training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     """Adapting to one document, and training steps where the method is trained; the first of each warms up."""
-    (document,) = pieces(lm, tokens, tokens)
-
-    def timed() -> tuple[Meter, int]:
-        meter = Meter(lm.device)
-        return meter, adapt(lm, method, [document], meter).nbytes
-
-    timed()
-    meters, states = zip(*repeated(load, timed), strict=True)
-    figures = {
-        "document_ms": figure([1000 * meter.seconds["adapt"] for meter in meters]),
-        **peak("document_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters]),
-        "state_bytes": exactly(states[-1]),
-    }
+    figures, *_ = reading(lm, method, pieces(lm, tokens, tokens), load)
     if method.spec.trainable:
         figures |= _steps(lm, method, tokens, load)
     return Row(method=method.name, prefill=tokens, figures=figures)
@@ -304,22 +303,19 @@ def _steps(lm: LM, method: Method, tokens: int, load: Load) -> dict[str, Figure]
     return {
         "train_ms_per_sample": figure([1000 * (after - before) / STEP for before, after in pairwise(ends)]),
         **peak("train_peak_bytes", [meter.peak_bytes["train"]]),
-        "trained_parameters": exactly(sum(parameter.numel() for parameter in method.modules().parameters())),
-        "samples_per_step": exactly(STEP),
+        "trained_parameters": figure([sum(parameter.numel() for parameter in method.modules().parameters())]),
+        "samples_per_step": figure([STEP]),
     }
 
 
 def _episodes(lm: LM, tokens: int, load: Load) -> Iterator[list[Episode]]:
     """Steps without end, each one episode of documents never seen before and a query about each."""
     for step in count():
-        read: list[Observe] = []
-        asked: list[Ask] = []
-        for number in range(step * STEP, (step + 1) * STEP):
-            (piece,) = pieces(lm, tokens, tokens, reader=number)
-            query = question(lm, load.prompt_tokens, load.generate, number)
-            read.append(Observe(text=piece.text, key=f"document{number}"))
-            asked.append(replace(query, source_key=f"document{number}"))
-        yield [Episode(key=f"episode{step}", steps=(*read, *asked))]
+        numbers = range(step * STEP, (step + 1) * STEP)
+        read = [replace(pieces(lm, tokens, tokens, number)[0], key=f"document{number}") for number in numbers]
+        asked = [question(lm, load.prompt_tokens, load.generate, number) for number in numbers]
+        about = [replace(ask, source_key=piece.key) for ask, piece in zip(asked, read, strict=True)]
+        yield [Episode(key=f"episode{step}", steps=(*read, *about))]
 
 
 MODES: Mapping[str, Callable[[LM, Method, int, Load], Row]] = {

@@ -29,6 +29,8 @@ COLUMNS = {
     "#KV asking": ("ask_peak_kv_bytes", amounts.size), "#adapt FLOPs": ("adapt_flops", amounts.count),
     "#query FLOPs": ("ask_flops", amounts.count), "#total FLOPs": ("total_flops", amounts.count),
 }  # fmt: skip
+COUNTED = {"from": "from {break_even_queries:,}", "until": "until {break_even_queries:,}"}
+"""How a number of queries stands in the table; `always` and `never` have none."""
 SPARE = ("#floats", "#added", "#KV adapting", "#KV asking", "positions", "#query FLOPs", "#adapt FLOPs")
 """Columns that a narrow screen leaves out, in this order."""
 
@@ -57,11 +59,8 @@ def table(
     Args:
         model: a name of `architectures`, "nano", or a folder with a transformers config.json.
         methods: names of `registry.formulas`; `implemented` says whether ttabench can run them.
-        lengths: tokens of context, BOS not counted.
-        load: sizes of pieces, prompts and answers; a piece counts its joiner, an answer its EOS.
-        settings: by method, what differs from its preset, values or texts.
-        presets: by method, instead of the one of the model's name.
-        dtype: of the base model: float32, bfloat16, float16; auto is float32.
+        lengths: tokens of context, BOS not counted; a piece counts its joiner, an answer its EOS.
+        settings, presets: by method, what differs from its preset, and from the preset of the model's name.
     """
     shape = cost.shape_of(model)
     if shape is None:
@@ -129,11 +128,6 @@ def break_even(adapt: float, ask: float, full_adapt: float, full_ask: float) -> 
     return (until, "until") if until > 0 else (None, "never")
 
 
-def break_even_words(queries: int | None, cheaper: str) -> str:
-    """As it stands in a table: `from 20`, `until 3`, `always`, `never`."""
-    return f"{cheaper} {queries:,}" if cheaper in ("from", "until") else cheaper
-
-
 def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     """A line a method and length."""
     lines = tuple(
@@ -141,7 +135,7 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
             f"{row['method']}{'' if row['implemented'] else ' *'}",
             short(row["context_tokens"]),
             *(shown(row[name]) for name, shown in COLUMNS.values()),
-            "-" if row["method"] == "icl" else break_even_words(row["break_even_queries"], row["cheaper"]),
+            "-" if row["method"] == "icl" else str(COUNTED.get(row["cheaper"], row["cheaper"])).format(**row),
             {True: "yes", False: "no", None: "-"}[row["fits"]],
         )
         for row in rows

@@ -1,6 +1,7 @@
 """What a profile says, `OUT/<id>/profile.json`: configuration, base model, methods, and of each at each length a row.
 
-A row says how it ended, and its figures with their spread. The record is written anew behind every row.
+A row says how it ended, and its figures with their spread. The record is written anew behind every row. `profile_table`
+and `draw` show it.
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ttabench.core.amounts import short
+from ttabench.core.amounts import count, number, short, size
 from ttabench.core.environment import out_of_memory
 from ttabench.core.errors import UserError
 from ttabench.core.files import object_of, reading, write_atomically
 from ttabench.core.meter import largest
 from ttabench.core.types import Json
+from ttabench.report.pictures import write
+from ttabench.terminal.table import Cell, Table
 
 T = TypeVar("T")
-SCHEMA: Literal[2] = 2
 AGAIN = "Profile again with --force."
 RECORD_FILE = "profile.json"
 Status = Literal["ok", "oom", "refused", "skipped", "failed"]
@@ -61,19 +63,14 @@ class Row(BaseModel):
 
 
 def figure(values: Sequence[float]) -> Figure:
-    """Median, extremes and number of measurements."""
+    """Median, extremes and number of measurements; of what was counted, one value."""
     return Figure(value=median(values), low=min(values), high=max(values), n=len(values))
-
-
-def exactly(value: float) -> Figure:
-    """A figure that was counted rather than timed."""
-    return Figure(value=value, low=value, high=value)
 
 
 def peak(name: str, peaks: Iterable[int | None]) -> dict[str, Figure]:
     """The largest of these bytes under that name; nothing where the device tells none."""
     most = largest(peaks)
-    return {} if most is None else {name: exactly(most)}
+    return {} if most is None else {name: figure([most])}
 
 
 def added(parts: Sequence[Figure]) -> Figure:
@@ -104,15 +101,13 @@ class ProfileRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    schema_version: Literal[2] = SCHEMA
+    schema_version: Literal[2] = 2
     id: str
     created: str
     """UTC, ISO 8601."""
     seconds: float
     """Spent on it in all, stops left out."""
     config: dict[str, Json]
-    machine: dict[str, Json] = {}
-    """Measured limits of the machine, of older versions."""
     model: dict[str, Json]
     methods: dict[str, dict[str, Json]]
     """Growth, trained parameters and notes by name, of those that could be built."""
@@ -155,3 +150,134 @@ def load_profile(folder: Path) -> ProfileRecord:
 def save_profile(record: ProfileRecord, folder: Path) -> None:
     """Write a record, in place of what is there."""
     write_atomically(folder / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
+
+
+FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
+    "latency": (
+        ("#adapt s", "adapt_seconds"), ("#first ms", "first_ms"), ("#token ms", "token_ms"),
+        ("#total s", "total_seconds"), ("#tokens/s", "tokens_per_second"), ("#peak memory", "peak_memory_bytes"),
+        ("#tensors", "peak_tensor_bytes"), ("#state", "state_bytes"),
+    ),
+    "throughput": (
+        ("#largest batch", "largest_batch"), ("#samples/s", "samples_per_second"), ("#at batch", "fastest_batch"),
+        ("#with reading", "whole_samples_per_second"), ("#tokens/s", "tokens_per_second"),
+        ("#peak memory", "peak_memory_bytes"), ("#state a sample", "sample_state_bytes"),
+    ),
+    "training": (
+        ("#train ms/sample", "train_ms_per_sample"), ("#train peak", "train_peak_bytes"),
+        ("#trained parameters", "trained_parameters"), ("#document s", "adapt_seconds"),
+        ("#document peak", "adapt_peak_bytes"), ("#state", "state_bytes"),
+    ),
+}  # fmt: skip
+"""Columns of each mode: heading and figure."""
+SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "training": "adapt_seconds"}
+"""The figure whose spread stands in the table; all others are in the CSV."""
+SPARE = ("#n", "#tensors", "#tokens/s", "#first ms", "#spread", "#at batch", "#trained parameters")
+"""Columns that a narrow screen leaves out, in this order; CSV and JSON have all."""
+PANELS = {
+    "latency": (
+        ("total_seconds", "read and write, s"), ("token_ms", "one more token, ms"),
+        ("peak_memory_bytes", "peak memory"), ("state_bytes", "state"),
+    ),
+    "throughput": (("samples_per_second", "samples/s"), ("largest_batch", "largest batch")),
+    "training": (("train_ms_per_sample", "training, ms a sample"), ("adapt_peak_bytes", "peak of a document")),
+}  # fmt: skip
+CLOSE = 6
+"""Up to which ratio of its ends an axis has even steps."""
+
+
+def profile_table(record: ProfileRecord) -> Table:
+    """A row a method and length."""
+    columns, spread = FIGURES[record.mode], SPREAD[record.mode]
+    rows: list[tuple[str, ...]] = []
+    for row in record.rows:
+        cells = tuple(shown(name, row.figures.get(name)) for _, name in columns)
+        if row.status != "ok":
+            cells = (f"{row.status.replace('oom', 'OOM')} at {short(row.prefill)}", *("" for _ in columns[1:]))
+        rows.append((row.method, short(row.prefill), *cells, *_spread(row.figures.get(spread))))
+    data: tuple[dict[str, Cell], ...] = tuple(
+        {"method": row.method, "prefill": row.prefill, "growth": record.growth(row.method), "status": row.status,
+         "detail": row.detail, **{name: figure.value for name, figure in row.figures.items()}}
+        for row in record.rows
+    )  # fmt: skip
+    return Table(
+        title=f"{record.mode} of {record.base} on {record.model.get('device', '?')}, {record.model.get('dtype', '?')}",
+        columns=("method", "#prefill", *(heading for heading, _ in columns), "#n", "#spread"), rows=tuple(rows),
+        data=data, caption=_caption(record), names=("method",), spare=SPARE,
+    )  # fmt: skip
+
+
+def shown(name: str, figure: Figure | None) -> str:
+    """A figure for people; its name says its unit."""
+    if figure is None:
+        return "-"
+    value = figure.value
+    if name.endswith("_bytes"):
+        return size(value)
+    if name.endswith("_parameters"):
+        return count(value)
+    if name.endswith("_batch"):
+        return f"{value:,.0f}"
+    return number(value, 1 if value >= 100 else 3)
+
+
+def _spread(figure: Figure | None) -> tuple[str, str]:
+    if figure is None:
+        return "", ""
+    width = (figure.high - figure.low) / figure.value if figure.value else 0.0
+    return str(figure.n), "-" if figure.n < 2 else f"{100 * width:.0f} %"
+
+
+def _caption(record: ProfileRecord) -> str:
+    lines = []
+    if record.mode == "latency":
+        load = record.config["load"]
+        total = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
+        lines.append(f"Medians; spread: (largest - smallest) / median of the total. {total}")
+    reasons = [f"{row.method} at {short(row.prefill)}: {row.detail}" for row in record.rows if row.status != "ok"]
+    lines += [f"{line.rstrip('.')}." for line in (*record.notes(), *reasons)]
+    return "\n".join(lines)
+
+
+def draw(record: ProfileRecord, path: Path) -> None:
+    """Draw a profile and write it."""
+    panels = [panel for panel in PANELS[record.mode] if any(row.value(panel[0]) for row in record.rows)]
+    if not panels:
+        raise UserError("There is nothing to plot: no row was measured.", "See the table for the reasons.")
+    from matplotlib.figure import Figure as Picture
+
+    picture = Picture(figsize=(4.5 * len(panels), 3.8), layout="constrained")
+    (places,) = picture.subplots(1, len(panels), squeeze=False)
+    for axes, (name, label) in zip(places, panels, strict=True):
+        _panel(axes, record, name)
+        axes.set_ylabel(label)
+    places[0].legend(fontsize="small")
+    picture.suptitle(f"{record.base}, {record.model.get('device')}")
+    write(picture, path)
+
+
+def _panel(axes: Any, record: ProfileRecord, name: str) -> None:
+    """Medians with their extremes by method; a cross at the top of the panel where memory did not suffice."""
+    for place, method in enumerate(record.config["methods"]):
+        rows = [row for row in record.rows if row.method == method]
+        points = [(row.prefill, row.figures[name]) for row in rows if row.value(name)]
+        below = [figure.value - figure.low for _, figure in points]
+        above = [figure.high - figure.value for _, figure in points]
+        axes.errorbar(
+            [length for length, _ in points], [figure.value for _, figure in points], yerr=[below, above], marker="o",
+            markersize=4, capsize=2, label=method, color=f"C{place}",
+        )  # fmt: skip
+        if full := [row.prefill for row in rows if row.status == "oom"]:
+            top = axes.get_xaxis_transform()
+            axes.plot(full, [0.97] * len(full), "x", color=f"C{place}", transform=top, clip_on=False)
+    lengths = record.config["lengths"]
+    values = [value for row in record.rows if (value := row.value(name))]
+    if max(values) >= CLOSE * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter("")
+    text_of = size if name.endswith("_bytes") else "{:,.6g}".format
+    axes.yaxis.set_major_formatter(lambda value, _: text_of(value))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [short(length) for length in lengths])
+    axes.set_xlabel("tokens of context")
+    axes.grid(alpha=0.3)

@@ -59,10 +59,8 @@ def load(
     ask = next((ask for episode in task.episodes() for ask in episode.asks()), None)
     if ask is None:
         why = f" ({reasons(task.dropped)})" if task.dropped else ""
-        if limit is not None and not why:
-            fault = f"A limit of {limit} leaves {bound.name} no question for each of its steps or sub-tasks."
-            raise UserError(fault, "Give a larger --limit.")
-        raise UserError(f"There is nothing to ask of {task.source}{why}.", f"Change --task-set of {bound.name}.")
+        hint = f"Change --task-set of {bound.name}, or give a larger --limit."
+        raise UserError(f"There is nothing to ask of {task.source}{why}.", hint)
     check_judges(bound.name, map(metric, task.card.metrics), ask.mode)
     return task
 
@@ -76,11 +74,7 @@ ASIDE: dict[str, Any] = {
     "parts": {"__all__": {"hub": True, "folders": True, "train": _ROWS, "test": _ROWS}},
 }
 """Prose and places, as pydantic leaves fields out."""
-RESOLVED: dict[str, Any] = {
-    "protocol": True,
-    "twin": {"protocol", "arguments"},
-    "prompt": {"chat"},
-}
+RESOLVED: dict[str, Any] = {"protocol": True, "twin": {"protocol", "arguments"}, "prompt": {"chat"}}
 
 
 def content_digest(card: Card) -> str:

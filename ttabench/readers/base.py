@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import random
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar
 from ttabench.readers.formats import reasons
-from ttabench.readers.sources import Request, Table
+from ttabench.readers.sources import Request, Table, twin_table
 from ttabench.readers.tokens import Tokens
 from ttabench.stats.clusters import Varying
 
@@ -67,6 +65,8 @@ class Bound(Generic[SettingsT]):
     """Arguments of the generator of a mini source; empty for real data."""
     data: Table
     """Where its rows are from, with notes on them, and how many were not used."""
+    draws_alike: ClassVar[bool] = False
+    """Whether the draws of training do not depend on the name of the task: those of one source draw alike."""
     _too_long: list[dict[str, int]] = field(init=False, default_factory=list, compare=False)
 
     @property
@@ -123,16 +123,18 @@ class Bound(Generic[SettingsT]):
     @property
     def notes(self) -> tuple[str, ...]:
         """What differs from what a reader of the figures would assume: sentences for a record, warned of in tables."""
-        sentences, unused = [*self.data.notes], self.data.unused
+        note, unused = self.card.splits[self.split].note, self.data.unused
+        sentences = [note, *self.data.notes] if note and not self.mini else [*self.data.notes]
         if unused and not self.mini:
             sentences.append(f"rows of {self.source.partition(':')[2]} were left out ({reasons(unused)})")
         if "@unpinned" in self.source:
             sentences.append("the hub data set is not pinned to a revision")
         return tuple(sentences)
 
-    def key(self, name: str) -> str:
+    def key(self, name: str, *subtask: str) -> str:
         """Of the episode of a text, a user or a dialogue; in the miniature world each seed has its own."""
-        return f"{self.card.name}/{self.split}/{name}" + (f"/seed{self.seed}" if self.mini else "")
+        seed = (f"seed{self.seed}",) if self.mini else ()
+        return "/".join((self.card.name, *subtask, self.split, name, *seed))
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """The episodes, the same at every call; without a base model 4 characters count as a token."""
@@ -174,11 +176,17 @@ class Bound(Generic[SettingsT]):
         digest = fingerprint(*(piece.text for _, other in pairs for piece in other.observes()))
         return {"notes": notes, "digest": digest}
 
-    def around(self, every: Sequence[RowT], own: RowT, written: Callable[[int], Iterable[RowT]]) -> Iterator[RowT]:
-        """What stands behind one's own, from the last on the first; then what is written for other seeds, of a twin."""
+    def twin(self, seed: int, **more: Scalar) -> Table:
+        """Other rows of the miniature world, drawn by this seed; `more`: other arguments of its generator."""
+        return twin_table(self.card, self.split, seed, {**self.arguments, **more})
+
+    def around(
+        self, every: Sequence[RowT], own: RowT, made: Callable[[Table], Iterable[RowT]], **more: Scalar
+    ) -> Iterator[RowT]:
+        """What stands behind one's own, from the last on the first; then what is `made` of a twin of other seeds."""
         yield from behind(every, own)
         for seed in other_seeds(self.seed) if self.mini else ():
-            yield from written(seed)
+            yield from made(self.twin(seed, **more))
 
     def apart(
         self, known: set[str], others: Iterable[RowT], told: Callable[[RowT], set[str]], *, at_worst: bool = False
@@ -208,22 +216,20 @@ class Bound(Generic[SettingsT]):
         Texts that are cut by tokens have as many of both as their protocol says.
         """
         assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
-        draws = random.Random(f"training {self.drawn_by} {seed}")
+        name = self.split if self.draws_alike else f"{self.card.name} {self.split}"
+        draws = random.Random(f"training {name} {seed}")
         drawn = self.training_steps(Training(draws=draws, documents=documents, questions=questions, tokens=tokens))
         for number, (place, steps) in enumerate(drawn):
             yield Episode(key=f"{self.card.name}/{place}/training{seed}.{number}", steps=tuple(steps))
 
     def epochs(
-        self, draws: random.Random, held: Sequence[RowT], written: Callable[[int], Iterable[RowT]]
+        self, draws: random.Random, held: Sequence[RowT], made: Callable[[Table], Iterable[RowT]], **more: Scalar
     ) -> Iterator[RowT]:
-        """Rows to train on, endlessly: of a mini source new ones, else those held, in a new order every epoch."""
+        """What to train on, endlessly: of a mini source what is `made` of one new text after another, which has these
+        arguments; else what is held, in a new order every epoch.
+        """
         while True:
-            yield from written(draws.getrandbits(48)) if self.mini else draws.sample(held, len(held))
-
-    @property
-    def drawn_by(self) -> str:
-        """Text that the draws of training depend on beside their seed."""
-        return f"{self.card.name} {self.split}"
+            yield from made(self.twin(draws.getrandbits(48), **more)) if self.mini else draws.sample(held, len(held))
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterable[Step]]]:
         """(where it is from, its steps) of each episode of `training`, endlessly."""
@@ -304,11 +310,6 @@ def drawn(rows: Sequence[RowT], wanted: int | None, name: str) -> Sequence[RowT]
     if wanted is None or wanted >= len(rows):
         return rows
     return [rows[place] for place in sorted(random.Random(name).sample(range(len(rows)), wanted))]
-
-
-def fitting(sizes: Iterable[int], most: int, beside: int) -> int:
-    """How many pieces of these sizes, one after another, fit into so many tokens beside what takes some of them."""
-    return bisect_right(list(accumulate(sizes)), most - beside)
 
 
 def blanks_in_front(steps: Iterable[Step]) -> Iterator[Step]:

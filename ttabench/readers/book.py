@@ -18,10 +18,9 @@ Books of a folder, a table or the hub are read when they are needed: the trainin
 
 from __future__ import annotations
 
-import random
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
@@ -37,14 +36,13 @@ from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, told_apart
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, parsing
-from ttabench.readers.sources import Request, Table, hub_rows, long_twin, resolve, table, tops
+from ttabench.readers.sources import Request, Table, ample, hub_rows, resolve, table, tops, twin_table
 from ttabench.readers.tokens import CutText, TokenCount, TokenCounts, Tokens
 
 PART_CHARACTERS = 32
 """That are tokenised for each token of a training sequence: of English eight times as many as it takes."""
 Candidate = Callable[[], tuple[str, str, str]]
 """Reads a book: (id, title, text)."""
-_BOOKS_OF_A_TWIN = 4
 
 
 class Span(NamedTuple):
@@ -84,11 +82,7 @@ def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: S
             joiner="",
             key=f"{key}@{start}",
             want=Score(
-                continuation=target.text,
-                ids=target.ids,
-                prompt_ids=prompt.ids,
-                position=start,
-                words=len(target.words),
+                continuation=target.text, ids=target.ids, prompt_ids=prompt.ids, position=start, words=len(target.words)
             ),
             at=At(lengths[bisect_left(lengths, end)], "tokens"),
             subtask=book,
@@ -112,10 +106,6 @@ class Settings(ProtocolSettings):
     def lengths(self) -> list[int]:
         """The maximum lengths, ascending."""
         return sorted(set(self.tokens))
-
-    def spans(self, total: int) -> list[Span]:
-        """The pieces of a text of so many tokens."""
-        return spans(total, self.window, self.stride)
 
 
 class Book(NamedTuple):
@@ -159,7 +149,8 @@ class Books(Bound[Settings]):
         return [(book, share) for book, share in books_and_limits if share != 0]
 
     def _pieces(self, tokens: int, share: int | None) -> list[Span]:
-        pieces = self.settings.spans(min(tokens, self.settings.lengths[-1]))
+        settings = self.settings
+        pieces = spans(min(tokens, settings.lengths[-1]), settings.window, settings.stride)
         counts = accumulate(span.asked for span in pieces)
         return [span for span, count in zip(pieces, counts, strict=True) if share is None or count <= share]
 
@@ -178,11 +169,13 @@ class Books(Bound[Settings]):
 
     def _next(self, book: Book) -> Book:
         """The next book of another text; of a mini source of one book its second."""
-        fresh = self._written(self.seed, 2, self.settings.lengths[-1]) if self.mini and len(self.books) == 1 else []
-        return self.apart({book.digest}, [*behind(self.books, book), *fresh], lambda one: {one.digest})
+        others = behind(self.books, book)
+        if self.mini and not others:
+            others = self._written(self.seed, 2, self.settings.lengths[-1])
+        return self.apart({book.digest}, others, lambda one: {one.digest})
 
     def _written(self, seed: int, books: int, tokens: int) -> list[Book]:
-        return looked_at(_of_rows(self.card, long_twin(self.card, self.split, seed, books, tokens).rows))
+        return looked_at(_of_rows(self.card, self.twin(seed, **ample(books, tokens)).rows))
 
     def describe_others(self) -> dict[str, Json]:
         """See `Bound`; a digest stands for the text of a book."""
@@ -201,19 +194,20 @@ class Books(Bound[Settings]):
         Files are read in epochs, a book gives one sequence an epoch, from a random place; a mini source writes a new
         book for every sequence.
         """
-        length = self.settings.sequence_tokens
-        for number, book in enumerate(self._drawn(training.draws, length)):
+        length, window, stride = self.settings.sequence_tokens, self.settings.window, self.settings.stride
+
+        def drawn_books() -> Iterator[Book]:
+            while True:
+                seed, books = training.draws.getrandbits(48), self.books
+                yield from self._written(seed, 1, length) if self.mini else training.draws.sample(books, len(books))
+
+        for number, book in enumerate(drawn_books()):
             more = book.characters - PART_CHARACTERS * length  # a part of a long book is tokenised, not all of it
             begin = training.draws.randint(0, more) if more > 0 else 0
             cut = self._cut(book, training.tokens, slice(begin, begin + PART_CHARACTERS * length))
             start = training.draws.randint(0, max(0, len(cut) - length))
             piece = cut.range(start, start + length)
-            yield self.split, steps(piece, self.settings.spans(len(piece)), f"{number}", book.name, [length])
-
-    def _drawn(self, draws: random.Random, length: int) -> Iterator[Book]:
-        while True:
-            seed = draws.getrandbits(48)
-            yield from self._written(seed, 1, length) if self.mini else draws.sample(self.books, len(self.books))
+            yield self.split, steps(piece, spans(len(piece), window, stride), f"{number}", book.name, [length])
 
     def counts(self) -> dict[str, Json]:
         """Books and their characters; `lengths`: one pass gives the figures of all these."""
@@ -240,19 +234,19 @@ def candidates_of(card: Card, request: Request) -> tuple[list[Candidate], Table]
     """The books of a source, and the source without its rows."""
     if request.source == "hub":
         rows, label = hub_rows(card, request.split)
-        return [partial(_of_hub, card, rows, number) for number in range(len(rows))], Table(label=label)
+
+        def of_hub(number: int) -> tuple[str, str, str]:  # a row is fetched when it is needed
+            return _of_row(card, RawRow(f"{card.name} row {number}", dict(rows[number])), number)
+
+        return [partial(of_hub, number) for number in range(len(rows))], Table(label=label)
     path, names = Path(request.source), card.splits[request.split].files
     if path.is_file() and path.suffix == ".txt":
-        return _of_files([path]), Table(label=f"file:{path}")
+        return [partial(_of_file, path)], Table(label=f"file:{path}")
     for folder in (*(top / name for top in tops(path, card.source.folders) for name in names), path):
         if files := sorted(folder.glob("*.txt")):
-            return _of_files(files), Table(label=f"folder:{path}")
+            return [partial(_of_file, file) for file in files], Table(label=f"folder:{path}")
     data = table(card, request)
     return _of_rows(card, data.rows), data
-
-
-def _of_files(files: Sequence[Path]) -> list[Candidate]:
-    return [partial(_of_file, file) for file in files]
 
 
 def _of_file(file: Path) -> tuple[str, str, str]:
@@ -262,10 +256,6 @@ def _of_file(file: Path) -> tuple[str, str, str]:
 
 def _of_rows(card: Card, rows: Sequence[RawRow]) -> list[Candidate]:
     return [partial(_of_row, card, row, number) for number, row in enumerate(rows)]
-
-
-def _of_hub(card: Card, rows: Sequence[Mapping[str, object]], number: int) -> tuple[str, str, str]:
-    return _of_row(card, RawRow(f"{card.name} row {number}", dict(rows[number])), number)
 
 
 def _of_row(card: Card, row: RawRow, number: int) -> tuple[str, str, str]:
@@ -278,17 +268,13 @@ def _of_row(card: Card, row: RawRow, number: int) -> tuple[str, str, str]:
 
 def check(settings: Settings) -> None:
     """Whether settings go together."""
-    first, size = settings.window, settings.stride
-    if first <= size:
-        fault = f"window={first} is not larger than stride={size}: no context would stay."
-        raise UserError(fault, "Give --task-set window=N above the stride.")
-    if settings.lengths[0] <= first:
-        fault = f"tokens={settings.lengths[0]} is not longer than the first {first} tokens: nothing would be scored"
-        raise UserError(f"{fault}.", "Give --task-set tokens=N with a larger N.")
-    for length in settings.lengths[:-1]:
-        if (length - first) % size:
-            fault = f"tokens={length} ends inside a piece (they end at {first} + n x {size})"
-            raise UserError(f"{fault}.", "Give lengths that end with a piece, or run that length alone.")
+    first, size, shortest = settings.window, settings.stride, settings.lengths[0]
+    if not size < first < shortest:
+        fault = f"stride={size} has to be smaller than window={first}, and that smaller than tokens={shortest}."
+        raise UserError(fault, "Otherwise no context would stay, or nothing would be scored.")
+    if inside := [length for length in settings.lengths[:-1] if (length - first) % size]:
+        fault = f"tokens={inside[0]} ends inside a piece (they end at {first} + n x {size})."
+        raise UserError(fault, "Give lengths that end with a piece, or run that length alone.")
 
 
 def read(card: Card, request: Request) -> Books:
@@ -296,8 +282,8 @@ def read(card: Card, request: Request) -> Books:
     settings, arguments = resolve(card, request, Settings)
     check(settings)
     if request.source == "mini":
-        books = settings.books or _BOOKS_OF_A_TWIN
-        data = long_twin(card, request.split, request.seed, books, settings.lengths[-1])
+        sizes = ample(settings.books or 4, settings.lengths[-1])
+        data = twin_table(card, request.split, request.seed, sizes)
         candidates = _of_rows(card, data.rows)
     else:
         candidates, data = candidates_of(card, request)

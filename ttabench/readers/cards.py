@@ -7,7 +7,6 @@ cards lie in `tasks/` (inside the package in a wheel).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
@@ -29,7 +28,6 @@ Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 """Of a task or sub-task."""
 MOST_BYTES, DEEPEST = 2**17, 32
 """Of a card, or another file in YAML: its length, and how far values stand within each other."""
-_COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def _below(path: str) -> str:
@@ -59,11 +57,6 @@ class Hub(_Part):
     config: Below | None = None
     revision: str | None = None
     """Commit, or a branch; a branch and None mean unpinned, which every record then says."""
-
-    @property
-    def commit(self) -> str:
-        """Revision that the data set is pinned to; empty where it is not."""
-        return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else ""
 
 
 class Articles(_Part):
@@ -105,11 +98,6 @@ class Split(_Part):
     note: str = ""
     """Said in every record of real data: what is asked, where the publisher's split of this name is not."""
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The note, if there is one."""
-        return (self.note,) if self.note else ()
-
 
 class SubTask(_Part):
     """One multiple-choice task of a card: where its rows are, what shape they have, and the words around them."""
@@ -136,8 +124,6 @@ class SubTask(_Part):
     def _has_template(self) -> SubTask:
         if "lm_eval" not in self.templates:
             raise ValueError(f"templates must have 'lm_eval', received {list(self.templates)}")
-        if self.shape == "labels" and len(self.options) < 2:
-            raise ValueError(f"shape 'labels' needs options, received {list(self.options)}")
         return self
 
 
@@ -150,10 +136,6 @@ class Manner(_Part):
     """Worked examples in front of every question."""
     turns: bool = True
     """Context and question are a turn of the chat template."""
-
-    def options(self) -> dict[str, str]:
-        """As options of a task."""
-        return {"prompt": self.prompt, "examples": str(self.examples)}
 
 
 class Prompt(_Part):
@@ -178,22 +160,10 @@ class Prompt(_Part):
         shown = [words.replace("{question}", text) + self.delimiter + answer for text, answer in self.examples]
         return self.joiner.join([*shown[:examples], words.replace("{question}", question)])
 
-    def check(self, task: str, template: str, examples: int) -> None:
-        """Whether questions can be asked so."""
-        if template not in self.templates:
-            raise UnknownName(f"prompt of task {task}", template, list(self.templates))
-        if examples > len(self.examples):
-            fault = f"examples={examples} are more than the {len(self.examples)} worked examples of task {task}."
-            raise UserError(fault, "Give --task-set examples=N with a smaller N.")
-
     def generated(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
         """The want of a query that is answered by writing."""
         return Generate(
-            answers=answers,
-            delimiter=self.delimiter,
-            max_new_tokens=max_new_tokens,
-            stops=self.stops,
-            leads=self.leads,
+            answers=answers, delimiter=self.delimiter, max_new_tokens=max_new_tokens, stops=self.stops, leads=self.leads
         )
 
     def chosen(self, options: Sequence[str], answer: str) -> Choose:

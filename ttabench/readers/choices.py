@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import read_text
@@ -43,17 +43,9 @@ class Item:
     """Unique in its file: the published id, else the number of the row; repeats end in #2, #3, ..."""
     prompts: Mapping[str, str]
     """By template name."""
-    options: tuple[str, ...]
-    """Each with its leading delimiter."""
-    gold: int
-    option_prefixes: tuple[str, ...] = ()
-    """See `types.Choose`."""
-
-    @property
-    def turns(self) -> tuple[str, str]:
-        """The row as a demonstration: the text before the right option, and this."""
-        prefix = self.option_prefixes[self.gold] if self.option_prefixes else ""
-        return self.prompts["lm_eval"] + prefix, self.options[self.gold]
+    want: Choose
+    turns: tuple[str, str]
+    """The row as a demonstration: the text before the right option, and this."""
 
     @property
     def shown(self) -> str:
@@ -63,11 +55,7 @@ class Item:
     @property
     def told(self) -> tuple[str, tuple[str, ...]]:
         """Two rows of which this is the same are equal."""
-        return self.shown, self.options
-
-    def choose(self, delimiter: str) -> Choose:
-        """The want of a query about the row."""
-        return Choose(options=self.options, gold=self.gold, option_prefixes=self.option_prefixes, delimiter=delimiter)
+        return self.shown, self.want.options
 
 
 def parse(part: SubTask, data: Table, delimiter: str = " ") -> list[Item]:
@@ -80,20 +68,16 @@ def parse(part: SubTask, data: Table, delimiter: str = " ") -> list[Item]:
             return "label hidden"
         if not 0 <= row.gold < len(row.options):
             raise ValueError(f"label {row.gold} is none of its {len(row.options)} options")
-        if row.empty:
-            return f"empty {row.empty}"
-
-        def field(match: re.Match[str]) -> str:  # in one pass: braces in the data mean nothing
-            return row.fields[match[1]]
-
+        texts = [(name, text) for name, text in row.fields.items() if name != "before"]  # a sentence may begin blank
+        texts += [("option", text) for text in (*row.options, *row.option_prefixes)]
+        if blank := next((name for name, text in texts if not text.strip()), ""):
+            return f"empty {blank}"
         name = next((raw.values[key] for key in ("idx", "id", "qID", "ind") if key in raw.values), raw.number)
-        return Item(
-            id=told_apart(str(name), seen),
-            prompts={key: _FIELD.sub(field, template) for key, template in part.templates.items()},
-            options=tuple(delimiter + option for option in row.options),
-            gold=row.gold,
-            option_prefixes=row.option_prefixes,
-        )
+        words = {key: _FIELD.sub(lambda match: row.fields[match[1]], text) for key, text in part.templates.items()}
+        options, prefixes = tuple(delimiter + option for option in row.options), row.option_prefixes
+        want = Choose(options=options, gold=row.gold, option_prefixes=prefixes, delimiter=delimiter)
+        turns = words["lm_eval"] + (prefixes[row.gold] if prefixes else ""), options[row.gold]
+        return Item(id=told_apart(str(name), seen), prompts=words, want=want, turns=turns)
 
     return usable(data, item_of)
 
@@ -106,61 +90,60 @@ class Part:
     pool: Sequence[Item]
     """Rows that demonstrations are drawn from."""
     asked: Sequence[Item]
-    same: bool
-    """Both are the same rows: what is shown must not be asked."""
+    """The same, where both are of one file: what is shown must not be asked."""
     data: Table
     """The source of the asked rows, with what is said of both."""
+    shown: Sequence[Item] = ()
+    """Demonstrations, once they are drawn."""
 
-    def draw(self, count: int, seed: int) -> tuple[Sequence[Item], Sequence[Item]]:
-        """(`count` demonstrations, the rows to ask); fewer demonstrations are the first of more."""
-        enough = len(self.pool) - self.same
+    def draw(self, count: int, seed: int) -> Part:
+        """The same with `count` demonstrations, and without them among the asked rows; fewer are the first of more."""
+        same = self.asked is self.pool
+        enough = len(self.pool) - same
         if count > enough:
-            raise UserError(
-                f"shots={count} demonstrations of {self.name} are more than the {enough} rows to draw them from.",
-                f"Give --task-set shots={enough} or fewer, or a source with more rows.",
-            )
+            fault = f"shots={count} demonstrations of {self.name} are more than the {enough} rows to draw them from."
+            raise UserError(fault, f"Give --task-set shots={enough} or fewer, or a source with more rows.")
         demonstrations = self._order(seed)[:count]
-        names = {item.id for item in demonstrations} if self.same else set()
-        return demonstrations, [item for item in self.asked if item.id not in names]
+        names = {item.id for item in demonstrations} if same else set()
+        return replace(self, shown=demonstrations, asked=[item for item in self.asked if item.id not in names])
 
     def _order(self, seed: int) -> list[Item]:
         return random.Random(f"demonstrations {self.name} {seed}").sample(self.pool, len(self.pool))
 
-    def others(self, count: int, seed: int, asked: Sequence[Item]) -> list[Item]:
-        """At most `count` demonstrations behind those of `draw`, none of them like one of these or a row asked."""
-        order = self._order(seed)
-        taken = {item.told for item in (*order[:count], *asked)}
+    def others(self, seed: int) -> list[Item]:
+        """At most as many demonstrations behind those of `draw`, none of them like one of these or a row asked."""
+        order, count = self._order(seed), len(self.shown)
+        taken = {item.told for item in (*self.shown, *self.asked)}
         return [item for item in order[count:] if item.told not in taken][:count]
 
 
 def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar]) -> Part:
     """A sub-task of the miniature world that stands for a split."""
-    made = generated(card, task=name, split=card.splits[split].twin, seed=seed, **arguments)
+    made = generated(card, split, seed, task=name, **arguments)
     return _part(card, name, twin_rows(card, made["train"]), twin_rows(card, made["validation"]))
 
 
 def real_part(card: Card, request: Request, name: str) -> Part:
     """A sub-task from its own folder or from the hub; splits but `test` ask those training rows that are not shown."""
     part = card.parts[name]
-    narrowed = _narrow(card, part, request.split)
-    asked = _with_labels(part, table(narrowed, request))
-    if request.split != "test":
-        return _part(card, name, None, asked)
+    narrowed = _narrow(card, part)
     pool = _with_labels(part, table(narrowed, replace(request, split="train")))
+    if request.split != "test":
+        items = parse(part, pool, card.prompt.delimiter)
+        return Part(name=name, pool=items, asked=items, data=pool)
+    asked = _with_labels(part, table(narrowed, request))
     return _part(card, name, pool, replace(asked, notes=(*pool.notes, *asked.notes)))
 
 
-def _part(card: Card, name: str, pool: Table | None, asked: Table) -> Part:
-    """A sub-task from the rows of the pool (None: the asked rows themselves) and the asked rows."""
+def _part(card: Card, name: str, pool: Table, asked: Table) -> Part:
+    """A sub-task from the rows of the pool and the asked rows."""
     part, delimiter = card.parts[name], card.prompt.delimiter
     items = parse(part, asked, delimiter)
-    if pool is None:
-        return Part(name=name, pool=items, asked=items, same=True, data=asked)
     held, taken = parse(part, pool, delimiter), {item.told for item in items}
     kept = [item for item in held if item.told not in taken]
     asked.unused["demonstration equal to a query"] = len(held) - len(kept)
     asked.unused.update({f"demonstration with an {reason}": number for reason, number in pool.unused.items()})
-    return Part(name=name, pool=kept, asked=items, same=False, data=replace(asked, unused=+asked.unused))
+    return Part(name=name, pool=kept, asked=items, data=replace(asked, unused=+asked.unused))
 
 
 def _with_labels(part: SubTask, data: Table) -> Table:
@@ -178,11 +161,10 @@ def _with_labels(part: SubTask, data: Table) -> Table:
     return replace(data, rows=rows)
 
 
-def _narrow(card: Card, part: SubTask, wanted: str) -> Card:
-    """The card with the source of one sub-task, and its files as the splits `train`, `test` and `wanted`."""
+def _narrow(card: Card, part: SubTask) -> Card:
+    """The card with the source of one sub-task, and its files as the splits `train` and `test`."""
     source = card.source.model_copy(update={"hub": part.hub, "folders": ()})
-    splits = {wanted: part.train, "train": part.train, "test": part.test}
-    return card.model_copy(update={"source": source, "splits": splits})
+    return card.model_copy(update={"source": source, "splits": {"train": part.train, "test": part.test}})
 
 
 def folder_of(card: Card, name: str, base: Path) -> Path | None:
@@ -194,28 +176,19 @@ def folder_of(card: Card, name: str, base: Path) -> Path | None:
     folders += [place / folder for place in folders for folder in part.folders]
     if len(card.parts) == 1 or base.absolute().name in part.folders:
         folders += above
-    narrowed = _narrow(card, part, "test")
-    return next((place for place in folders if find(part.test, places(narrowed, place))[0]), None)
+    return next((place for place in folders if find(part.test, places(_narrow(card, part), place))[0]), None)
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Shaped:
+class Shaped(NamedTuple):
     """What a shape makes of a row: fields for the template, options without delimiter, label (None where hidden)."""
 
     fields: Mapping[str, str]
     options: tuple[str, ...]
     gold: int | None
     option_prefixes: tuple[str, ...] = ()
-
-    @property
-    def empty(self) -> str:
-        """The first field, or "option", that holds no text; "" where all do. Nothing stands before some blanks."""
-        blank = next((name for name, text in self.fields.items() if name != "before" and not text.strip()), "")
-        texts = (*self.options, *self.option_prefixes)
-        return blank or ("option" if any(not text.strip() for text in texts) else "")
 
 
 def _text(part: SubTask, raw: RawRow, field: str) -> str:
@@ -246,21 +219,21 @@ def _copa(part: SubTask, raw: RawRow) -> Shaped:
 
 
 def _pair(part: SubTask, raw: RawRow) -> Shaped:
-    solutions = _text(part, raw, "sol1"), _text(part, raw, "sol2")
-    return Shaped({"goal": _text(part, raw, "goal")}, solutions, _label(part, raw))
+    goal, *solutions = (_text(part, raw, name) for name in ("goal", "sol1", "sol2"))
+    return Shaped({"goal": goal}, tuple(solutions), _label(part, raw))
 
 
 def _letters(part: SubTask, raw: RawRow) -> Shaped:
     """Choices under letters or figures: in columns of lists as the hub has them, or nested as they were published."""
     question: Any = raw.needed(part.columns["question"])
     choices: Any = raw.values.get("choices")
+    answer: Any = raw.values.get("answerKey")
     if isinstance(question, dict):
         choices, question = question["choices"], question["stem"]
     if isinstance(choices, list):
         choices = {key: [choice[key] for choice in choices] for key in ("text", "label")}
-    options, letters = choices["text"], choices["label"]
-    options = tuple(text_of("an option", text) for text, _ in zip(options, letters, strict=True))
-    answer: Any = raw.values.get("answerKey")
+    letters = choices["label"]
+    options = tuple(text_of("an option", text) for text, _ in zip(choices["text"], letters, strict=True))
     gold = None if answer in _HIDDEN else letters.index(answer.strip())
     return Shaped({"question": text_of("question", question)}, options, gold)
 

@@ -19,11 +19,11 @@ equal to an asked row are left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import Field
 
@@ -57,50 +57,38 @@ class Settings(ProtocolSettings):
         return min(self.shots, max(1, round((1 - self.ratio) * self.shots)))
 
 
-class Drawn(NamedTuple):
-    """A sub-task with its demonstrations drawn."""
-
-    part: Part
-    shown: Sequence[Item]
-    asked: Sequence[Item]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations(Bound[Settings]):
     """A `readers.Task` of demonstrations and choices."""
 
-    drawn: Sequence[Drawn]
+    drawn: Sequence[Part]
+    """Sub-tasks with their demonstrations."""
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Drawn]]:  # noqa: ARG002  # what readers take
+    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Part]]:  # noqa: ARG002  # what readers take
         """One episode a sub-task."""
         for one in self.drawn:
-            name = one.part.name
-            pieces = [self._observe(name, item) for item in one.shown]
+            pieces = [self._observe(one.name, item) for item in one.shown]
             border = len(pieces) - self.settings.kept
-            asks = [self._ask(name, item, item.id, len(pieces)) for item in one.asked]
+            asks = [self._ask(one.name, item, item.id, len(pieces)) for item in one.asked]
             text = list(blanks_in_front([*pieces, *asks]))
             window = tuple(step for step in text[border : len(pieces)] if isinstance(step, Observe))
             asked = [replace(step, window=window) for step in text[len(pieces) :] if isinstance(step, Ask)]
             if asked:
-                key = f"{self.card.name}/{name}/{self.split}/seed{self.seed}"
+                key = f"{self.card.name}/{one.name}/{self.split}/seed{self.seed}"
                 yield Episode(key=key, steps=(*text[:border], *asked)), one
 
-    def instead(self, own: Drawn, tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002  # what readers take
+    def instead(self, own: Part, tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002  # what readers take
         """The next demonstrations of the same draw, for a twin those of another rule."""
-        shots, part, items = len(own.shown), own.part, [*own.shown, *own.asked]
+        shots, items = len(own.shown), [*own.shown, *own.asked]
         if self.mini:
             arguments, taken = {**self.arguments, "queries": 1}, {item.shown for item in items}
-            made = (self._written(part.name, seed, arguments) for seed in other_seeds(self.seed))
-            pools = (other.draw(len(other.pool), 0)[0] for other in made)
+            made = (twin_part(self.card, own.name, self.split, seed, arguments) for seed in other_seeds(self.seed))
+            pools = (other.draw(len(other.pool), 0).shown for other in made)
             draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
             others = self.apart(_categories(items), draws, _categories, at_worst=True)
         else:
-            others = part.others(shots, self.seed, own.asked)
-        return (self._observe(part.name, item) for item in others)
-
-    def _written(self, name: str, seed: int, arguments: Mapping[str, Json]) -> Part:
-        """A sub-task of the miniature world."""
-        return twin_part(self.card, name, self.split, seed, arguments)
+            others = own.others(self.seed)
+        return (self._observe(own.name, item) for item in others)
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt
@@ -113,7 +101,7 @@ class Demonstrations(Bound[Settings]):
         return Ask(
             prompt=item.prompts[template or self.settings.template],
             key=key,
-            want=item.choose(prompt.delimiter),
+            want=item.want,
             joiner=prompt.joiner,
             after_turns=True,
             subtask=part,
@@ -126,12 +114,13 @@ class Demonstrations(Bound[Settings]):
         A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations
         are adapted to, and queries have the words of the demonstrations. A smaller pool gives smaller episodes.
         """
-        size = {"demonstrations": training.documents, "queries": training.questions}
+        size = {**self.arguments, "demonstrations": training.documents, "queries": training.questions}
         for number in count():
-            part = training.draws.choice([one.part for one in self.drawn])
+            part = training.draws.choice(self.drawn)
             if self.mini:
-                made = self._written(part.name, training.draws.getrandbits(48), {**self.arguments, **size})
-                demonstrations, asked = made.draw(min(training.documents, len(made.pool)), 0)
+                made = twin_part(self.card, part.name, self.split, training.draws.getrandbits(48), size)
+                made = made.draw(min(training.documents, len(made.pool)), 0)
+                demonstrations, asked = made.shown, made.asked
             else:
                 demonstrations, asked = training.split(part.pool)
             pieces = [self._observe(part.name, item) for item in demonstrations]
@@ -143,28 +132,21 @@ class Demonstrations(Bound[Settings]):
 
     def counts(self) -> dict[str, Json]:
         """Queries of each sub-task, and of all."""
-        return {
-            "parts": {one.part.name: len(one.asked) for one in self.drawn},
-            "observed": self.n_observes,
-            "questions": self.n_asks,
-        }
+        parts = {one.name: len(one.asked) for one in self.drawn}
+        return {"parts": parts, "observed": self.n_observes, "questions": self.n_asks}
 
     def texts(self) -> Iterator[str]:
         """Every text shown or asked."""
-        return (text for episode in self.episodes() for step in episode.steps for text in _texts(step))
-
-
-def _texts(step: Observe | Ask) -> list[str]:
-    if isinstance(step, Observe):
-        return [step.text]
-    (want,) = wanted([step], Choose)
-    window = (piece.text for piece in step.window)
-    return [step.key, *window, step.prompt, *want.option_prefixes, *want.options, str(want.gold)]
+        for episode in self.episodes():
+            yield from (piece.text for piece in episode.observes())
+            for ask, want in zip(episode.asks(), wanted(episode.asks(), Choose), strict=True):
+                yield from (ask.key, *(piece.text for piece in ask.window), ask.prompt)
+                yield from (*want.option_prefixes, *want.options, str(want.gold))
 
 
 def _categories(items: Sequence[Item]) -> set[str]:
     """Of all words of rows, those of wrong options too."""
-    return categories_in(text for item in items for text in (item.shown, *item.options))
+    return categories_in(text for item in items for text in (item.shown, *item.want.options))
 
 
 def read(card: Card, request: Request) -> Demonstrations:
@@ -180,9 +162,10 @@ def read(card: Card, request: Request) -> Demonstrations:
     labels = "+".join(dict.fromkeys(part.data.label for part in held))
     label = f"folder:{request.source}" if labels.startswith("folder:") else labels
     data = Table(label=label, notes=tuple(notes), unused=Counter(unused))
-    drawn = [Drawn(part, *part.draw(settings.shots, request.seed)) for part in held]
-    limited = zip(drawn, shares(request.limit, len(drawn)), strict=True)
-    drawn = [one._replace(asked=spread(one.asked, share)) for one, share in limited]
+    drawn = []
+    for part, share in zip(held, shares(request.limit, len(held)), strict=True):
+        part = part.draw(settings.shots, request.seed)
+        drawn.append(replace(part, asked=spread(part.asked, share)))
     return Demonstrations(card=card, request=request, settings=settings, arguments=arguments, data=data, drawn=drawn)
 
 
@@ -191,32 +174,28 @@ def _parts(card: Card, request: Request, names: Sequence[str], task: str) -> tup
     its name; else what the folder lacks is left out.
     """
     base = Path(request.source)
-    sources = dict.fromkeys(names, request.source)
-    if request.source != "hub":
-        folders = {name: folder_of(card, name, base) for name in names}
-        sources = {name: str(folder) for name, folder in folders.items() if folder is not None}
+    places = {name: base if request.source == "hub" else folder_of(card, name, base) for name in names}
+    sources = {name: str(place) for name, place in places.items() if place is not None}
     missing = [name for name in names if name not in sources]
     if missing and (task != "all" or not sources):
         looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
         hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
         raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
     held = [real_part(card, replace(request, source=source), name) for name, source in sources.items()]
-    notes = list(card.splits[request.split].notes)
-    notes += [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
+    notes = [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
     return held, list(dict.fromkeys([*notes, *(note for part in held for note in part.data.notes)]))
 
 
 def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:
     """(sub-tasks that have the wanted words, notes); those that lack them are left out unless they were asked for."""
     names = named(f"sub-task of {card.name}", card.parts, settings.task)
-    known = {template for part in card.parts.values() for template in part.templates}
-    if settings.template not in known:
+    having = [name for name, part in card.parts.items() if settings.template in part.templates]
+    if not having:
+        known = {template for part in card.parts.values() for template in part.templates}
         raise UnknownName(f"template of task {card.name}", settings.template, sorted(known))
-    lacking = [name for name in names if settings.template not in card.parts[name].templates]
+    lacking = [name for name in names if name not in having]
     if lacking and settings.task != "all":
-        having = [name for name, part in card.parts.items() if settings.template in part.templates]
-        raise UserError(
-            f"template={settings.template} has no words for {', '.join(lacking)}.", f"It has for {', '.join(having)}."
-        )
+        fault = f"template={settings.template} has no words for {', '.join(lacking)}."
+        raise UserError(fault, f"It has for {', '.join(having)}.")
     note = f"template {settings.template} has no words for {', '.join(lacking)}, so left out"
     return [name for name in names if name not in lacking], [note] if lacking else []

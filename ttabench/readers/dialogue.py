@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ from ttabench.readers.base import (
     told_apart,
     with_pieces,
 )
-from ttabench.readers.cards import Card, ProtocolSettings, Scalar
+from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, opened
-from ttabench.readers.sources import Request, Table, resolve, table, twin_table, usable
+from ttabench.readers.sources import Request, Table, resolve, rows_of, usable
 from ttabench.readers.tokens import Count, StepCounts, TokenLimit, Tokens, counted_by
 
 LEAST = 3
@@ -45,6 +45,7 @@ LEAST = 3
 BETWEEN = 2
 """Turns of a dialogue that are not read at any t: the prompt and the scored one."""
 END_OF_TURN = "__eou__"
+"""Ends every turn in a line of the published files."""
 _MARKS = str.maketrans("’‘´`“”，。？！：；", "''''\"\",.?!:;")
 _MARK = re.compile(r" (?=[,.?!;:])")
 _APOSTROPHE = re.compile(r"(?<=\w) ?' ?(?=(?:s|t|m|d|ll|re|ve|clock)\b)", re.IGNORECASE)
@@ -73,7 +74,12 @@ def dialogues_of(card: Card, data: Table) -> list[Dialogue]:
     def dialogue_of(row: RawRow) -> Dialogue | str:
         name = row.cell(card.columns.get("id", ()))
         cell: Any = row.needed(card.columns["turns"], "Give the published files.")
-        turns = tuple(detokenised(turn) for turn in (turns_of(cell) if isinstance(cell, str) else cell))
+        if isinstance(cell, str):  # a line of the published files
+            *cell, rest = cell.split(END_OF_TURN)
+            if not cell:
+                raise ValueError(f"no turn ends with {END_OF_TURN}")
+            cell += [rest] if rest.strip() else []
+        turns = tuple(map(detokenised, cell))
         if len(turns) < LEAST:
             return f"fewer than {LEAST} turns"
         name = told_apart(str(row.number if name is None else name), seen)
@@ -87,14 +93,6 @@ def _lines(path: Path) -> Iterator[RawRow]:
     with opened(path) as (lines, at):
         for line in filter(str.strip, lines):
             yield RawRow(f"{path} line {at.line}", {"dialog": line})
-
-
-def turns_of(line: str) -> list[str]:
-    """The turns in a line of the published files, each of which ends with `END_OF_TURN`."""
-    *turns, rest = line.split(END_OF_TURN)
-    if not turns:
-        raise ValueError(f"no turn ends with {END_OF_TURN}")
-    return [*turns, rest] if rest.strip() else turns
 
 
 def detokenised(turn: str) -> str:
@@ -143,9 +141,9 @@ class Talks(Bound[Settings]):
             return f"a turn of more than {settings.max_turn_tokens} tokens"
         return f"more than {most} tokens" if most and sum(lengths) > most else ""
 
-    def _asked(self, tokens: Tokens | None) -> list[tuple[Dialogue, list[int]]]:
-        """The dialogues with the t at which each is asked."""
-        kept, steps = self.fit(tokens), sorted(set(self.settings.steps))
+    def _asked(self, kept: Sequence[Dialogue]) -> list[tuple[Dialogue, list[int]]]:
+        """The dialogues that are asked, with the t at which each is."""
+        steps = sorted(set(self.settings.steps))
         asked: list[list[int]] = [[] for _ in kept]
         for step, share in zip(steps, shares(self.limit, len(steps)), strict=True):
             enough = [number for number, dialogue in enumerate(kept) if len(dialogue.turns) >= step + BETWEEN]
@@ -155,41 +153,28 @@ class Talks(Bound[Settings]):
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a dialogue."""
-        for dialogue, asked in self._asked(tokens):
+        for dialogue, asked in self._asked(self.fit(tokens)):
             yield Episode(key=self.key(dialogue.id), steps=tuple(self._steps(dialogue, asked)))
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the turns of another dialogue."""
-        for episode, other in zip(self.episodes(tokens), self._others(tokens), strict=True):
-            yield with_pieces(episode, [self._observe(other, number) for number in range(len(other.turns))])
-
-    def _others(self, tokens: Tokens | None) -> list[Dialogue]:
-        """For each dialogue that is asked about another.
+        """Each with the turns of another dialogue.
 
         The next one of another text with so many turns, or else the longest; of a mini source the next of another draw
         that names nobody of one's own.
         """
-        asked = self._asked(tokens)
-        if self.mini:
-            pool = self._written(next(other_seeds(self.seed)), self.arguments)
-            starts = (number % len(pool) for number in range(len(asked)))
-            names = lru_cache(None)(lambda dialogue: names_in(dialogue.text))
-            return [
-                self.apart(names(own), pool[start:] + pool[:start], names)
-                for (own, _), start in zip(asked, starts, strict=True)
-            ]
         every = self.fit(tokens)
         longest = sorted(every, key=lambda dialogue: -len(dialogue.turns))
-        others = []
-        for own, steps in asked:
-            long = [one for one in every if len(one.turns) >= max(steps)]
-            candidates = (*(behind(long, own) if own in long else []), *longest)
-            others.append(self.apart({own.text}, candidates, lambda one: {one.text}))
-        return others
-
-    def _written(self, seed: int, arguments: Mapping[str, Scalar]) -> list[Dialogue]:
-        """Dialogues of the miniature world."""
-        return dialogues_of(self.card, twin_table(self.card, self.split, seed, None, arguments))
+        pool = dialogues_of(self.card, self.twin(next(other_seeds(self.seed)))) if self.mini else []
+        for number, (own, steps) in enumerate(self._asked(every)):
+            if self.mini:
+                start = number % len(pool)
+                candidates = pool[start:] + pool[:start]
+                other = self.apart(names_in(own.text), candidates, lambda one: names_in(one.text))
+            else:
+                long = [one for one in every if len(one.turns) >= max(steps)]
+                other = self.apart({own.text}, [*behind(long, own), *longest], lambda one: {one.text})
+            pieces = [self._observe(other, place) for place in range(len(other.turns))]
+            yield with_pieces(Episode(key=self.key(own.id), steps=tuple(self._steps(own, steps))), pieces)
 
     def _steps(self, dialogue: Dialogue, steps: Sequence[int]) -> Iterator[Step]:
         """The turns that are read, and a query behind so many of them."""
@@ -216,9 +201,8 @@ class Talks(Bound[Settings]):
 
         Files are read in epochs; a mini source has a new dialogue for every episode.
         """
-        size = {**self.arguments, "rows": 1, "turns": training.documents + BETWEEN}
-        kept = self.fit(training.tokens)
-        for dialogue in self.epochs(training.draws, kept, lambda seed: self._written(seed, size)):
+        kept, made, turns = self.fit(training.tokens), partial(dialogues_of, self.card), training.documents + BETWEEN
+        for dialogue in self.epochs(training.draws, kept, made, rows=1, turns=turns):
             read_ = min(training.documents, len(dialogue.turns) - BETWEEN)
             yield self.split, self._steps(dialogue, range(1, read_ + 1))
 
@@ -241,9 +225,6 @@ def _said(turn: str) -> str:
 def read(card: Card, request: Request) -> Talks:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    if request.source == "mini":
-        data = twin_table(card, request.split, request.seed, None, arguments)
-    else:
-        data = table(card, request, {".txt": _lines})
+    data = rows_of(card, request, arguments, {".txt": _lines})
     held = dialogues_of(card, data)
     return Talks(card=card, request=request, settings=settings, arguments=arguments, data=data, dialogues=held)

@@ -71,11 +71,10 @@ def text_of(field: str, value: object) -> str:
     return value
 
 
-def stem(path: Path, formats: Iterable[str] | None = None) -> str:
-    """File name without .gz and the suffix of its format, one of `READABLE` by default."""
+def stem(path: Path) -> str:
+    """File name without .gz and the suffix of its format, one of `READABLE`."""
     name = path.name.removesuffix(".gz")
-    suffixes = READABLE if formats is None else formats
-    return next((name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)), path.name)
+    return next((name.removesuffix(suffix) for suffix in READABLE if name.endswith(suffix)), path.name)
 
 
 def readable(path: Path) -> bool:
@@ -108,15 +107,13 @@ def opened(path: Path) -> Iterator[tuple[Iterator[str], At]]:
 def _table(path: Path, **dialect: Any) -> Iterator[RawRow]:
     csv.field_size_limit(LONGEST_TEXT)  # global to the process; the default of 128 KiB is shorter than a long article
     with opened(path) as (lines, at):
-        header: list[str] = []
-        for cells in csv.reader(lines, strict=True, **dialect):
-            if header and cells:
-                if len(cells) != len(header):
-                    raise ValueError(f"{len(cells)} cells where the header has {len(header)}")
-                yield RawRow(f"{path} line {at.line}", dict(zip(header, cells, strict=True)))
-            elif cells:
-                header = cells
-                refuse_doubles(header)
+        cells_of_rows = filter(None, csv.reader(lines, strict=True, **dialect))
+        header = next(cells_of_rows, [])
+        refuse_doubles(header)
+        for cells in cells_of_rows:
+            if len(cells) != len(header):
+                raise ValueError(f"{len(cells)} cells where the header has {len(header)}")
+            yield RawRow(f"{path} line {at.line}", dict(zip(header, cells, strict=True)))
 
 
 def _value(text: str) -> Any:
@@ -127,10 +124,9 @@ def _value(text: str) -> Any:
 
 
 def _as_object(place: str, value: object) -> RawRow:
-    with parsing(place):
-        if not isinstance(value, dict):
-            raise ValueError(f"a JSON object was expected, not {type(value).__name__}")
-        return RawRow(place, value)
+    if not isinstance(value, dict):
+        raise UserError(f"{place}: a JSON object was expected, not {type(value).__name__}.", "Mend or remove that row.")
+    return RawRow(place, value)
 
 
 def json_lines(path: Path) -> Iterator[RawRow]:

@@ -32,9 +32,7 @@ from ttabench.readers.base import (
     Bound,
     Training,
     blanks_in_front,
-    fitting,
     in_order,
-    named,
     other_seeds,
     spread,
     told_apart,
@@ -43,7 +41,7 @@ from ttabench.readers.base import (
 from ttabench.readers.cards import Card, Profile, ProtocolSettings, Scalar
 from ttabench.readers.formats import RawRow, brief, rows, text_of
 from ttabench.readers.sources import Request, Table, generated, resolve, table, twin_rows, usable
-from ttabench.readers.tokens import Count, StepCounts, TokenCount, TokenLimit, Tokens, counted_by, estimate
+from ttabench.readers.tokens import Count, StepCounts, TokenCount, TokenLimit, Tokens, counted_by, estimate, fitting
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _ANOTHER = "It may be of another sub-task (--task-set task=NAME)."
@@ -81,7 +79,7 @@ class User:
 
 def twin_users(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> list[User]:
     """Users of the miniature world that stands for a split, of the first sub-task."""
-    questions, outputs = generated(card, split=card.splits[split].twin, seed=seed, **arguments)
+    questions, outputs = generated(card, split, seed, **arguments)
     golds = twin_rows(card, outputs["golds"]).rows
     return _users(next(iter(card.profiles.values())), twin_rows(card, questions), golds)
 
@@ -104,34 +102,28 @@ def users(card: Card, part: Profile, request: Request) -> tuple[list[User], Tabl
 
 def _users(part: Profile, asked: Table, golds: Iterable[RawRow]) -> list[User]:
     outputs = usable(Table(rows=list(golds)), lambda row: (_cell(row, "id"), _cell(row, "output")))
-    answers, seen = dict(outputs), set[str]()
+    answers = dict(outputs)
 
     def user_of(raw: RawRow) -> User | str:
-        key = _cell(raw, "id")
-        if key in seen or key not in answers:
-            fault = "stands twice" if key in seen else "has no right answer in the file of outputs"
-            raise ValueError(f"the id {brief(key)} {fault}")
-        seen.add(key)
-        user = _user(part, raw, key, answers[key])
-        return user if user.entries and user.input and user.output else "user without a profile, query or answer"
+        key, query = _cell(raw, "id"), _cell(raw, "input")
+        if (output := answers.pop(key, None)) is None:
+            raise ValueError(f"the id {brief(key)} stands twice, or has no right answer in the file of outputs")
+        head, marker, given = query.partition(part.marker)
+        if not marker:
+            raise UserError(f"{raw.place}: input {brief(query)} does not hold {part.marker!r}.", _ANOTHER)
+        given_options: Any = raw.values.get("options", part.options)  # those of the miniature world have their own
+        options = tuple(given_options)
+        if options and output not in options:
+            raise ValueError(f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
+        profile: Any = raw.values["profile"]
+        entries = (_entry(part, RawRow(f"{raw.place} profile[{i}]", values), i) for i, values in enumerate(profile))
+        text, quoted = given.strip(), ("", f'"{given.strip()}"')  # an entry may be the very thing that is asked about
+        kept = tuple(one for one in entries if one.about != text and (one.about or one.text not in quoted))
+        if not (kept and text and output):
+            return "user without a profile, query or answer"
+        return User(id=key, instruction=head + marker, input=text, output=output, options=options, entries=kept)
 
     return usable(asked, user_of)
-
-
-def _user(part: Profile, raw: RawRow, key: str, output: str) -> User:
-    asked = _cell(raw, "input")
-    head, marker, given = asked.partition(part.marker)
-    if not marker:
-        raise UserError(f"{raw.place}: input {brief(asked)} does not hold {part.marker!r}.", _ANOTHER)
-    listed: Any = raw.values.get("options", part.options)  # those of the miniature world have their own
-    options = tuple(listed)
-    if options and output not in options:
-        raise ValueError(f"output {brief(output)} is none of the options {brief(', '.join(options), 200)}")
-    profile: Any = raw.values["profile"]
-    entries = (_entry(part, RawRow(f"{raw.place} profile[{i}]", values), i) for i, values in enumerate(profile))
-    text, quoted = given.strip(), ("", f'"{given.strip()}"')  # an entry may be the very thing that is asked about
-    kept = tuple(one for one in entries if one.about != text and (one.about or one.text not in quoted))
-    return User(id=key, instruction=head + marker, input=text, output=output, options=options, entries=kept)
 
 
 def _entry(part: Profile, raw: RawRow, number: int) -> Entry:
@@ -190,9 +182,15 @@ class Profiles(Bound[Settings]):
             if not kept or len(kept) < LEAST_KEPT * len(user.entries):
                 dropped["user with too many long entries"] += 1
                 continue
-            fit = self._read(user, _drawn(kept, max(self.settings.steps), f"{user.id} {self.seed}"), size)
-            dropped["query asked after fewer entries"] += sum(step != place for step, place in fit.places.items())
-            fits.append(fit)
+            drawn, fit = self._drawn(kept, user), max(self.settings.steps)
+            if most := self.settings.max_tokens:
+                options = (size(self.card.prompt.delimiter + option) for option in user.options)
+                answer = max(options, default=self.settings.max_new_tokens)
+                sizes = (size(entry.text + self.card.prompt.joiner) for entry in drawn)
+                fit = fitting(sizes, most, answer + size(self._prompt(user, user.input)))
+            places = {step: min(step, fit) for step in self.settings.steps}
+            dropped["query asked after fewer entries"] += sum(step != place for step, place in places.items())
+            fits.append(Read(user, drawn[: max(places.values())], places))
         return fits, dict(+dropped)
 
     def _short(self, user: User, size: Count) -> list[Entry]:
@@ -200,14 +198,13 @@ class Profiles(Bound[Settings]):
         most = self.settings.max_entry_tokens
         return [entry for entry in user.entries if not most or size(entry.text) <= most]
 
-    def _read(self, user: User, drawn: Sequence[Entry], size: Count) -> Read:
-        settings, prompt, fit = self.settings, self.card.prompt, len(drawn)
-        if settings.max_tokens:
-            answer = max((size(prompt.delimiter + option) for option in user.options), default=settings.max_new_tokens)
-            sizes = (size(entry.text + prompt.joiner) for entry in drawn)
-            fit = fitting(sizes, settings.max_tokens, answer + size(self._prompt(user, user.input)))
-        places = {step: min(step, fit) for step in settings.steps}
-        return Read(user, drawn[: max(places.values())], places)
+    def _drawn(self, entries: Sequence[Entry], user: User) -> list[Entry]:
+        """As many as the last step wants, fewer the first of more; repeats have ids of their own."""
+        source, wanted = random.Random(f"profile {user.id} {self.seed}"), max(self.settings.steps)
+        if wanted <= len(entries):
+            return source.sample(entries, len(entries))[:wanted]
+        seen = Counter[str]()
+        return [replace(entry, id=told_apart(entry.id, seen)) for entry in source.choices(entries, k=wanted)]
 
     def _prompt(self, user: User, text: str) -> str:
         """The query of a user about a text."""
@@ -215,10 +212,11 @@ class Profiles(Bound[Settings]):
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a user."""
-        seed = f"/seed{self.seed}" if self.mini else ""
         for one in self.fit(tokens):
-            key = f"{self.card.name}/{self.settings.task}/{self.split}/{one.user.id}{seed}"
-            yield Episode(key=key, steps=tuple(blanks_in_front(self._steps(one))))
+            user = one.user
+            asks = ((place, self._ask(user, step, f"{user.id}@{step}")) for step, place in sorted(one.places.items()))
+            steps = in_order([self._observe(entry) for entry in one.shown], asks)
+            yield Episode(key=self.key(user.id, self.settings.task), steps=tuple(blanks_in_front(steps)))
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the profile of the next user who is told nothing of the own, or else the next.
@@ -240,11 +238,6 @@ class Profiles(Bound[Settings]):
         """What two users must not share."""
         texts = {entry.text for entry in read_.shown}
         return categories_in([read_.user.input, *texts]) if self.mini else texts
-
-    def _steps(self, one: Read) -> Iterator[Step]:
-        user, places = one.user, sorted(one.places.items())
-        asks = ((place, self._ask(user, step, f"{user.id}@{step}")) for step, place in places)
-        return in_order([self._observe(entry) for entry in one.shown], asks)
 
     def _observe(self, entry: Entry) -> Observe:
         return Observe(text=entry.text, key=entry.id, joiner=self.card.prompt.joiner)
@@ -294,26 +287,16 @@ class Profiles(Bound[Settings]):
                 yield from (entry.id, entry.text)
 
 
-def _drawn(entries: Sequence[Entry], wanted: int, name: str) -> list[Entry]:
-    """So many of them, fewer the first of more; repeats have ids of their own."""
-    source = random.Random(f"profile {name}")
-    if wanted <= len(entries):
-        return source.sample(entries, len(entries))[:wanted]
-    seen: Counter[str] = Counter()
-    return [replace(entry, id=told_apart(entry.id, seen)) for entry in source.choices(entries, k=wanted)]
-
-
 def read(card: Card, request: Request) -> Profiles:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    if settings.task not in card.profiles:
-        raise UnknownName(f"sub-task of {card.name}", settings.task, list(card.profiles))
+    known = list(card.profiles)[: 1 if request.source == "mini" else None]
+    if settings.task not in known:
+        raise UnknownName(f"sub-task of {card.name}", settings.task, known)
     part, data = card.profiles[settings.task], Table()
-    if request.source != "mini":
-        held, data = users(card, part, request)
-        data = replace(data, notes=(*card.splits[request.split].notes, *data.notes))
-    else:
-        named("sub-task of the twin of lamp", list(card.profiles)[:1], settings.task)
+    if request.source == "mini":
         held = twin_users(card, request.split, request.seed, arguments)
+    else:
+        held, data = users(card, part, request)
     card = card.measured(*part.metrics, chance=part.chance)
     return Profiles(card=card, request=request, settings=settings, arguments=arguments, data=data, users=held)

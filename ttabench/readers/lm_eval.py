@@ -13,6 +13,7 @@ it under `python -m ttabench.harness`). A task file may name Python functions, w
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,16 +21,14 @@ from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, Step
-from ttabench.readers.base import Bound, fingerprint, shares, spread
+from ttabench.readers.base import Bound, behind, fingerprint, shares, spread
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import RawRow, parsing
+from ttabench.readers.formats import parsing
 from ttabench.readers.sources import Request, Table, resolve, twin_table
 from ttabench.readers.tokens import CutText, TokenCount, Tokens
 
 NAMED = ("field", "marker")
 """What a cut may name."""
-TWIN = 16
-"""Contexts of the twin."""
 MAX_GENERATED = 256
 """New tokens where neither the task nor the command line says how many, as in lm-eval."""
 
@@ -44,51 +43,29 @@ class Settings(ProtocolSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
-    """A document of lm-eval: its prompt in two parts, and how it is answered."""
-
-    id: str
-    context: str
-    query: str
-    want: Choose | Generate
-
-    def texts(self) -> tuple[str, ...]:
-        """All that is read, asked or compared with."""
-        shown = self.want.options if isinstance(self.want, Choose) else ()
-        return (self.context, self.query, *shown, *self.want.answers)
-
-
-@dataclass(frozen=True, kw_only=True)
 class LmEvalTask(Bound[Settings]):
     """A `readers.Task` over the contexts of a task of lm-eval."""
 
-    contexts: Mapping[str, Sequence[Document]]
-    """Documents by what they ask about, in lm-eval's order."""
+    contexts: Mapping[str, Sequence[Ask]]
+    """Queries by what they ask about, in lm-eval's order."""
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, str]]:
         """One episode a context that is asked about."""
-        for (context, documents), share in zip(
-            self.contexts.items(), shares(self.limit, len(self.contexts)), strict=True
-        ):
-            asks = [self._ask(document) for document in spread(documents, share)]
-            if asks:
-                steps: list[Step] = [*self._pieces(context, tokens), *asks]
-                yield Episode(key=self.key(documents[0].id), steps=tuple(steps)), context
+        limits = shares(self.limit, len(self.contexts))
+        for (context, asks), share in zip(self.contexts.items(), limits, strict=True):
+            if share != 0:
+                steps: list[Step] = [*self._pieces(context, tokens), *spread(asks, share)]
+                yield Episode(key=self.key(asks[0].key), steps=tuple(steps)), context
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the next context, of the last the first, in place of its own."""
         every = list(self.contexts)
         for episode, own in self.laid(tokens):
-            other = self.apart({own}, self.around(every, own, lambda _seed: ()), lambda context: {context})
+            other = self.apart({own}, behind(every, own), lambda context: {context})
             yield replace(episode, steps=(*self._pieces(other, tokens), *episode.asks()))
 
     def _pieces(self, context: str, tokens: Tokens | None) -> Iterator[Observe]:
         return CutText.of(context, tokens).pieces(self.settings.piece, fingerprint(context))
-
-    def _ask(self, document: Document) -> Ask:
-        return Ask(
-            prompt=document.query, question=document.query.strip(), key=document.id, joiner="", want=document.want
-        )
 
     def counts(self) -> dict[str, Json]:
         """Counts of contexts, and of the queries asked."""
@@ -96,9 +73,10 @@ class LmEvalTask(Bound[Settings]):
 
     def texts(self) -> Iterator[str]:
         """Every document."""
-        for documents in self.contexts.values():
-            for document in documents:
-                yield from (document.id, *document.texts())
+        for context, asks in self.contexts.items():
+            for ask in asks:
+                options = ask.want.options if isinstance(ask.want, Choose) else ()
+                yield from (ask.key, context, ask.prompt, *options, *ask.answers)
 
 
 def read(card: Card, request: Request) -> LmEvalTask:
@@ -106,30 +84,30 @@ def read(card: Card, request: Request) -> LmEvalTask:
     if request.source == "hub":
         raise UserError(f"{card.name} needs the name of a task of lm-eval.", "Give --source babilong_qa1, or its YAML.")
     settings, arguments = resolve(card, request, Settings)
+    contexts = defaultdict[str, list[Ask]](list)
     if request.source == "mini":
-        data = twin_table(card, request.split, request.seed, TWIN, arguments)
-        documents = [document for raw in data.rows for document in _of_twin(card, raw)]
+        data = twin_table(card, request.split, request.seed, arguments)
+        for raw in data.rows:
+            turns: Any = raw.values["multi_turns"]
+            for number, turn in enumerate(turns):
+                want = card.prompt.generated((turn["answer"],))
+                ask = _ask(f"{raw.values['id']}/{number}", f"\n\n{turn['input']}", want)
+                contexts[raw.text("context")].append(ask)
     else:
         if request.split != "test":
             raise UserError("A task of lm-eval is asked on the split that lm-eval evaluates.", "Leave --split out.")
         task = loaded(request.source)
         data = Table(label=f"lm-eval:{task.config.task}")
-        documents = [_document(task, str(number), row, settings.cut) for number, row in enumerate(task.eval_docs)]
-    contexts: dict[str, list[Document]] = {}
-    for document in documents:
-        contexts.setdefault(document.context, []).append(document)
-    if any(isinstance(document.want, Choose) for document in documents):
+        for number, row in enumerate(task.eval_docs):
+            context, ask = _of_document(task, str(number), row, settings.cut)
+            contexts[context].append(ask)
+    if any(isinstance(ask.want, Choose) for asks in contexts.values() for ask in asks):
         card = card.measured("acc", "acc_norm", "option_nll")
     return LmEvalTask(card=card, request=request, settings=settings, arguments=arguments, data=data, contexts=contexts)
 
 
-def _of_twin(card: Card, raw: RawRow) -> Iterator[Document]:
-    """The questions about a context of the miniature world."""
-    turns: Any = raw.values["multi_turns"]
-    for number, turn in enumerate(turns):
-        want = card.prompt.generated((turn["answer"],))
-        key, query = f"{raw.values['id']}/{number}", f"\n\n{turn['input']}"
-        yield Document(id=key, context=str(raw.values["context"]), query=query, want=want)
+def _ask(key: str, query: str, want: Choose | Generate) -> Ask:
+    return Ask(prompt=query, question=query.strip(), key=key, joiner="", want=want)
 
 
 @contextmanager
@@ -160,8 +138,8 @@ def loaded(name: str) -> Any:
     return next(iter(tasks.values()))
 
 
-def _document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> Document:
-    """A document of lm-eval with the prompt and the requests that it makes of it."""
+def _of_document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> tuple[str, Ask]:
+    """(the context in the prompt that lm-eval makes of a document, the rest of it with the requests)."""
     config, name = task.config, task.config.task
     with parsing(f"{name} document {number}"):
         prompt = task.fewshot_context(row, int(config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(row))
@@ -173,7 +151,7 @@ def _document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> Docum
     end = context_end(name, prompt, row, cut)
     if end <= 0:
         raise UserError(f"{name}: prompt {number} does not hold what cut={cut} names.", "Name another.")
-    return Document(id=number, context=prompt[:end], query=prompt[end:], want=want)
+    return prompt[:end], _ask(number, prompt[end:], want)
 
 
 def context_end(task: str, prompt: str, row: object, cut: str) -> int:

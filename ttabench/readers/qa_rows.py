@@ -15,10 +15,10 @@ import ast
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ttabench.core.errors import UserError
 from ttabench.readers.base import fingerprint, told_apart
@@ -45,11 +45,6 @@ class QARow:
     position: int | None = None
     """Number of the paragraph under its title."""
 
-    @property
-    def target(self) -> str:
-        """The shortest answer (the first of them), which is what the papers train on and score against."""
-        return min(self.answers, key=len)
-
 
 def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
     """Usable rows in file order; `capitalise` raises the first letter of every answer, as CaMeLS and MAC do for SQuAD
@@ -59,10 +54,10 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
 
     def row_of(raw: RawRow) -> QARow | str:
         cells = {field: raw.cell(names) for field, names in card.columns.items()}
-        question = _text("question", _needed(card, raw, "question")).strip()
+        question = text_of("question", _needed(card, raw, "question") or "").strip()
         answers = answers_of(_needed(card, raw, "answers"), card.source.answers)
         key, title = _label(cells.get("text_key")), _label(cells.get("title"))
-        text = _text("text", _needed(card, raw, "text")) if texts is None else texts.get(key, "")
+        text = text_of("text", _needed(card, raw, "text") or "") if texts is None else texts.get(key, "")
         if not text.strip():
             return "no text" if texts is None else "no article"
         if not question or not answers:
@@ -85,7 +80,7 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
 
 
 def _needed(card: Card, raw: RawRow, field: str) -> object:
-    hint = f"Rename the column, or write a card with columns.{field}."
+    hint = f"Rename the column, or name it in columns.{field} of a card of yours."
     if field == "text" and card.source.hub is None:
         hint += " Questions about other files: `ttabench ask --questions FILE --context TEXT`."
     return raw.needed(card.columns[field], hint)
@@ -110,10 +105,6 @@ def _companion(card: Card, data: Table) -> dict[str, str] | None:
     return texts
 
 
-def _text(field: str, value: object) -> str:
-    return "" if value is None else text_of(field, value)
-
-
 def _label(value: object) -> str:
     """An id or title: text, or a number."""
     return "" if value is None else str(value).strip()
@@ -122,37 +113,25 @@ def _label(value: object) -> str:
 def answers_of(value: object, form: str | None = "single") -> tuple[str, ...]:
     """Answers of any published shape, stripped, without blanks and repeats; see the module's examples."""
     if isinstance(value, str) and form == "literal" and value.strip():
-        value = _literal(value)
+        if len(value) > MAX_LITERAL or value.lstrip()[:1] not in ("{", "["):
+            raise ValueError(f"the answers are no Python dict or list: {brief(value)}")
+        value = ast.literal_eval(value.strip())  # runs nothing; the parser's memory grows with the length
+        json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")  # half a surrogate pair is no text
     if isinstance(value, dict):
         value = value.get("text", value)
-    if value is None:
-        answers: list[object] = []
-    elif isinstance(value, str):
-        answers = list(value.split("\\")) if form == "joined" else [value]
-    elif isinstance(value, list | tuple):
-        answers = [member.get("text", member) if isinstance(member, dict) else member for member in value]
-    else:
+    if isinstance(value, str):
+        value = value.split("\\") if form == "joined" else [value]
+    if not isinstance(value, list | tuple | None):
         raise ValueError(f"answers are {brief(value)}, no list of texts")
-    texts = (_text("an answer", member).strip() for member in answers)
+    answers = (member.get("text", member) if isinstance(member, dict) else member for member in value or ())
+    texts = (text_of("an answer", "" if answer is None else answer).strip() for answer in answers)
     return tuple(dict.fromkeys(text for text in texts if text))
-
-
-def _literal(text: str) -> object:
-    """A Python dict or list read without running anything, of bounded length (the parser's memory grows with it)."""
-    if len(text) > MAX_LITERAL or text.lstrip()[:1] not in ("{", "["):
-        raise ValueError(f"the answers are no Python dict or list: {brief(text)}")
-    value = ast.literal_eval(text.strip())
-    json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")  # half a surrogate pair is no text
-    return value
 
 
 # --- questions of the user's own -------------------------------------------------------------------------------------
 
-LINES = ".txt"
 
-
-@dataclass(frozen=True, kw_only=True)
-class OwnQuestion:
+class OwnQuestion(NamedTuple):
     """A question, and what is right if that is known."""
 
     key: str
@@ -170,13 +149,12 @@ def typed_questions(texts: Sequence[str]) -> list[OwnQuestion]:
 
 def own_questions(path: Path) -> list[OwnQuestion]:
     """The questions of a file, in order: one a line (.txt), or a table with a column of them, named as on card `qa`."""
-    if path.name.endswith((LINES, f"{LINES}.gz")):
+    if path.name.endswith((".txt", ".txt.gz")):
         with opened(path) as (lines, at):
             questions = [OwnQuestion(key=str(at.line), question=line.strip()) for line in lines if line.strip()]
     else:
         table = Table(rows=list(rows(path)), where=str(path))
-        made = usable(table, partial(_question, load_card("qa").columns), some=False)
-        questions = [replace(one, key=str(number)) for number, one in enumerate(made, start=1)]
+        questions = usable(table, partial(_question, load_card("qa").columns), some=False)
     if not questions:
         raise UserError(f"{path} holds no question.", "Give a file with questions.")
     return questions
@@ -187,4 +165,4 @@ def _question(columns: Mapping[str, tuple[str, ...]], row: RawRow) -> OwnQuestio
     if not isinstance(question, str) or not question.strip():
         raise ValueError("the question is empty or no text")
     answers = sorted(answers_of(row.cell(columns["answers"])), key=len)
-    return OwnQuestion(key=row.place, question=question.strip(), answers=tuple(answers))
+    return OwnQuestion(key=str(row.number + 1), question=question.strip(), answers=tuple(answers))

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -31,7 +31,7 @@ from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.qa_rows import QARow, parse
-from ttabench.readers.sources import Request, resolve, table, twin_table
+from ttabench.readers.sources import Request, resolve, rows_of
 from ttabench.readers.tokens import TokenCount, Tokens
 from ttabench.stats.clusters import Varying
 
@@ -83,6 +83,7 @@ class Document:
 class QAStream(Bound[Settings]):
     """A `readers.Task` over question-answering rows."""
 
+    draws_alike: ClassVar[bool] = True
     rows: Sequence[QARow]
 
     @property
@@ -93,7 +94,19 @@ class QAStream(Bound[Settings]):
     @cached_property
     def documents(self) -> list[Document]:
         """The documents read, in reading order."""
-        return arrange(self.rows, self.settings.order, self.seed)[: self.settings.documents]
+        return self._arranged(self.rows)[: self.settings.documents]
+
+    def _arranged(self, rows: Sequence[QARow]) -> list[Document]:
+        """The documents of these rows in reading order."""
+        documents, source, order = documents_of(rows), random.Random(self.seed), self.settings.order
+        if order == "random":
+            return source.sample(documents, len(documents))
+        if order == "titles":
+            _need_titles("order=titles", [document.rows[0] for document in documents])
+            titles = list(dict.fromkeys(document.rows[0].title for document in documents))
+            places = {title: place for place, title in enumerate(source.sample(titles, len(titles)))}
+            documents.sort(key=lambda one: (places[one.rows[0].title], one.rows[0].position or 0))
+        return documents
 
     @cached_property
     def asked(self) -> Sequence[QARow]:
@@ -112,8 +125,7 @@ class QAStream(Bound[Settings]):
         groups = [self.documents] if self.settings.kind == "stream" else self._groups(tokens)
         for number, group in enumerate(groups):
             pairs = [(document.key, row) for document in group for row in document.rows if row.id in wanted]
-            asks = [self._ask(row, source_key, len(group)) for source_key, row in pairs]
-            if asks:
+            if asks := [self._ask(row, source_key, len(group)) for source_key, row in pairs]:
                 key = name if self.settings.kind == "stream" else f"{name}/group{number}of{len(groups)}"
                 yield Episode(key=key, steps=self._told(group, asks)), group
 
@@ -121,10 +133,9 @@ class QAStream(Bound[Settings]):
     def unread(self) -> list[Document]:
         """Documents that are not read, in the same order; of a mini source another draw, about other entities."""
         if not self.mini:
-            return arrange(self.rows, self.settings.order, self.seed)[len(self.documents) :]
+            return self._arranged(self.rows)[len(self.documents) :]
         names = {name for document in self.documents for name in names_in(document.text)}
-        rows = self._written(next(other_seeds(self.seed)), 2 * len(self.documents))
-        drawn = arrange(rows, self.settings.order, self.seed)
+        drawn = self._arranged(self._written(next(other_seeds(self.seed)), 2 * len(self.documents)))
         return [document for document in drawn if names.isdisjoint(names_in(document.text))]
 
     def instead(self, own: Sequence[Document], tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002
@@ -158,17 +169,17 @@ class QAStream(Bound[Settings]):
 
     def _told(self, documents: Sequence[Document], asks: Sequence[Ask]) -> tuple[Step, ...]:
         """Documents and the questions about them; with `window` the documents stand in front of every question."""
-        steps = tuple(blanks_in_front([*map(self._observe, documents), *asks]))
+        episode = Episode(key="", steps=tuple(blanks_in_front([*map(self._observe, documents), *asks])))
         if not self.settings.window:
-            return steps
-        window = tuple(step for step in steps if isinstance(step, Observe))
-        return tuple(replace(step, window=window) for step in steps if isinstance(step, Ask))
+            return episode.steps
+        return tuple(replace(ask, window=tuple(episode.observes())) for ask in episode.asks())
 
     def _observe(self, document: Document) -> Observe:
         return Observe(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
 
     def _ask(self, row: QARow, source_key: str, read_: int, key: str = "") -> Ask:
-        golds = dict.fromkeys((row.target, *row.answers, *row.answers_additional))
+        target = min(row.answers, key=len)  # the first of the shortest, which the papers train on and score against
+        golds = dict.fromkeys((target, *row.answers, *row.answers_additional))
         prompt = self.card.prompt
         return Ask(
             prompt=prompt.asked(row.question, self.settings.prompt, self.settings.examples),
@@ -180,24 +191,17 @@ class QAStream(Bound[Settings]):
             at=At(read_),
         )
 
-    @property
-    def drawn_by(self) -> str:
-        """Not on the name: tasks of one source draw alike."""
-        return self.split
-
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """Streams of `documents` distinct texts, `questions` about each, drawn with replacement.
 
         A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of
         an epoch that fills no episode is left out. A source of fewer texts gives episodes of all it has.
         """
-        pool = [] if self.mini else documents_of(self.rows)
-        size = min(training.documents, len(pool)) if pool else training.documents
-        queue: list[Document] = []
+        pool, queue, size = documents_of(self.rows), list[Document](), training.documents
         for number in count():
             if self.mini:
                 queue = documents_of(self._written(training.draws.getrandbits(48), size))
-            elif len(queue) < size:
+            elif len(queue) < min(size, len(pool)):
                 queue = training.draws.sample(pool, len(pool))
             drawn, queue = queue[:size], queue[size:]
             asks = [
@@ -208,9 +212,7 @@ class QAStream(Bound[Settings]):
             yield self.split, self._told(drawn, asks)
 
     def _written(self, seed: int, documents: int) -> list[QARow]:
-        """Rows of the miniature world."""
-        data = twin_table(self.card, self.split, seed, documents, self.arguments)
-        return parse(self.card, data, self.settings.capitalise)
+        return parse(self.card, self.twin(seed, documents=documents), self.settings.capitalise)
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, of the pieces read, and of the queries asked."""
@@ -234,8 +236,7 @@ def of_articles(rows: Sequence[QARow], wanted: str) -> list[QARow]:
         return list(rows)
     _need_titles(f"articles={wanted}", rows)
     titles = list(dict.fromkeys(row.title for row in rows))
-    first, last = map(int, wanted.split(":"))
-    kept = set(titles[first:last])
+    kept = set(titles[slice(*map(int, wanted.split(":")))])
     if not kept:
         raise UserError(f"articles={wanted} leaves none of {len(titles)} titles.", "Give first:last, counted from 0.")
     return [row for row in rows if row.title in kept]
@@ -247,19 +248,6 @@ def documents_of(rows: Sequence[QARow]) -> list[Document]:
     for row in rows:
         by_text.setdefault(row.text, []).append(row)
     return [Document(key=fingerprint(text), text=text, rows=tuple(same)) for text, same in by_text.items()]
-
-
-def arrange(rows: Sequence[QARow], order: str, seed: int) -> list[Document]:
-    """The documents in reading order."""
-    documents, source = documents_of(rows), random.Random(seed)
-    if order == "random":
-        return source.sample(documents, len(documents))
-    if order == "titles":
-        _need_titles("order=titles", [document.rows[0] for document in documents])
-        titles = list(dict.fromkeys(document.rows[0].title for document in documents))
-        places = {title: place for place, title in enumerate(source.sample(titles, len(titles)))}
-        return sorted(documents, key=lambda one: (places[one.rows[0].title], one.rows[0].position or 0))
-    return documents
 
 
 def _need_titles(option: str, rows: Sequence[QARow]) -> None:
@@ -274,11 +262,8 @@ def read(card: Card, request: Request) -> QAStream:
         raise UserError(f"kind={settings.kind} knows no group_documents.", "Add --task-set kind=grouped.")
     if settings.window and settings.kind == "retention":
         raise UserError("kind=retention asks while it reads on: window=true has no place there.", "Leave window out.")
-    if request.source == "mini":
-        data = twin_table(card, request.split, request.seed, settings.documents or _ALL_OF_A_TWIN, arguments)
-    else:
-        data = table(card, request)
-        if settings.kind == "grouped" and "documents" not in request.options:
-            settings = settings.model_copy(update={"documents": None})  # the paper groups the whole split
+    data = rows_of(card, request, {**arguments, "documents": settings.documents or _ALL_OF_A_TWIN})
+    if request.source != "mini" and settings.kind == "grouped" and "documents" not in request.options:
+        settings = settings.model_copy(update={"documents": None})  # the paper groups the whole split
     rows = of_articles(parse(card, data, settings.capitalise), settings.articles)
     return QAStream(card=card, request=request, settings=settings, arguments=arguments, data=data, rows=rows)

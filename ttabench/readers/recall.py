@@ -21,6 +21,8 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -29,10 +31,8 @@ from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, spread
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow
-from ttabench.readers.sources import Request, Table, long_twin, resolve, table, usable
+from ttabench.readers.sources import Request, Table, ample, resolve, rows_of, usable
 from ttabench.readers.tokens import CutText, TokenCount, TokenCounts, Tokens
-
-_STORIES_OF_A_TWIN = 8
 
 
 class Settings(ProtocolSettings):
@@ -77,16 +77,14 @@ class Story:
     facts: tuple[Fact, ...]
 
 
-_FACTS = TypeAdapter(list[Fact])
-
-
 def stories_of(card: Card, data: Table) -> list[Story]:
     """The texts of these rows; those of one title are told apart by their number."""
+    listed = TypeAdapter(list[Fact])
 
     def story_of(row: RawRow) -> Story:
         text, title = row.text(*card.columns["text"]), row.cell(card.columns["title"]) or ""
         given = json.dumps(row.cell(card.columns["facts"]), default=str)  # strict mode takes lists for tuples
-        facts = _FACTS.validate_json(given, strict=True)
+        facts = listed.validate_json(given, strict=True)
         for fact in facts:
             if fact.told > len(text):
                 raise ValueError(f"{fact.key!r} is told at {fact.told} of {len(text)} characters")
@@ -112,22 +110,20 @@ class Recall(Bound[Settings]):
                 yield Episode(key=self.key(story.id), steps=(*pieces, *kept)), story
 
     def _told(self, story: Story, most: int, tokens: Tokens | None) -> tuple[list[Observe], list[Ask]]:
-        """The pieces of a text up to so many tokens, and the queries behind them."""
-        cut = _whole_lines(CutText.of(story.text, tokens), most)
+        """The pieces of the lines that so many tokens hold, of a longer first line its beginning, and the queries."""
+        cut = CutText.of(story.text, tokens)
+        if len(cut) > most:
+            line = cut.text.rfind("\n", 0, cut.starts[most]) + 1
+            cut = cut.range(0, bisect_left(cut.starts, line) or most)
         return list(cut.pieces(self.settings.piece, story.id)), list(self._asks(story, cut))
 
     def _asks(self, story: Story, cut: CutText) -> Iterator[Ask]:
         ends = cut.ends(self.settings.piece)
         told = (fact for fact in story.facts if fact.told <= len(cut.text))
         last = {fact.key: (bisect_left(cut.starts, fact.told), fact) for fact in told}
-        by_distance: dict[int, list[tuple[int, Fact]]] = {}
-        distances = sorted(set(self.settings.distances))
-        for token, fact in last.values():
-            place = bisect_left(distances, len(cut) - token)
-            if place < len(distances):
-                by_distance.setdefault(distances[place], []).append((token, fact))
         draws = random.Random(f"recall {self.seed} {story.id} {len(ends)}")
-        for distance, facts in sorted(by_distance.items()):
+        for nearer, distance in pairwise([-1, *sorted(set(self.settings.distances))]):
+            facts = [(token, fact) for token, fact in last.values() if nearer < len(cut) - token <= distance]
             for token, fact in draws.sample(facts, min(self.settings.questions, len(facts))):
                 piece = bisect_left(ends, token)
                 yield Ask(
@@ -146,12 +142,10 @@ class Recall(Bound[Settings]):
 
     def _next(self, story: Story) -> Story:
         """The next text; of a mini source of one text its second."""
-        others = behind(self.stories, story) or (self._written(self.seed, 2, self.settings.tokens) if self.mini else [])
+        others = behind(self.stories, story)
+        if self.mini and not others:
+            others = stories_of(self.card, self.twin(self.seed, **ample(2, self.settings.tokens)))
         return self.apart({story.text}, others, lambda one: {one.text})
-
-    def _written(self, seed: int, books: int, tokens: int) -> list[Story]:
-        """Texts of the miniature world of at least about so many tokens."""
-        return stories_of(self.card, long_twin(self.card, self.split, seed, books, tokens))
 
     def describe_others(self) -> dict[str, Json]:
         """See `Bound`."""
@@ -159,19 +153,17 @@ class Recall(Bound[Settings]):
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, list[Step]]]:
         """Texts of `sequence_tokens` tokens with their queries; a mini source writes a new one for every sequence."""
-        length = self.settings.sequence_tokens
-        for story in self.epochs(training.draws, self.stories, lambda seed: self._written(seed, 1, length)):
+        length, made = self.settings.sequence_tokens, partial(stories_of, self.card)
+        for story in self.epochs(training.draws, self.stories, made, **ample(1, length)):
             pieces, asks = self._told(story, length, training.tokens)
             yield self.split, [*pieces, *asks]
 
     def counts(self) -> dict[str, Json]:
         """Texts, their characters and facts; `distances`: steps of the figures."""
-        return {
-            "books": len(self.stories),
-            "characters": sum(len(story.text) for story in self.stories),
-            "facts": sum(len({fact.key for fact in story.facts}) for story in self.stories),
-            "distances": sorted(set(self.settings.distances)),
-        }
+        books, distances = len(self.stories), sorted(set(self.settings.distances))
+        characters = sum(len(story.text) for story in self.stories)
+        facts = sum(len({fact.key for fact in story.facts}) for story in self.stories)
+        return {"books": books, "characters": characters, "facts": facts, "distances": distances}
 
     def texts(self) -> Iterator[str]:
         """Every text with its facts."""
@@ -179,20 +171,9 @@ class Recall(Bound[Settings]):
             yield from (story.id, story.text, *(fact.model_dump_json() for fact in story.facts))
 
 
-def _whole_lines(cut: CutText, most: int) -> CutText:
-    """The lines of a text that so many tokens hold; of a longer first line its beginning."""
-    if len(cut) <= most:
-        return cut
-    line = cut.text.rfind("\n", 0, cut.starts[most]) + 1
-    return cut.range(0, bisect_left(cut.starts, line) or most)
-
-
 def read(card: Card, request: Request) -> Recall:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    if request.source == "mini":
-        data = long_twin(card, request.split, request.seed, settings.books or _STORIES_OF_A_TWIN, settings.tokens)
-    else:
-        data = table(card, request)
+    data = rows_of(card, request, ample(settings.books or 8, settings.tokens))
     stories = drawn(stories_of(card, data), settings.books, f"books {request.seed}")
     return Recall(card=card, request=request, settings=settings, arguments=arguments, data=data, stories=stories)

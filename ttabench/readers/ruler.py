@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -38,7 +38,6 @@ from ttabench.readers.ruler_texts import (
     SUBTASKS,
     Asked,
     Documents,
-    Material,
     Question,
     Sample,
     draw,
@@ -102,18 +101,15 @@ class Ruler(Bound[Settings]):
 
     def _steps(self, key: str, sample: Sample, tokens: Tokens | None) -> Iterator[Step]:
         """The pieces of a context, and the queries behind them."""
-        text = self._text(key, sample, tokens)
+        text, most = self._text(key, sample, tokens), self.settings.max_new_tokens or sample.max_new_tokens
+        want = replace(self.card.prompt.generated(max_new_tokens=most), all_of=sample.all_of)
         yield from self._pieces(key, text.rstrip(), tokens)
         for number, question in enumerate(sample.questions):
             yield Ask(
                 prompt=self._prompt(question),
                 question=question.text,
                 key=f"{key}/{number}",
-                want=replace(
-                    self.card.prompt.generated(question.answers, self._room(sample)),
-                    prefix=question.prefix,
-                    all_of=sample.all_of,
-                ),
+                want=replace(want, answers=question.answers, prefix=question.prefix),
                 joiner=text[len(text.rstrip()) :],
                 source_key=key,
                 subtask=sample.subtask,
@@ -128,14 +124,8 @@ class Ruler(Bound[Settings]):
         asked = self.card.prompt.asked(question.text, self.settings.prompt, self.settings.examples)
         return f"{asked} {question.prefix}".rstrip()
 
-    def _room(self, sample: Sample) -> int:
-        """Most tokens of an answer."""
-        return self.settings.max_new_tokens or sample.max_new_tokens
-
     def _text(self, key: str, sample: Sample, tokens: Tokens | None) -> str:
         """The largest context that leaves room for every question and its answer."""
-        if sample.most == sample.least:
-            return sample.write(sample.least)
         known = id(tokens), key
         if known not in self._sizes:
             self._sizes[known] = self._size(sample, tokens)
@@ -146,14 +136,15 @@ class Ruler(Bound[Settings]):
         count = counted_by(tokens)
         around = 0 if tokens is None else tokens.frame_tokens
         asked = max(count(f"\n\n{self._prompt(question)}") for question in sample.questions)
-        budget = self.settings.length - around - asked - self._room(sample)
-
+        budget = self.settings.length - around - asked - (self.settings.max_new_tokens or sample.max_new_tokens)
         counted = cache(lambda size: count(sample.write(size)))
 
         def beyond(size: float) -> float:
             return counted(math.floor(size)) - budget - 0.5
 
         low = high = sample.least
+        if low == sample.most:
+            return low
         if (over := beyond(low)) > 0:
             if tokens is None:
                 return low  # nothing is known of the model yet
@@ -170,15 +161,11 @@ class Ruler(Bound[Settings]):
         """The pieces of another context of the same sub-task, which does not tell what is asked."""
         key, sample = own
         tells = [text for question in sample.questions for text in question.tells]
-        texts = (
-            self._text(f"{number} for {key}", replace(other, questions=sample.questions), tokens).rstrip()
-            for number, other in self._others(sample.subtask)
-        )
+        others = ((seed, self.draw(sample.subtask, seed, 0)) for seed in other_seeds(self.seed))
+        asked = ((f"{seed} for {key}", replace(other, questions=sample.questions)) for seed, other in others)
+        texts = (self._text(*named, tokens).rstrip() for named in asked)
         text = self.apart(set(tells), texts, lambda text: {told for told in tells if told in text}, at_worst=True)
         return self._pieces(f"{key}/other", text, tokens)
-
-    def _others(self, subtask: str) -> Iterator[tuple[int, Sample]]:
-        return ((seed, self.draw(subtask, seed, 0)) for seed in other_seeds(self.seed))
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """New contexts of sub-tasks in random order."""
@@ -214,35 +201,21 @@ class Ruler(Bound[Settings]):
                 yield from (question.text, question.prefix, *question.answers)
 
 
-ESSAYS = "PaulGrahamEssays"
-SQUAD, HOTPOTQA = ("squad", "dev-v2.0"), ("hotpotqa", "hotpot_dev_distractor_v1")
-GIVE = {
-    "essays": f"{ESSAYS}.json",
-    "squad": "squad.json (dev-v2.0.json)",
-    "hotpotqa": "hotpotqa.json (hotpot_dev_distractor_v1.json)",
-}
-"""What a user who lacks a material is told to give, by its name."""
-
-
-def material_of(path: Path) -> Material:
+def material_of(path: Path) -> dict[str, Any]:
     """What a file or folder holds of what sub-tasks are made of."""
-    if not path.exists():
-        raise UserError(f"No file or folder {str(path)!r} to make RULER of.", f"Give {', '.join(GIVE.values())}.")
-    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.is_file())
-    essays, squad, hotpotqa = (
-        next((file for file in files if stem(file) in names), None) for names in ((ESSAYS,), SQUAD, HOTPOTQA)
-    )
-    held = Material(
-        essays=() if essays is None else _essays(essays),
-        squad=None if squad is None else _squad(squad),
-        hotpotqa=None if hotpotqa is None else _hotpotqa(hotpotqa),
-    )
-    if held == Material():
-        raise UserError(f"{path} holds nothing that RULER is made of.", f"Give {', '.join(GIVE.values())}.")
+    held = dict[str, Any]()
+    files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.is_file())
+    for kind, (names, _, contents) in FILES.items():
+        if file := next((file for file in files if stem(file) in names), None):
+            held[kind] = contents(file)
+    if not held:
+        hint = f"Give {', '.join(given for _, given, _ in FILES.values())}."
+        raise UserError(f"{path} is not there, or holds nothing that RULER is made of.", hint)
     return held
 
 
 def _essays(file: Path) -> tuple[str, ...]:
+    """Their words."""
     with parsing(str(file)):
         return tuple(text_of("text", object_of(file).get("text")).split())
 
@@ -280,11 +253,20 @@ def _hotpotqa(file: Path) -> Documents:
     return Documents(tuple(numbers), tuple(asked))
 
 
+HOTPOT = "hotpot_dev_distractor_v1"
+FILES: Mapping[str, tuple[set[str], str, Callable[[Path], Any]]] = {
+    "essays": ({"PaulGrahamEssays"}, "PaulGrahamEssays.json", _essays),
+    "squad": ({"squad", "dev-v2.0"}, "squad.json (dev-v2.0.json)", _squad),
+    "hotpotqa": ({"hotpotqa", HOTPOT}, f"hotpotqa.json ({HOTPOT}.json)", _hotpotqa),
+}
+"""By the material that is made of a file: its names without suffix, what a user is told to give, and what reads it."""
+
+
 def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, number: int) -> Sample:
     """A sample of the miniature world."""
     own = random.Random(f"{seed} {number}").getrandbits(48)
     arguments = {"contexts": 1, "tasks": name, "questions": settings.questions, "length": settings.length}
-    (row,) = generated(card, card.splits[split].twin, own, **arguments)
+    (row,) = generated(card, split, own, **arguments)
     needles, haystack, documents = row["needles"], row["haystack"], name in QA
 
     def write(size: int) -> str:
@@ -318,12 +300,12 @@ def read(card: Card, request: Request) -> Ruler:
 
         names = named("sub-task of the twin of ruler", TASKS, settings.tasks)
         return bind(data=Table(), names=tuple(names), draw=partial(_twin, card, request.split, settings))
-    path, material, label = Path(request.source), Material(), GENERATED
+    path, material, label = Path(request.source), dict[str, Any](), GENERATED
     if request.source != GENERATED:
         material, label = material_of(path), f"{'file' if path.is_file() else 'folder'}:{path}"
     names, left_out = named("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
-    if lacking := [name for name in names if name in NEEDS and not getattr(material, NEEDS[name])]:
-        needed = ", ".join(dict.fromkeys(GIVE[NEEDS[name]] for name in lacking))
+    if lacking := [name for name in names if name in NEEDS and not material.get(NEEDS[name])]:
+        needed = ", ".join(dict.fromkeys(FILES[NEEDS[name]][1] for name in lacking))
         if settings.tasks != "all":
             fault = f"{lacking[0]} of {card.name} needs files that are not given."
             raise UserError(fault, f"Give --source DIR with {needed}.")

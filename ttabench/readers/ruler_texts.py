@@ -1,6 +1,6 @@
 """Contexts and questions of RULER's 13 sub-tasks (Hsieh et al. 2024, arXiv 2404.06654), at any size.
 
-    sample = draw("niah_single_1", "test 0 0", Material(), questions=1, length=4096)
+    sample = draw("niah_single_1", "test 0 0", {}, questions=1, length=4096)
     sample.write(25)          "A special magic number is hidden within the following text. ... back again.\\n"
     sample.questions[0]       "What is the special magic number for calm-river mentioned in the provided text?"
 
@@ -15,11 +15,11 @@ import random
 import re
 import string
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ttabench.mini.world import CATEGORIES, RELATIONS
 
@@ -101,16 +101,6 @@ class Asked(NamedTuple):
     """Others of the same article, which come before those of other articles."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Material:
-    """The contents of files that sub-tasks need."""
-
-    essays: tuple[str, ...] = ()
-    """Their words."""
-    squad: Documents | None = None
-    hotpotqa: Documents | None = None
-
-
 class _Niah(NamedTuple):
     """A needle in a haystack: published settings by their names in the paper's Table 5."""
 
@@ -137,21 +127,25 @@ NIAH = {
 SUBTASKS = (*NIAH, "vt", "cwe", "fwe", "qa_1", "qa_2")
 NEEDS = {name: "essays" for name, own in NIAH.items() if own.haystack == "essays"}
 NEEDS |= {"qa_1": "squad", "qa_2": "hotpotqa"}
-"""Field of `Material` that a sub-task needs."""
+"""The material that a sub-task needs: the words of essays, or documents and what is asked about them."""
 QA = ("qa_1", "qa_2")
 """Sub-tasks of which one of the right answers is enough."""
 
 
-def draw(subtask: str, name: str, material: Material, *, questions: int, length: int) -> Sample:
-    """A sample of a sub-task that a name decides; `length` says how often words come."""
+def draw(subtask: str, name: str, material: Mapping[str, Any], *, questions: int, length: int) -> Sample:
+    """A sample of a sub-task that a name decides.
+
+    Args:
+        material: the contents of files by their names in `NEEDS`.
+        length: says how often words come.
+    """
     source = f"ruler {subtask} {name}"
     if subtask in NIAH:
-        return _niah(subtask, source, material.essays, questions)
+        return _niah(subtask, source, material.get("essays", ()), questions)
     if subtask == "vt":
         return _tracking(source, questions)
     if subtask in QA:
-        documents = getattr(material, NEEDS[subtask])
-        return _documents(subtask, source, documents, questions)
+        return _documents(subtask, source, material[NEEDS[subtask]], questions)
     return _common(source, length) if subtask == "cwe" else _frequent(source, length)
 
 
@@ -169,16 +163,15 @@ def placed(lines: Sequence[str], needles: Sequence[str], name: str) -> list[str]
 
 def _fresh(source: random.Random, kind: str, taken: set[str]) -> str:
     """A key or value that was not drawn before."""
-    while True:
-        if kind == "uuids":
-            text = str(uuid.UUID(int=source.getrandbits(128), version=4))
-        elif kind == "words":
-            text = f"{source.choice(ADJECTIVES)}-{source.choice(NOUNS)}"
-        else:
-            text = str(source.randint(10**6, 10**7 - 1))
-        if text not in taken:
-            taken.add(text)
-            return text
+    draws: dict[str, Callable[[], object]] = {
+        "uuids": lambda: uuid.UUID(int=source.getrandbits(128), version=4),
+        "words": lambda: f"{source.choice(ADJECTIVES)}-{source.choice(NOUNS)}",
+        "numbers": lambda: source.randint(10**6, 10**7 - 1),
+    }
+    while (text := str(draws[kind]())) in taken:
+        pass
+    taken.add(text)
+    return text
 
 
 def _niah(subtask: str, name: str, essays: Sequence[str], questions: int) -> Sample:
@@ -294,9 +287,7 @@ def _tracking(name: str, questions: int) -> Sample:
         questions=tuple(_tracked(own, variables) for own, variables, _ in chains),
         max_new_tokens=30,
         all_of=True,
-        write=lambda size: (
-            example + _assigned([links for _, _, links in chains], size, random.Random(f"{name} places"))
-        ),
+        write=lambda size: example + _assigned([one[2] for one in chains], size, random.Random(f"{name} places")),
         least=_HOPS + 1,
     )
 

@@ -19,7 +19,7 @@ Speakers alternate, from "Speaker 1" on, where their ids are missing: earlier se
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -106,8 +106,7 @@ def conversations(card: Card, data: Table, *, asked: bool) -> list[Conversation]
     first.needed(card.columns["dialog"], f"Give rows of sessions. {card.source.how}")
     if asked:
         first.needed(card.columns["question"], f"Score turns instead: --task-set ask=turns. {card.source.how}")
-    by_key: dict[tuple[str, str], Conversation] = {}
-    ids: Counter[str] = Counter()
+    by_key, ids = dict[tuple[str, str], Conversation](), Counter[str]()
     for row in usable(data, lambda raw: _conversation(card, raw, asked=asked)):
         key = row.published, fingerprint(*row.texts())
         before = by_key.get(key)
@@ -125,9 +124,9 @@ def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str
     cells: dict[str, Any] = {field: raw.cell(names) for field, names in card.columns.items()}
     previous = tuple(_turns(session["dialog"]) for session in cells.get("previous") or ())
     current = _turns(cells.get("dialog"))
-    if not all(previous) or not (previous or current):
-        return "a session without turns"
     turns = [turn for session in (*previous, current) for turn in session]
+    if not all(previous) or not turns:
+        return "a session without turns"
     if not all(turn.text for turn in turns):
         return "a turn without text"
     pair = cells.get("question") or {}
@@ -152,7 +151,6 @@ def _text(value: str | None) -> str:
     return " ".join(str.split(value or ""))
 
 
-_OF_A_TWIN = 32
 SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
 """Metrics of turns: over all tokens, the mean over conversations, and a word."""
 
@@ -184,10 +182,10 @@ class Sessions(Bound[Settings]):
     @cached_property
     def _asks(self) -> dict[str, list[Ask]]:
         """By conversation, after `limit`."""
-        every = [(conversation.id, ask) for conversation in self.chosen for ask in self._of(conversation)]
-        asks: dict[str, list[Ask]] = {}
+        every = [(one.id, ask) for one in self.chosen for ask in self._of(one)]
+        asks = defaultdict[str, list[Ask]](list)
         for name, ask in spread(every, self.limit):
-            asks.setdefault(name, []).append(ask)
+            asks[name].append(ask)
         return asks
 
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Conversation]]:  # noqa: ARG002
@@ -200,15 +198,11 @@ class Sessions(Bound[Settings]):
         return tuple(in_order(self._observes(conversation), ((ask.at.count, ask) for ask in asks)))
 
     def _observes(self, conversation: Conversation) -> list[Observe]:
-        before = len(conversation.sessions) - 1
-        return [
-            Observe(text=transcript(one), key=f"{conversation.id}@{number}", joiner=self._joiner(number > before))
-            for number, one in enumerate(self._read(conversation))
-        ]
-
-    def _joiner(self, inner: bool) -> str:
-        """Between sessions, or the turns of one where these are read."""
-        return "\n" if inner else self.card.prompt.joiner
+        pieces, last = [], len(conversation.sessions) - 1
+        for number, one in enumerate(self._read(conversation)):
+            joiner = "\n" if number > last else self.card.prompt.joiner  # between turns of the last session, and others
+            pieces.append(Observe(text=transcript(one), key=f"{conversation.id}@{number}", joiner=joiner))
+        return pieces
 
     def _read(self, conversation: Conversation) -> Sequence[Session]:
         """Sessions that are read; of the last its turns, where these are asked."""
@@ -219,64 +213,49 @@ class Sessions(Bound[Settings]):
 
     def _of(self, conversation: Conversation) -> Iterator[Ask]:
         """Every query about a conversation, in order."""
-        wanted, there = self.settings.steps, len(self._read(conversation))
+        wanted, there, prompt = self.settings.steps, len(self._read(conversation)), self.card.prompt
         if self.settings.ask == "turns":
             *before, last = conversation.sessions
-            for number in range(len(last)):
-                if wanted is None or len(before) + number in wanted:
-                    yield self._turn(conversation.id, len(before) + number, last, number)
+            for step, turn in enumerate(last, len(before)):
+                if wanted is None or step in wanted:
+                    yield Ask(
+                        prompt=f"{turn.speaker}:",
+                        key=f"{conversation.id}@{step}",
+                        want=Score(continuation=f" {turn.text}", words=len(turn.text.split())),
+                        joiner="\n" if step > len(before) else prompt.joiner,
+                        at=At(step),
+                    )
             return
         for step in [there] if wanted is None else sorted(step for step in set(wanted) if step <= there):
             for number, (question, answer) in enumerate(conversation.questions, 1):
                 key = conversation.id if number == 1 else f"{conversation.id}/q{number}"
-                yield self._question(key if wanted is None else f"{key}@{step}", step, question, answer)
-
-    def _question(self, key: str, step: int, question: str, answer: str) -> Ask:
-        prompt = self.card.prompt
-        return Ask(
-            prompt=prompt.asked(question, self.settings.prompt, self.settings.examples),
-            question=question,
-            key=key,
-            want=prompt.generated((answer,), self.settings.max_new_tokens),
-            joiner=prompt.joiner,
-            at=At(step),
-        )
-
-    def _turn(self, name: str, step: int, session: Session, number: int) -> Ask:
-        """A turn behind `step` pieces read."""
-        turn = session[number]
-        return Ask(
-            prompt=f"{turn.speaker}:",
-            key=f"{name}@{step}",
-            want=Score(continuation=f" {turn.text}", words=len(turn.text.split())),
-            joiner=self._joiner(number > 0),
-            at=At(step),
-        )
+                yield Ask(
+                    prompt=prompt.asked(question, self.settings.prompt, self.settings.examples),
+                    question=question,
+                    key=key if wanted is None else f"{key}@{step}",
+                    want=prompt.generated((answer,), self.settings.max_new_tokens),
+                    joiner=prompt.joiner,
+                    at=At(step),
+                )
 
     def instead(self, own: Conversation, tokens: Tokens | None) -> list[Observe]:  # noqa: ARG002
-        """The sessions of the next conversation, for the last those of the first."""
-        return self._observes(self._next(own))
-
-    def _next(self, own: Conversation) -> Conversation:
-        """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own.
+        """The sessions of the next conversation, of other speakers and other texts; of a twin about nobody of the own.
 
         Where turns are read, the next with as many to read, or else the one with most.
         """
         least = max(1, len(self._read(own))) if self.settings.ask == "turns" else 1
-        others = self.around(self.found, own, lambda seed: self._written(seed, 4, self.arguments))
+        others = self.around(self.found, own, self._made, conversations=4)
         enough = (one for one in others if len(self._read(one)) >= least)
         longest = sorted(filter(self._read, behind(self.found, own)), key=lambda one: -len(self._read(one)))
         known = self._told(own, own.sessions)
-        return self.apart(known, chain(enough, longest), lambda one: self._told(one, self._read(one)))
+        return self._observes(self.apart(known, chain(enough, longest), lambda one: self._told(one, self._read(one))))
 
     def _told(self, one: Conversation, read_: Sequence[Session]) -> set[str]:
         """What two conversations must not share: in the miniature world the people that they name, too."""
         people = {name for text in one.texts() for name in names_in(text)} if self.mini else set()
         return {one.published, *map(transcript, read_), *people}
 
-    def _written(self, seed: int, number: int, arguments: Mapping[str, Any]) -> list[Conversation]:
-        """So many conversations of the miniature world."""
-        data = twin_table(self.card, self.split, seed, number, arguments)
+    def _made(self, data: Table) -> list[Conversation]:
         return conversations(self.card, data, asked=self.settings.ask == "questions")
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
@@ -285,8 +264,7 @@ class Sessions(Bound[Settings]):
         A mini source writes a new one of `documents` sessions, with `questions` for each of them.
         """
         size = {"sessions": training.documents, "questions": training.documents * training.questions}
-        more = {**self.arguments, **size}
-        for conversation in self.epochs(training.draws, self.chosen, lambda seed: self._written(seed, 1, more)):
+        for conversation in self.epochs(training.draws, self.chosen, self._made, conversations=1, **size):
             yield self.split, self._steps(conversation, list(self._of(conversation)))
 
     def counts(self) -> dict[str, Json]:
@@ -306,10 +284,8 @@ def read(card: Card, request: Request) -> Sessions:
     settings, arguments = resolve(card, request, Settings)
     if settings.ask == "turns":
         card = card.measured(*SCORED, chance=None)
-    if request.source == "mini":
-        data = twin_table(card, request.split, request.seed, settings.conversations or _OF_A_TWIN, arguments)
-    else:
-        data = session_table(card, request)
+    size, mini = {**arguments, "conversations": settings.conversations or 32}, request.source == "mini"
+    data = twin_table(card, request.split, request.seed, size) if mini else session_table(card, request)
     found = conversations(card, data, asked=settings.ask == "questions")
     chosen = drawn(found, settings.conversations, f"conversations {request.seed}")
     return Sessions(

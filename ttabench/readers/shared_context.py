@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Annotated, Any, Literal, NamedTuple
@@ -37,7 +38,7 @@ from ttabench.mini.world import names_in
 from ttabench.readers.base import Bound, Training, drawn, in_order, shares, spread, told_apart
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, brief
-from ttabench.readers.sources import Request, Table, resolve, table, twin_table, usable
+from ttabench.readers.sources import Request, Table, resolve, rows_of, usable
 from ttabench.readers.tokens import CutText, TokenCount, TokenLimit, Tokens
 
 PREFIX = "scbench_"
@@ -173,9 +174,6 @@ def _texts(given: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for member in members if (text := str(member).strip())))
 
 
-_OF_A_TWIN = 16
-
-
 class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
@@ -206,14 +204,15 @@ class SharedContext(Bound[Settings]):
     def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Shared]]:
         """One episode a context that is asked about."""
         for shared, share in zip(self.chosen, shares(self.limit, len(self.chosen)), strict=True):
-            if share != 0:
-                asks = spread([self._ask(shared, number) for number in range(len(shared.turns))], share)
+            if asks := spread([self._ask(shared, number) for number in range(len(shared.turns))], share):
                 yield Episode(key=self.key(shared.id), steps=self._steps(shared, asks, tokens)), shared
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the next context, and its turns, in place of its own."""
+        """Each with the next context of another text, and its turns, in place of its own; of a twin about others."""
         for episode, own in self.laid(tokens):
-            yield Episode(key=episode.key, steps=self._steps(self._next(own), episode.asks(), tokens))
+            candidates = self.around(self.found, own, partial(contexts_of, self.card), contexts=2)
+            other = self.apart(self._about(own), candidates, self._about)
+            yield Episode(key=episode.key, steps=self._steps(other, episode.asks(), tokens))
 
     def _steps(self, read: Shared, asks: Sequence[Ask], tokens: Tokens | None) -> tuple[Step, ...]:
         """A context, and questions about this or another one: behind it, or behind as many of its turns."""
@@ -249,34 +248,23 @@ class SharedContext(Bound[Settings]):
 
     def _ask(self, shared: Shared, number: int) -> Ask:
         turn, prompt = shared.turns[number], self.card.prompt
+        letters = ascii_uppercase[: len(turn.options)]
         return Ask(
             prompt=self._worded(turn),
             question=turn.question,
             key=f"{shared.id}/{number + 1}",
-            want=prompt.chosen(ascii_uppercase[: len(turn.options)], turn.answers[0])
-            if turn.options
-            else self._generated(turn),
+            want=prompt.chosen(letters, turn.answers[0]) if letters else self._generated(turn),
             joiner=prompt.joiner,
             subtask=turn.kind,
             at=At(number + 1 if self.settings.mode == "turns" else 0),
         )
 
-    def _next(self, own: Shared) -> Shared:
-        """The next context of another text, for the last the first; in the miniature world about nobody of the own."""
-        return self.apart(
-            self._about(own), self.around(self.found, own, lambda seed: self._written(seed, 2)), self._about
-        )
-
     def _about(self, shared: Shared) -> set[str]:
         return {name for text in shared.texts() for name in names_in(text)} if self.mini else {shared.text}
 
-    def _written(self, seed: int, contexts: int) -> list[Shared]:
-        """Contexts of the miniature world."""
-        return contexts_of(self.card, twin_table(self.card, self.split, seed, contexts, self.arguments))
-
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """One context each; a mini source writes a new one, files are read in epochs, each in a new order."""
-        for shared in self.epochs(training.draws, self.chosen, lambda seed: self._written(seed, 1)):
+        for shared in self.epochs(training.draws, self.chosen, partial(contexts_of, self.card), contexts=1):
             asks = [self._ask(shared, number) for number in range(len(shared.turns))]
             yield self.split, self._steps(shared, asks, training.tokens)
 
@@ -305,17 +293,15 @@ def _of_sub_task(card: Card, settings: Settings, typed: bool, where: str) -> tup
 def read(card: Card, request: Request) -> SharedContext:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    if request.source == "mini":
-        data = twin_table(card, request.split, request.seed, settings.contexts or _OF_A_TWIN, arguments)
-    else:
-        data = table(card, request)
+    data = rows_of(card, request, {**arguments, "contexts": settings.contexts or 16})
+    if request.source != "mini":
         card, settings = _of_sub_task(card, settings, "prompt" in request.options, data.where)
     found = contexts_of(card, data)
     chosen = drawn(found, settings.contexts, f"contexts {request.seed}")
-    choosing = {bool(turn.options) for shared in chosen for turn in shared.turns}
-    if len(choosing) > 1:
-        raise UserError(f"{data.where} has questions with options and others without.", "Give them apart.")
-    if True in choosing:
+    choosing = [bool(turn.options) for shared in chosen for turn in shared.turns]
+    if any(choosing):
+        if not all(choosing):
+            raise UserError(f"{data.where} has questions with options and others without.", "Give them apart.")
         card = card.measured("acc", "option_nll", chance=None)
     return SharedContext(
         card=card, request=request, settings=settings, arguments=arguments, data=data, found=found, chosen=chosen

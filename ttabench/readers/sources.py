@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,8 +59,6 @@ class Table:
     """Names the file, folder or data set in error messages."""
     folder: Path | None = None
     """Where companion files may lie."""
-    whole: bool = False
-    """These are the rows of a published split, of which the wanted split may be a range."""
     notes: tuple[str, ...] = ()
     unused: Counter[str] = field(default_factory=Counter)
     """Rows that cannot be used by reason, once they were looked at."""
@@ -95,49 +94,36 @@ def table(card: Card, request: Request, more: Formats | None = None) -> Table:
     `more`: other formats by suffix, which come before the usual ones.
     """
     name, path = request.split, Path(request.source)
-    split, formats = card.splits[name], {**(more or {}), **READABLE}
+    split, formats, whole = card.splits[name], {**(more or {}), **READABLE}, True
     if request.source == "hub":
         loaded, label = hub_rows(card, name)
         held = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
-        data = Table(rows=held, label=label, where=label, whole=True)
-    elif path.is_dir():
-        data = _from_folder(card, path, name, formats)
+        data = Table(rows=held, label=label, where=label)
     elif path.exists():
-        data = _from_file(card, path, name, formats)
+        files, whole = find(split, places(card, path), formats) if path.is_dir() else ([path], False)
+        if not files:
+            wanted = ", ".join(split.files + split.whole) or "one file of any name"
+            fault = f"No file of split {name!r} of {card.name} in {path} (looked for {wanted}"
+            hint = "Give the folder that has all splits." if card.parts else "Name the file with --source FILE."
+            raise UserError(f"{fault}; {', '.join(formats)}, .gz too).", f"{hint} {card.source.how}".strip())
+        held = [row for file in files for row in rows(file, formats)]
+        label = f"{'folder' if path.is_dir() else 'file'}:{path}"
+        data = Table(rows=held, label=label, where=str(files[0]), folder=files[0].parent)
     else:
-        raise UserError(
-            f"No file or folder {request.source!r} to read {card.name} from.",
-            "Check the path; --source takes mini, hub, or the path of the data.",
-        )
+        fault = f"No file or folder {request.source!r} to read {card.name} from."
+        raise UserError(fault, "Check the path; --source takes mini, hub, or the path of the data.")
     if not data.rows:
         raise UserError(f"{data.where} holds no rows for {card.name}.", "Give a source with rows.")
-    if not data.whole or split.rows is None:
+    whole = whole or (path.is_file() and len(data.rows) == split.of)
+    if not whole or split.rows is None:
         return data
     first, last = split.rows
     if len(data.rows) != split.of:
+        fault = f"Split {name!r} is rows {first} to {last} of {split.of}, but {data.where} has {len(data.rows)} rows."
         raise UserError(
-            f"Split {name!r} is rows {first} to {last} of {split.of}, but {data.where} has {len(data.rows)} rows.",
-            "Give the published file, or name a file of your own with --source FILE to use all of it.",
+            fault, "Give the published file, or name a file of your own with --source FILE to use all of it."
         )
     return replace(data, rows=data.rows[first:last], notes=(*data.notes, f"rows {first} to {last} of {split.of}"))
-
-
-def _from_file(card: Card, path: Path, wanted: str, formats: Formats) -> Table:
-    split, held = card.splits[wanted], list(rows(path, formats))
-    whole = split.rows is not None and len(held) == split.of
-    return Table(rows=held, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole)
-
-
-def _from_folder(card: Card, folder: Path, name: str, formats: Formats) -> Table:
-    split = card.splits[name]
-    files, whole = find(split, places(card, folder), formats)
-    if not files:
-        wanted = ", ".join(split.files + split.whole) or "one file of any name"
-        fault = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
-        hint = "Give the folder with the files of all splits." if card.parts else "Name the file with --source FILE."
-        raise UserError(f"{fault}; {', '.join(formats)}, .gz too).", f"{hint} {card.source.how}".strip())
-    held = [row for path in files for row in rows(path, formats)]
-    return Table(rows=held, label=f"folder:{folder}", where=str(files[0]), folder=files[0].parent, whole=whole)
 
 
 def hub_rows(card: Card, name: str) -> tuple[Any, str]:
@@ -154,7 +140,8 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
         hint = "Give local files with --source DIR" + (", or --source mini." if card.twin else ".")
         reason = brief((str(error).strip() or type(error).__name__).splitlines()[0], 160)
         raise UserError(f"Cannot load {hub.path} from the hub ({reason}).", hint) from None
-    return loaded, f"hub:{hub.path}@{hub.commit[:8] or 'unpinned'}"
+    commit = re.fullmatch("([0-9a-f]{8})[0-9a-f]{32}", hub.revision or "")
+    return loaded, f"hub:{hub.path}@{commit[1] if commit else 'unpinned'}"
 
 
 # --- where the files of a split lie in what people unpack: OpenBookQA-V1-Sep2018/Data/Main/train.jsonl ---------------
@@ -198,15 +185,21 @@ def _named(place: Path, formats: Formats) -> list[Path]:
 # --- miniature twins -------------------------------------------------------------------------------------------------
 
 
-def twin_table(card: Card, split: str, seed: int, documents: int | None, arguments: Mapping[str, object]) -> Table:
-    """Rows of the miniature twin of this split, drawn from a seed: of so many texts, where its generator takes that."""
-    place = (card.splits[split].twin, seed, *(() if documents is None else (documents,)))
-    return twin_rows(card, generated(card, *place, **arguments))
+def rows_of(card: Card, request: Request, arguments: Mapping[str, object], more: Formats | None = None) -> Table:
+    """The rows that a request is about: of a twin with these arguments, or those of `table`."""
+    if request.source == "mini":
+        return twin_table(card, request.split, request.seed, arguments)
+    return table(card, request, more)
 
 
-def long_twin(card: Card, split: str, seed: int, books: int, tokens: int) -> Table:
-    """Books of the miniature world of at least about so many tokens."""
-    return twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64})
+def twin_table(card: Card, split: str, seed: int, arguments: Mapping[str, object]) -> Table:
+    """Rows of the miniature twin of this split, drawn from a seed."""
+    return twin_rows(card, generated(card, split, seed, **arguments))
+
+
+def ample(books: int, tokens: int) -> dict[str, int]:
+    """Arguments of a generator for so many books of at least about so many tokens."""
+    return {"books": books, "tokens": tokens * 9 // 8 + 64}
 
 
 def twin_rows(card: Card, made: Sequence[Mapping[str, object]]) -> Table:
@@ -241,17 +234,15 @@ def arguments_of(card: Card, source: str) -> type[BaseModel]:
     return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def generated(card: Card, *place: object, **arguments: object) -> Any:
-    """What the card's generator makes: rows, or rows by name."""
-    function = generator_of(card)
+def generated(card: Card, split: str, seed: int, **arguments: object) -> Any:
+    """What the card's generator makes for a split: rows, or rows by name."""
     try:
-        given = inspect.signature(function).bind(*place, **arguments).arguments
-        counts = {key: n for key, n in given.items() if key != "seed" and isinstance(n, int) and n > 0}
+        counts = {key: n for key, n in arguments.items() if isinstance(n, int) and n > 0}
         made = math.prod(n for key, n in counts.items() if key != "tokens")
         if made > MOST_ROWS or made * counts.get("tokens", 1) > MOST_TOKENS:
             asked = ", ".join(f"{key}={brief(n, 20)}" for key, n in counts.items())
             raise UserError(f"The twin of {card.name} would make too much with {asked}.", "Give smaller --task-set.")
-        return function(*place, **arguments)
+        return generator_of(card)(split=card.splits[split].twin, seed=seed, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"The twin of {card.name} refuses that ({error}).", "Change --task-set.") from None
 
@@ -291,7 +282,7 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     twin = card.twin if request.source == "mini" else None
     if request.source == "mini" and twin is None:
-        hint = "Give --source hub, or the path of the data."
+        hint = f"Give {'--source hub, or ' if card.source.hub else ''}--source PATH of the data."
         raise UserError(f"The task {card.name} has no miniature twin.", hint)
     inputs = arguments_of(card, request.source)
     known = [key for key in inputs.model_fields if key not in model.model_fields]
@@ -300,8 +291,12 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         raise UnknownName(f"setting of task {card.name}", unknown, [*model.model_fields, *known])
     base = {**card.protocol, **(twin.protocol if twin else {})}
     settings = _validated(card, "protocol", model, base, options)
-    if prompt := getattr(settings, "prompt", None):
-        card.prompt.check(card.name, prompt, getattr(settings, "examples", 0))
+    template, examples = getattr(settings, "prompt", None), getattr(settings, "examples", 0)
+    if template is not None and template not in card.prompt.templates:
+        raise UnknownName(f"prompt of task {card.name}", template, list(card.prompt.templates))
+    if examples > len(card.prompt.examples):
+        fault = f"examples={examples} are more than the {len(card.prompt.examples)} worked examples of {card.name}."
+        raise UserError(fault, "Give --task-set examples=N with a smaller N.")
     more = {key: value for key, value in request.options.items() if key in known}
     arguments = _validated(card, "twin.arguments", inputs, twin.arguments if twin else {}, more)
     return settings, arguments.model_dump(exclude_unset=True)
@@ -352,5 +347,4 @@ def _settings_of(reader: str) -> type[BaseModel] | None:
     """The model `Settings` of a reader's module, if it has one."""
     if reader not in READERS and reader not in offered(GROUP):
         return None
-    settings = getattr(import_module(reader_of(reader).__module__), "Settings", None)
-    return settings if isinstance(settings, type) and issubclass(settings, BaseModel) else None
+    return getattr(import_module(reader_of(reader).__module__), "Settings", None)

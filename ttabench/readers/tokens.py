@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Protocol, TypeAlias
@@ -43,6 +43,11 @@ def estimate(text: str) -> int:
 def counted_by(tokens: Tokens | None) -> Count:
     """The count of a base model, or the estimate where there is none yet."""
     return estimate if tokens is None else lambda text: len(tokens.encode(text))
+
+
+def fitting(sizes: Iterable[int], most: int, beside: int) -> int:
+    """How many pieces of these sizes, one after another, fit into so many tokens beside what takes some of them."""
+    return bisect_right(list(accumulate(sizes)), most - beside)
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,9 @@ class RunFolder:
         self._costs_before: dict[str, EpisodeCost] = {}
         files.made(self.path, out)
 
-    def read(self) -> list[dict[str, Any]]:
-        """Lines of the journal that have a kind and a value; the others are damaged.
-
-        A last line that was cut in the middle of writing is removed, so that what is appended stands apart.
-        """
+    def _lines(self) -> list[bytes]:
+        """Those of the journal; a last one that was cut in the middle of writing is removed, so that what is appended
+        stands apart."""
         try:
             with reading(self.journal, "Remove it, or give another --out.", most=LONGEST):
                 if self.journal.is_symlink():
@@ -71,14 +69,10 @@ class RunFolder:
                 content = self.journal.read_bytes()
                 whole = content[: content.rfind(b"\n") + 1]
                 if len(whole) < len(content):
-                    files.cut(self.journal, len(whole))
+                    files.write_atomically(self.journal, whole)
         except Missing:
             return []
-        lines = []
-        for text in whole.splitlines():
-            with suppress(ValueError, RecursionError):
-                lines.append(json.loads(text))
-        return [line for line in lines if isinstance(line, dict) and {"kind", "value"} <= line.keys()]
+        return whole.splitlines()
 
     def write(self, line: Mapping[str, Json]) -> None:
         """Keep a finding, at once: it is on the disk when it returns."""
@@ -88,11 +82,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Drop the partial results."""
-        try:
-            self.journal.unlink(missing_ok=True)
-        except OSError as error:
-            fault = f"{self.journal} cannot be removed: {error.strerror or error}."
-            raise UserError(fault, "Remove it, or give another --out.") from None
+        self.journal.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self, notify: Callable[[str], None]) -> Iterator[None]:
@@ -117,20 +107,18 @@ class RunFolder:
         self.spent.begin()  # waiting for the lock was no work
         if (self.path / SAMPLES_FILE).is_dir():
             raise UserError(f"{self.path / SAMPLES_FILE} is a folder.", "Remove it, or give another --out.")
-        for line in self.read():
-            with suppress(ValueError, TypeError, KeyError):  # damaged, or of another run: it is answered again
-                if line["run"] == self.path.name:
-                    self._take(line["kind"], line["value"])
-                    self.spent.add(*line["seconds"])
+        for text in self._lines():
+            with suppress(ValueError, TypeError, KeyError, RecursionError):  # damaged: it is answered again
+                if (line := json.loads(text))["run"] != self.path.name:
+                    continue
+                if line["kind"] == "episode":
+                    cost = typed(EpisodeCost, line["value"])
+                    self._costs_before[cost.episode] = cost
+                else:
+                    for sample in [typed(Sample, value) for value in line["value"]]:
+                        self._samples_before.setdefault(sample.episode, {})[sample.key] = sample
+                self.spent.add(*line["seconds"])
         return sum(map(len, self._samples_before.values()))
-
-    def _take(self, kind: str, value: Json) -> None:
-        if kind == "episode":
-            cost = typed(EpisodeCost, value)
-            self._costs_before[cost.episode] = cost
-        else:
-            for sample in [typed(Sample, each) for each in value]:
-                self._samples_before.setdefault(sample.episode, {})[sample.key] = sample
 
     def take_up(self, episode: Episode, metrics: Collection[str]) -> tuple[list[Sample], bool]:
         """Samples of this episode from before, with a value of each of these metrics; and whether it was done."""

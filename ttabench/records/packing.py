@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import LOCK_FILE, locked, read_text, remove
@@ -20,15 +20,7 @@ from ttabench.records.samples import (
     store_table,
     without_texts,
 )  # fmt: skip
-from ttabench.records.schema import (
-    RECORD_FILE,
-    RUNS_FILE,
-    SAMPLES_FILE,
-    RunRecord,
-    load_record,
-    runs,
-    text_of,
-)  # fmt: skip
+from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, RunRecord, load_record, runs, text_of
 
 WORDS = ("start", "chat_end")
 """Of the model, texts that its tokenizer puts around what is read."""
@@ -37,11 +29,8 @@ WORDS = ("start", "chat_end")
 def pack(suite: Path, *, scores: bool = False) -> int:
     """Move every finished run below a folder into its files; returns how many.
 
-    A run that is packed already is replaced. Folders are removed once their content has been read back.
-
-    Args:
-        suite: the folder.
-        scores: write samples without their texts, too, into a file that may be passed on.
+    A run that is packed already is replaced. Folders are removed once their content has been read back. With `scores`,
+    samples are written without their texts, too, into a file that may be passed on.
     """
     import pyarrow as pa
 
@@ -83,12 +72,8 @@ def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
 
 
 def _joined(samples: Mapping[str, Any], first: Mapping[str, Mapping[str, str]] | None = None) -> Any:
-    """One table of the samples of runs, in this order; columns that only some of them have are null elsewhere.
-
-    Args:
-        samples: by run; None where it has none.
-        first: by run, texts by name that stand in its first row alone.
-    """
+    """One table of the samples of runs (None where one has none), in this order, and of each texts by name that stand
+    in its first row alone (`first`); columns that only some of them have are null elsewhere."""
     import pyarrow as pa
 
     tables = []
@@ -102,12 +87,8 @@ def _joined(samples: Mapping[str, Any], first: Mapping[str, Mapping[str, str]] |
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-class Part(NamedTuple):
-    """The part of a run that may be passed on."""
-
-    record: RunRecord
-    scores: Any
-    """A `pyarrow.Table`, a row a query; None where no answers are kept."""
+Part: TypeAlias = tuple[RunRecord, Any]
+"""Of a run what may be passed on: its record, and a `pyarrow.Table`, a row a query; None where no answers are kept."""
 
 
 def part_of(folder: Path, record: RunRecord) -> Part:
@@ -118,10 +99,10 @@ def part_of(folder: Path, record: RunRecord) -> Part:
         table = without_texts(samples_table(folder), _subtasks(record))
     model = {name: digest_of(str(value)) if name in WORDS else value for name, value in record.model.items()}
     content = without_paths({**record.model_dump(mode="json"), "model": model})
-    return Part(RunRecord.model_validate(content), table)
+    return RunRecord.model_validate(content), table
 
 
 def write_submission(path: Path, parts: Sequence[Part]) -> None:
     """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes."""
-    first = {part.record.id: {"created": part.record.created, "record": text_of(part.record)} for part in parts}
-    store_table(path, _joined({part.record.id: part.scores for part in parts}, first).replace_schema_metadata())
+    first = {record.id: {"created": record.created, "record": text_of(record)} for record, _ in parts}
+    store_table(path, _joined({record.id: scores for record, scores in parts}, first).replace_schema_metadata())

@@ -111,7 +111,7 @@ UNHASHED = (
     "checkpoint",
     "state",
     "preset",
-    *(name for name, field in declared(RunFields).items() if not field.said.hashed),
+    *(name for name, own in declared(RunFields).items() if not own.said.hashed),
 )
 """Fields of the record that the identity leaves out: digests in `inputs` stand for paths, settings for the preset."""
 

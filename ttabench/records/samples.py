@@ -45,7 +45,6 @@ COLUMNS = (
 by that name, 0 where none of them has it."""
 NAMES = ("episode", "key", "source_key", "subtask")
 """Columns that name something; all other columns of texts are texts."""
-TEXTS = ("prompt", "prediction", "answers")
 MODES = frozenset({"choose", "generate", "score"})
 DIGITS = 16
 DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
@@ -148,12 +147,6 @@ def kept_text(text: str) -> str:
 def name_of(key: str) -> str:
     """A key as samples without texts have it."""
     return key if NAME.fullmatch(key) else digest_of(key)
-
-
-def holds_digests(samples: Mapping[str, Sequence[Any]]) -> bool:
-    """Whether the texts of samples are not kept, from their columns `TEXTS`."""
-    cells = (cell for name in TEXTS for cell in samples.get(name, ()))
-    return any(is_digest(text) for cell in cells for text in ([cell] if isinstance(cell, str) else cell))
 
 
 def without_texts(table: Any, subtasks: Collection[str]) -> Any:
@@ -267,8 +260,7 @@ def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     if not (run / SAMPLES_FILE).exists():
         return None
     with parquet_file(run / SAMPLES_FILE, "Run again with --force.", most=LONGEST) as (stored, _):
-        known = stored.schema_arrow.names
-        return stored.read(columns=[name for name in (known if columns is None else columns) if name in known])
+        return stored.read(columns=None if columns is None else list(columns))
 
 
 def _packed(run: Path) -> tuple[Version, list[str]] | None:

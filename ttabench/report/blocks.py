@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 from ttabench.core.amounts import short
 from ttabench.core.digests import hashed
@@ -31,6 +30,7 @@ NOT_COMPARED = (
     "state_of", "seed", "checkpoint", "state", "device", "source", "method", "task", "model", "preset",
     "base_checkpoint", "keep", "keep_tokens",
 )  # fmt: skip
+"""Fields that set no lines apart: runs that differ in these alone are pooled, or told apart by something else."""
 TOLD_ELSEWHERE = ("rows", "others", "model", "card", "reader")
 """Inputs that set no line apart: rows differ from seed to seed (which data they are, `source` says), the base, the
 card and the metric tell blocks apart, and earlier versions took other digests of the base, or none of the card."""
@@ -45,7 +45,6 @@ READ_ALIKE = {"ratio": "demonstrations", "tokens": "book"}
 demonstrations a method adapts to, and up to which lengths of a text there are figures."""
 CHECKPOINT, SEED = "checkpoint file", "seed"
 """What a checkpoint is known by; and the seed that it was trained with, which its name stands for."""
-Natural: TypeAlias = list[tuple[bool, float, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,11 +184,7 @@ def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
         place = Place(task=str(first.config.get("task")), source=first.source, model=first.base,
                       metric=block[0].metric, options=options)  # fmt: skip
         placed.append((place, block))
-    return sorted(placed, key=lambda at: [_ascending(at[0].options.get(key)) for key in keys])
-
-
-def _ascending(value: Json) -> tuple[bool, float, str]:
-    return (False, float(value), "") if isinstance(value, int | float) else (True, 0.0, str(value))
+    return sorted(placed, key=lambda at: [natural(str(at[0].options.get(key))) for key in keys])
 
 
 def _material(record: RunRecord) -> dict[str, Json]:
@@ -229,7 +224,7 @@ def labels_of(blocks: Sequence[Sequence[Group]]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def natural(label: str) -> Natural:
+def natural(label: str) -> list[tuple[bool, float, str]]:
     """For sorting: numbers by their size, so that budget=0.5 stands before budget=16."""
     parts = re.split(r"(\d+(?:\.\d+)?)", label)
     return [(not part[:1].isdigit(), float(part) if part[:1].isdigit() else 0.0, part) for part in parts if part]

@@ -92,9 +92,8 @@ def _scattered(block: Block, costs: Sequence[tuple[Entry, float]], x: alt.X, loo
     """A point an entry; those of one method, as it is, are joined."""
     metric, points = block.place.metric, [Point(at, line, line.value, line.stderr, line.n) for line, at in costs]
     caption = f"{_better(metric)} and further to the left is better."
-    drawn = _layers(
-        points, x, look, metric, "label told state ms", lines=len({one.method for one, _ in costs}) < len(costs)
-    )
+    several = len({one.method for one, _ in costs}) < len(costs)
+    drawn = _layers(points, x, look, metric, "label told state ms", lines=several)
     return _chart(drawn, points, block, f"{metric} against {against}", caption)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 
 from ttabench.core.errors import UnknownName, UserError
@@ -23,14 +22,14 @@ from ttabench.report.differences import (
     adjusted,
     between,
     chosen,
-    counted,
     difference,
     family_of,
     means,
+    paired,
     standing_of,
 )
-from ttabench.report.entries import Entry, ceiling_of, entry_of, floor_of, limit_of, share_of_gap, within_limit
-from ttabench.report.finding import loaded, refuse_all_damaged
+from ttabench.report.entries import Entry, end_of, entry_of, limit_of, share_of_gap, within_limit
+from ttabench.report.finding import refuse_all_damaged
 from ttabench.report.stored import Answers, Run, answers_of, joined
 from ttabench.stats.estimate import LEVEL
 
@@ -46,10 +45,6 @@ class Block:
     """Those that were asked fewer queries than these."""
     differences: tuple[Difference, ...] = ()
     """Of the pairs that were tested."""
-
-    def between(self, left: str, right: str) -> Difference | None:
-        """The difference of two labels, turned as they are named; None where it was not tested."""
-        return between(self.differences, left, right)
 
     def named(self, label: str) -> Entry | None:
         """The entry of that label."""
@@ -86,23 +81,16 @@ class Comparison:
         return (*limited, *(entry for entry in self.entries if entry.aside))
 
 
-def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = False) -> Comparison:
-    """Compare the runs in these folders (`finding.find_runs`), by each task's own main metric for "".
-
-    With `all_pairs`, every pair of a block has its difference, and not only those of `differences.chosen`.
+def compared(
+    runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False, damaged: Sequence[str] = ()
+) -> Comparison:
+    """Compare runs (`damaged`: a line for every one that could not be loaded), by each task's own main metric for "". A
+    run in two folders counts once. With `all_pairs`, every pair of a block has its difference, and not only those of
+    `differences.chosen`.
 
     Raises:
         UserError: no runs, none but damaged ones, or a metric that no run has.
     """
-    stored = loaded(folders)
-    return compared(stored.runs, metric, all_pairs=all_pairs, damaged=stored.damaged)
-
-
-def compared(
-    runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False, damaged: Sequence[str] = ()
-) -> Comparison:
-    """The same of records that are loaded already (`damaged`: a line for every other); a run in two folders counts
-    once."""
     if not runs:
         raise UserError("There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids.")
     runs = list({run[1].id: run for run in reversed(runs)}.values())[::-1]
@@ -148,16 +136,11 @@ def read_answers(runs: Sequence[Run], metric: str = "") -> tuple[dict[str, Answe
 
 
 def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
-    groups = within_limit([group for group, _ in labelled])
-    entries, limited = list[Entry](), list[Entry]()
-    for group, label in labelled:
-        own = joined([answers[run] for run in group.ids])
-        entry = entry_of(place, label, group, own)
-        if group in groups:
-            entries.append(entry)
-        else:
-            limited.append(replace(entry, aside="limit", reason=limit_of(entry)))
-    return Block(place=place, entries=tuple(entries), limited=tuple(limited))
+    asked_alike = within_limit([group for group, _ in labelled])
+    made = [(entry_of(place, label, group, joined([answers[run] for run in group.ids])), group in asked_alike)
+            for group, label in labelled]  # fmt: skip
+    limited = (replace(entry, aside=limit_of(entry)) for entry, alike in made if not alike)
+    return Block(place=place, entries=tuple(entry for entry, alike in made if alike), limited=tuple(limited))
 
 
 def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bool) -> list[Block]:
@@ -165,7 +148,7 @@ def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bo
     was found, so all that could be tested count."""
     counts, differences = Counter[Family](), list[list[Difference]]()
     for block in blocks:
-        counts += counted(block.entries)
+        counts.update(family_of(block.entries, pair) for pair in paired(block.entries))
         differences.append([
             replace(apart, family=family_of(block.entries, pair))
             for pair in chosen(block.entries, standing, every=all_pairs)
@@ -181,10 +164,10 @@ def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bo
 def share(block: Block, entry: Entry) -> float | None:
     """The share of the way from floor (0) to ceiling (1) that a line goes. None of these two, and where the ceiling is
     not above the floor beyond chance, by the one difference of the two."""
-    floor, ceiling = floor_of(block.entries), ceiling_of(block.entries)
+    floor, ceiling = end_of(block.entries, FLOOR), end_of(block.entries, CEILING)
     if floor is None or ceiling is None or entry is floor or entry is ceiling:
         return None
-    room = block.between(ceiling.label, floor.label)
+    room = between(block.differences, ceiling.label, floor.label)
     if room is None or room.p is None or room.p >= LEVEL:
         return None
     return share_of_gap(entry, floor, ceiling)
@@ -195,7 +178,7 @@ def recovered(blocks: Sequence[Block], label: str) -> tuple[float | None, int]:
     count in which floor, ceiling and the line were asked alike, those in which it lost, too."""
     gains, gaps = [], []
     for block in blocks:
-        floor, ceiling, entry = floor_of(block.entries), ceiling_of(block.entries), block.named(label)
+        floor, ceiling, entry = end_of(block.entries, FLOOR), end_of(block.entries, CEILING), block.named(label)
         if floor and ceiling and entry and share_of_gap(entry, floor, ceiling) is not None:
             gains.append(entry.worth - floor.worth)
             gaps.append(ceiling.worth - floor.worth)

@@ -6,23 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import combinations
 
 from ttabench.core.amounts import count, number, size
-from ttabench.report.blocks import called, natural
+from ttabench.report.blocks import CEILING, FLOOR, called, natural
 from ttabench.report.compare import Block, Comparison, share
-from ttabench.report.differences import Difference, unpaired
-from ttabench.report.entries import (
-    Entry,
-    best_of,
-    ceiling_of,
-    floor_of,
-    front,
-    plain,
-    probability,
-    running,
-    shown,
-    with_interval,
-)
+from ttabench.report.differences import paired
+from ttabench.report.entries import Entry, best_of, end_of, front, plain, probability, running, shown
 from ttabench.report.verdict import ACROSS, MANY, PLURALS
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.terminal.table import Bold, Cell, Table
@@ -89,7 +80,7 @@ def _leaders(blocks: Sequence[Block], names: Sequence[str]) -> Table:
     rows = []
     for name, block in zip(names, blocks, strict=True):
         best = max(running(block.entries), key=lambda entry: entry.worth, default=None)
-        lines = (floor_of(block.entries), ceiling_of(block.entries), best)
+        lines = (end_of(block.entries, FLOOR), end_of(block.entries, CEILING), best)
         values = [plain(entry.metric, entry.value) if entry else "" for entry in lines]
         rows.append((name, *values, best.label if best else "", str(len(block.entries))))
     columns = ("", "#none", "#icl", "#best", "of", "#lines")
@@ -160,9 +151,7 @@ def differences_table(block: Block) -> Table:
     pairs, word = block.differences, block.entries[0].record.unit
     columns: dict[str, list[str]] = {
         "pair": [f"{one.left} − {one.right}" for one in pairs],
-        "#difference [95 %]": [
-            _bold(one.beyond_chance, with_interval(one.metric, one.value, one.ci_low, one.ci_high)) for one in pairs
-        ],
+        "#difference [95 %]": [_bold(one.beyond_chance, one.shown) for one in pairs],
         "#p": [probability(one.p) for one in pairs],
         "#Holm": [probability(one.p_holm) for one in pairs],
         "#better / worse": ["-" if one.better is None else f"{one.better:,} / {one.worse:,}" for one in pairs],
@@ -181,10 +170,10 @@ def differences_table(block: Block) -> Table:
 
 def not_paired(block: Block) -> str:
     """The pairs without a difference; empty where there are none."""
-    names = [f"{left} − {right}" for left, right in unpaired(block.entries)]
-    pairs = len(block.entries) * (len(block.entries) - 1) // 2
-    told = "; ".join(names) if len(names) <= MANY else f"{len(names)} of {pairs} pairs"
-    return f"Not tested, for no query was answered by both: {told}." if names else ""
+    pairs, tested = list(combinations(range(len(block.entries)), 2)), {*paired(block.entries)}
+    names = [" − ".join(block.entries[place].label for place in pair) for pair in pairs if pair not in tested]
+    told = "; ".join(names) if len(names) <= MANY else f"{len(names)} of {len(pairs)} pairs"
+    return f"Not tested, for no query was asked of both in the same words: {told}." if names else ""
 
 
 def comparison_data(comparison: Comparison) -> list[Table]:
@@ -202,22 +191,14 @@ def comparison_data(comparison: Comparison) -> list[Table]:
              "step": step, "value": value, "stderr": stderr, "n": n}
             for entry in comparison.entries for step, (value, stderr, n) in entry.steps.items()
         ],
-        "differences": [_picked(one, DIFFERENCE) for one in comparison.differences],
-        "overall": [_picked(one, f"{DIFFERENCE} blocks") for one in comparison.overall],
+        "differences": list(map(asdict, comparison.differences)),
+        "overall": list(map(asdict, comparison.overall)),
         "set_aside": [
-            {"block": entry.place.brief, "label": entry.label, "kind": entry.aside, "reason": entry.reason,
-             "runs": " ".join(entry.ids)}
+            {"block": entry.place.brief, "label": entry.label, "reason": entry.aside, "runs": " ".join(entry.ids)}
             for entry in comparison.aside
         ],
     }  # fmt: skip
     return [Table(title=name, columns=(), rows=(), data=tuple(rows)) for name, rows in tables.items() if rows]
-
-
-DIFFERENCE = "block left right task metric value ci_low ci_high p p_holm family tests test stderr better worse n units"
-
-
-def _picked(one: Difference, names: str) -> dict[str, Cell]:
-    return {name: getattr(one, name) for name in names.split()}
 
 
 def _data(entry: Entry) -> dict[str, Cell]:

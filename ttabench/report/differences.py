@@ -12,23 +12,17 @@ others    all other pairs
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from typing import Literal
 
-from ttabench.report.entries import Entry, ceiling_of, floor_of, running
+from ttabench.report.blocks import CEILING, FLOOR
+from ttabench.report.entries import Entry, end_of, running, with_interval
+from ttabench.stats import estimate as statistics
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import (
-    LEVEL,
-    Apart,
-    holm,
-    paired_difference,
-    stratified,
-)
-from ttabench.stats.figures import Unit
+from ttabench.stats.estimate import LEVEL, Apart, holm, stratified
 from ttabench.stats.metrics import known
 
 Family = Literal["none", "icl", "room", "state", "others"]
@@ -50,11 +44,6 @@ class Standing:
     """Places of the blocks that count."""
     lines: int
     """How many there are in all; those that were not run in all of these blocks have no place in the order."""
-
-    @property
-    def leader(self) -> str:
-        """The first."""
-        return self.order[0]
 
 
 def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
@@ -105,7 +94,7 @@ def family_of(entries: Sequence[Entry], pair: Pair) -> Family:
         return "state"
     if not ends or one.aside or other.aside or "own" != one.state_of == other.state_of:
         return "others"
-    return "none" if entries[ends[0]] is floor_of(entries) else "icl"
+    return "none" if entries[ends[0]] is end_of(entries, FLOOR) else "icl"
 
 
 def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool = False) -> list[Pair]:
@@ -114,7 +103,7 @@ def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool =
     leader left; the own state first."""
     ends, kept = _ends(entries), running(entries)
     lines = [place for place, entry in enumerate(entries) if any(entry is line for line in kept)]
-    leader = [place for place in lines if standing and entries[place].label == standing.leader]
+    leader = [place for place in lines if standing and entries[place].label == standing.order[0]]
     pairs = list(combinations(range(len(entries)), 2))
     if not every and len(entries) > FEW:
         anchors, among = {*ends, *leader} or {0}, {*ends, *lines}
@@ -132,7 +121,7 @@ def chosen(entries: Sequence[Entry], standing: Standing | None, *, every: bool =
 
 def _ends(entries: Sequence[Entry]) -> list[int]:
     """Places of the floor, then the ceiling."""
-    ends = (floor_of(entries), ceiling_of(entries))
+    ends = (end_of(entries, method) for method in (FLOOR, CEILING))
     return [place for end in ends if end for place, entry in enumerate(entries) if entry is end]
 
 
@@ -164,6 +153,11 @@ class Difference(Apart):
         return self.p_holm is not None and self.p_holm < LEVEL
 
     @property
+    def shown(self) -> str:
+        """It with its interval."""
+        return with_interval(self.metric, self.value, self.ci_low, self.ci_high)
+
+    @property
     def gain(self) -> float:
         """The value, so that more is better for left."""
         return self.value if known(self.metric).higher_is_better else -self.value
@@ -185,12 +179,12 @@ class Difference(Apart):
 def difference(left: Entry, right: Entry) -> Difference | None:
     """Of the queries that both answered; None where there is none, or a figure of them is no number."""
     shared = [query for query in left.values if query in right.values]
-    sides = [[line.values[query] for query in shared] for line in (left, right)]
-    apart = paired_difference(known(left.metric).kind, sides) if shared else None
+    ours, theirs = ([line.values[query] for query in shared] for line in (left, right))
+    apart = statistics.difference(ours, theirs, known(left.metric).figure) if shared else None
     if apart is None:
         return None
-    worths = [[worth(value, left.metric) for value in side] for side in sides]
-    gains = [one - other for one, other in zip(*worths, strict=True) if one is not None and other is not None]
+    worths = ((worth(one, left.metric), worth(other, left.metric)) for one, other in zip(ours, theirs, strict=True))
+    gains = [one - other for one, other in worths if one is not None and other is not None]
     better, worse = (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)) if gains else (None, None)
     return Difference(**vars(apart), left=left.label, right=right.label, task=left.place.task, block=left.place.name,
                       metric=left.metric, n=len(shared), better=better, worse=worse)  # fmt: skip
@@ -209,34 +203,24 @@ def overall(differences: Sequence[Difference]) -> Difference | None:
     if not erring or not can_be_averaged([one.metric for one in erring]):
         return None
     first = erring[0]
-    mean = stratified([(one.task, one) for one in erring], known(first.metric).kind.figure.span)
+    mean = stratified([(one.task, one) for one in erring], known(first.metric).figure.span)
     flips = [(one.better, one.worse) for one in erring if one.better is not None and one.worse is not None]
     better, worse = (sum(side) for side in zip(*flips, strict=True)) if flips else (None, None)
     return replace(first, **vars(mean), task="", block="", p_holm=None, n=sum(one.n for one in erring),
                    blocks=len(erring), better=better, worse=worse)  # fmt: skip
 
 
-def worth(value: object, metric: str) -> float | None:
+def worth(value: Observed, metric: str) -> float | None:
     """A query's term, so that more is better; None of figures that no query has by itself."""
-    if isinstance(value, Observed):
-        return value.terms[0] if known(metric).higher_is_better else -value.terms[0]
-    return -value.nll if isinstance(value, Unit) else None
+    if known(metric).corpus:
+        return None
+    return float(value.terms[0] if known(metric).higher_is_better else -value.terms[0])
 
 
-def unpaired(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    """Labels of every pair of a block without a query that both answered."""
-    return [
-        (left.label, right.label)
-        for left, right in combinations(entries, 2)
-        if left.values.keys().isdisjoint(right.values.keys())
-    ]
-
-
-def counted(entries: Sequence[Entry]) -> Counter[Family]:
-    """How many tests each family of a block could have: all pairs that have a common query."""
+def paired(entries: Sequence[Entry]) -> list[Pair]:
+    """Every pair of a block that has a query which both answered, and so could be tested."""
     pairs = combinations(range(len(entries)), 2)
-    return Counter(family_of(entries, (one, other)) for one, other in pairs
-                   if not entries[one].values.keys().isdisjoint(entries[other].values))  # fmt: skip
+    return [pair for pair in pairs if not entries[pair[0]].values.keys().isdisjoint(entries[pair[1]].values)]
 
 
 def adjusted(differences: Sequence[Difference], counts: Mapping[Family, int]) -> list[Difference]:

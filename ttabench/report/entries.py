@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
 from ttabench.core.amounts import number, plus_minus
 from ttabench.core.environment import name_of
@@ -20,15 +19,11 @@ from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, Group, Place
 from ttabench.report.stored import Answers, Values
 from ttabench.stats import estimate as statistics
-from ttabench.stats.clusters import FRESH
+from ttabench.stats.clusters import Observed
 from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import known
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
-Kind = Literal["", "limit", "cut"]
-MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)"}
-
-
 PIECES = "pieces read before the query"
 LENGTHS = "tokens of each text, at most"
 """Each with all that stands before it."""
@@ -54,15 +49,14 @@ class Entry(Group):
     """What its steps are."""
     machine: str = ""
     """Machine of its latencies; several are parted by "; "."""
-    aside: Kind = ""
-    """Why it is set aside; empty where it is not."""
-    reason: str = ""
-    """The same in words that follow its label: "read 36 % of the context"; of a limit the option as it was typed."""
+    aside: str = ""
+    """Why it is set aside, in words that follow its label: "read 36 % of the context", of a limit the option as it was
+    typed; empty where it is not."""
 
     @property
     def marked(self) -> str:
-        """Its label as tables have it: with why it is set aside."""
-        return self.label + MARKS[self.aside]
+        """Its label as tables have it."""
+        return self.label + " (cut)" * bool(self.aside)
 
     @property
     def worth(self) -> float:
@@ -74,33 +68,29 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
     """The line of a group in its block, from what its queries add to the metric (nothing where that is not kept)."""
     records, task = group.records, group.record.task
     rows = [row for record in records if (row := record.value(group.metric)) is not None]
-    value, stderr, n = over_runs(rows, list(answers.values.values()), draws=group.record.unit == "draw")
-    aside, reason = _fault_of(records)
+    value, stderr, n = over_runs(rows, list(answers.values.values()))
     step = LENGTHS if task.get("lengths") else DISTANCES if task.get("distances") else PIECES
     spent = {cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None]
              for cost in COSTS}  # fmt: skip
     return Entry(
         **vars(group), label=label, place=place, values=answers.values, value=value, stderr=stderr, n=n,
         costs={cost: sum(own) / len(own) if own else None for cost, own in spent.items()},
-        steps=_by_step(group, answers, step), step=step, aside=aside, reason=reason,
+        steps=_by_step(group, answers, step), step=step, aside=_fault_of(records),
         machine="; ".join(sorted({computed_on(record.hardware, record.model.get("device")) for record in records})),
     )  # fmt: skip
 
 
-def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False) -> tuple[float, float | None, int]:
+def over_runs(rows: Sequence[Row], values: Sequence[Observed]) -> tuple[float, float | None, int]:
     """(value, standard error, n) of one metric over runs that differ in their seed. The error is over all that varies
-    among what their queries add (`values`); without any it is that of the rows, see `estimate.pooled`. `draws`: each
-    run is one draw of what varies."""
-    estimate = statistics.estimated(known(rows[0].metric).kind, values) if values else None
-    return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows, draws=draws)
+    among what their queries add (`values`); without any it is that of the rows, see `estimate.pooled`."""
+    estimate = statistics.estimate(values, known(rows[0].metric).figure) if values else None
+    return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows)
 
 
-def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
+def pooled(rows: Sequence[Row]) -> tuple[float, float | None, int]:
     """(mean, standard error, n) over all queries of several runs, from their own; see `estimate.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
-    figure = ratio.figure if (ratio := known(rows[0].metric).ratio) else MEAN
-    value, stderr = statistics.pooled(figures, figure, draws=draws, fresh=rows[0].source in FRESH)
-    return value, stderr, sum(row.n for row in rows)
+    return *statistics.pooled(figures, known(rows[0].metric).ratio or MEAN), sum(row.n for row in rows)
 
 
 def computed_on(hardware: Mapping[str, Json], device: Json) -> str:
@@ -116,11 +106,8 @@ def _by_step(group: Group, answers: Answers, step: str) -> dict[int, tuple[float
         if row.metric == group.metric and row.step is not None and row.subtask is None:
             rows.setdefault(row.step, []).append(row)
     own = [(answers.steps[query[:3]], value) for query, value in answers.values.items()] if rows else []
-    by_step = {}
-    for at in sorted(rows):
-        values = [value for mine, value in own if mine == at or (step == LENGTHS and mine < at)]
-        by_step[at] = over_runs(rows[at], values, draws=group.record.unit == "draw")
-    return by_step
+    values = {at: [value for mine, value in own if mine == at or (step == LENGTHS and mine < at)] for at in rows}
+    return {at: over_runs(rows[at], values[at]) for at in sorted(rows)}
 
 
 def within_limit(block: Sequence[Group]) -> list[Group]:
@@ -129,7 +116,7 @@ def within_limit(block: Sequence[Group]) -> list[Group]:
     Where no two share one, the group of the largest is left alone.
     """
     limits = [_limit(group) for group in block]
-    most = max([limit for limit in limits if limits.count(limit) > 1] or limits)
+    most = max([limit for limit in limits if limits.count(limit) > 1] or limits, default=math.inf)
     return [group for group, limit in zip(block, limits, strict=True) if limit == most]
 
 
@@ -145,29 +132,21 @@ def limit_of(group: Group) -> str:
     return "no --limit" if limit is None else f"--limit {limit}"
 
 
-def _fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
-    """The kind that sets the runs of a group aside by their own counts, and the reason; empty where nothing does."""
+def _fault_of(records: Sequence[RunRecord]) -> str:
+    """Why the runs of a group are set aside by their own counts; empty where they are not."""
     lost, read = (
         sum(float(record.cost.get(key) or 0) for record in records) for key in ("truncated_tokens", "tokens_read")
     )
-    if lost:
-        share = 1 - lost / read if read else 0.0
-        percent = f"{min(99.9, 100 * share):.1f} %" if share > 0.99 else f"{100 * share:.0f} %"
-        return "cut", f"read {percent} of the context" if read > lost else "read a part of the context only"
-    return "", ""
+    if not lost:
+        return ""
+    share = 1 - lost / read if read else 0.0
+    percent = f"{min(99.9, 100 * share):.1f} %" if share > 0.99 else f"{100 * share:.0f} %"
+    return f"read {percent} of the context" if share > 0 else "read a part of the context only"
 
 
-def floor_of(entries: Sequence[Entry]) -> Entry | None:
-    """The entry of `none`, where there is one alone."""
-    return _only(entries, FLOOR)
-
-
-def ceiling_of(entries: Sequence[Entry]) -> Entry | None:
-    """The entry of `icl`, where there is one alone that read the whole context."""
-    return _only(entries, CEILING)
-
-
-def _only(entries: Sequence[Entry], method: str) -> Entry | None:
+def end_of(entries: Sequence[Entry], method: str) -> Entry | None:
+    """The floor (the entry of `none`) or the ceiling (of `icl`, which read the whole context), where there is one
+    alone."""
     lines = ends_of(entries, method)
     return lines[0] if len(lines) == 1 else None
 
@@ -181,7 +160,7 @@ def ends_of(entries: Sequence[Entry], method: str) -> list[Entry]:
 def running(entries: Sequence[Entry]) -> list[Entry]:
     """Lines that a benchmark is to tell apart: under their own state, not set aside, neither floor nor ceiling; lines
     of `none` or `icl` that are no end only where there are no others."""
-    ends = (floor_of(entries), ceiling_of(entries))
+    ends = [end_of(entries, method) for method in (FLOOR, CEILING)]
     own = [entry for entry in entries
            if not entry.aside and entry.state_of == "own" and all(entry is not end for end in ends)]  # fmt: skip
     return [entry for entry in own if entry.method not in (FLOOR, CEILING)] or own

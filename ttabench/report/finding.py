@@ -1,7 +1,7 @@
 """Which stored runs somebody means, and their records.
 
-    find_runs(["results/nine", "3f0c"], out)                 paths, patterns, beginnings of ids
-    selected(["mac", "icl"], out, Wanted(["streamingqa"]))   names of methods, too
+    selected(["results/nine", "3f0c"], out, {})                      paths, patterns, beginnings of ids
+    selected(["mac", "icl"], out, {"task": ["streamingqa"]})         names of methods, too
 
 A packed run (`records.packing`) is named like one in a folder: SUITE/ID; a submission holds runs as a folder does.
 Methods choose among the runs of the paths that were given, or among all. What was named and holds no run is skipped
@@ -10,14 +10,14 @@ where there are runs beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import TypeAlias
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import object_of
@@ -82,20 +82,6 @@ def refuse_all_damaged(count: int, damaged: Sequence[str]) -> None:
         raise UserError(damaged[0] + more)
 
 
-def find_runs(names: Sequence[str], out: Path) -> list[Path]:
-    """Folders of runs, from paths, globs, or (beginnings of) ids in `out`; all of `out` for no names.
-
-    A path may be a run's folder, its `run.json`, a folder of runs, or of such folders. The order is that of the names.
-
-    Raises:
-        UserError: a name that is none of these; an id that several runs begin with.
-    """
-    if not names:
-        return runs_in(out)
-    places = [[by_id(name, out)] if (at := at_path(name)) is None else at for name in names]
-    return list(dict.fromkeys(run for place in places for run in place))
-
-
 def _created(file: Path) -> str:
     """When a record says it was made: file times do not survive a clone. Damaged records come first."""
     try:
@@ -156,16 +142,17 @@ def at_path(name: str) -> list[Path] | None:
     return None
 
 
-def runs_below(folder: Path, levels: int = 2) -> list[Path]:
-    """The runs of a folder; where it has none, those of the folders in it, so many levels down."""
+def runs_below(folder: Path, levels: int = 2, but: Collection[str] = ()) -> list[Path]:
+    """The runs of a folder; where it has none, those of the folders in it, so many levels down, `but` those of these
+    names."""
     here = runs_in(folder)
-    if here or not levels:
+    if here or not levels or not folder.is_dir():
         return here
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    return [run for each in inside for run in runs_below(each, levels - 1)]
+    return [run for path in inside if path.name not in but for run in runs_below(path, levels - 1, but)]
 
 
-def by_id(name: str, out: Path, folders: Sequence[Path] = ()) -> Path:
+def by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
     """The run whose id begins like this, among these folders or in `out`."""
     if len(Path(name).parts) > 1:
         raise UserError(f"There is no file or folder {name}.", "Check the path, or see `ttabench list runs`.")
@@ -185,17 +172,18 @@ def by_id(name: str, out: Path, folders: Sequence[Path] = ()) -> Path:
     raise UnknownName("run", name, [*ids, *registry.methods(), *registry.families()], fault=fault, hint=hint)
 
 
-class Wanted(NamedTuple):
-    """Texts as they are typed, each a name or several with commas; a run has one of each kind, where any is named."""
-
-    tasks: Sequence[str] | None = None
-    methods: Sequence[str] | None = None
-    """Whole names, or families: kvpress stands for every kvpress:..."""
-    models: Sequence[str] | None = None
+Wanted: TypeAlias = Mapping[str, Sequence[str] | None]
+"""Texts by "task", "method" (a whole name, or a family: kvpress stands for every kvpress:...) and "model", as they are
+typed, each a name or several with commas; a run has one of each kind, where any is named."""
 
 
 def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
-    """The runs that are meant, in the order of the names; see above. Ids and methods are looked for in `out`."""
+    """The runs that are meant, in the order of the names; see above. Ids and methods are looked for in `out`; a path
+    may be a run's folder, its `run.json`, a folder of runs, or of such folders.
+
+    Raises:
+        UserError: a name that is none of these; an id that several runs begin with.
+    """
     folders: dict[Path, None] = {}
     skipped, among, ids = list[str](), list[str](), list[str]()
     known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
@@ -222,8 +210,8 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
         "model": lambda record: {record.base},
     }  # fmt: skip
     kept, asked = meant, list[str]()
-    for texts, (kind, of) in zip(wanted, kinds.items(), strict=True):
-        own = [name for text in texts or () for part in text.split(",") if (name := part.strip())]
+    for kind, of in kinds.items():
+        own = [name for text in wanted.get(kind) or () for part in text.split(",") if (name := part.strip())]
         _check(own, meant, kind, of)
         kept = [run for run in kept if not own or of(run[1]) & {*own}]
         asked += own

@@ -23,8 +23,6 @@ CROSS = "M-1,-.8L-.8,-1L0,-.2L.8,-1L1,-.8L.2,0L1,.8L.8,1L0,.2L-.8,1L-1,.8L-.2,0Z
 SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-right", "triangle-left",
           "M0,-1.1L.26,-.36L1.05,-.34L.42,.14L.65,.9L0,.44L-.65,.9L-.42,.14L-1.05,-.34L-.26,-.36Z")  # fmt: skip
 ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
-NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
-"""Packages that charts are drawn by, by the module that they bring."""
 
 
 def check_path(path: Path, suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
@@ -63,10 +61,3 @@ def styles(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
         for place, name in enumerate(others)
     }
     return ENDS | pairs
-
-
-def vega_lite() -> str:
-    """The version of Vega-Lite that altair writes, as vl-convert takes it."""
-    import altair
-
-    return ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])

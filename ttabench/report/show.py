@@ -11,19 +11,11 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.records.samples import (
-    COLUMNS,
-    TEXTS,
-    has_samples,
-    holds_digests,
-    is_digest,
-    kept_text,
-    read_samples,
-)
+from ttabench.records.samples import COLUMNS, has_samples, is_digest, kept_text, read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.report.entries import shown
-from ttabench.report.finding import find_runs, load_run
-from ttabench.report.tables import about_tables, as_json
+from ttabench.report.finding import selected
+from ttabench.report.tables import about_tables, command_of
 from ttabench.stats.metrics import known
 from ttabench.terminal import render
 from ttabench.terminal.table import Table
@@ -45,44 +37,41 @@ class Samples:
     wrong: bool = False
     grep: str = ""
 
-    @property
-    def typed(self) -> bool:
-        """Whether anything was asked of the samples: then they alone are shown."""
-        return self.page is not None or self.wrong or bool(self.grep)
 
-
-def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
-    """Print a run and a page of its samples; all samples that are wanted, for other programs. With `everything` no
-    setting, figure or text is left out."""
-    chosen = render.known_format(form)
-    folder = _one_run(name, out)
-    record, kept = load_run(folder), has_samples(folder)
-    note = _missing(folder, kept=kept)
-    if not kept and (wanted.typed or chosen == "csv"):
+def show(name: str, out: Path, wanted: Samples, form: render.Format, *, everything: bool) -> None:
+    """Print a run and a page of its samples; all samples that are wanted, for other programs. Where anything was asked
+    of the samples they stand alone. With `everything` no setting, figure or text is left out."""
+    runs = selected([name], out, {}).runs
+    if len(runs) != 1:
+        raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`.")
+    (folder, record), kept = runs[0], has_samples(runs[0][0])
+    note, alone = _missing(folder, kept=kept), wanted.page is not None or wanted.wrong or bool(wanted.grep)
+    if not kept and (alone or form == "csv"):
         raise UserError(note, "Run it again with another --out.")
     samples = _wanted(folder, record, wanted) if kept else []
     page, pages = wanted.page or 1, max(1, -(-len(samples) // wanted.per_page))
     if page > pages:
         raise UserError(f"There is no page {page}: the last is {pages}.", f"Give --page {pages}.")
     part = samples[(page - 1) * wanted.per_page : page * wanted.per_page]
-    if chosen in ("json", "csv"):
-        _for_programs(chosen, part if wanted.page else samples, record, folder, note)
+    if form in ("json", "csv"):
+        _for_programs(form, part if wanted.page else samples, record, folder, note)
         return
-    tables = [] if wanted.typed else about_tables(record, everything=everything)
+    tables = [] if alone else about_tables(record, everything=everything)
     if kept:
         kinds = ["wrong"] * wanted.wrong + [f"with {wanted.grep!r}"] * bool(wanted.grep)
         count = f"{len(samples)}, page {page} of {pages}" if part else "none"
         title = f"{', '.join(['samples', *kinds])}: {count}"
         table = _table(title, part, record, sys.maxsize if everything else LONGEST)
         tables.append(replace(table, caption=f"Next: --page {page + 1}" if page < pages else ""))
-    render.show(tables, chosen)
+    render.show(tables, form)
     if note:
         render.print_line(note)
 
 
 def _for_programs(form: str, flat: Sequence[Cells], record: RunRecord, folder: Path, note: str) -> None:
     if form == "json":
-        about: dict[str, Json] = {"run": as_json(record, folder), "samples": flat}
+        run = {**record.model_dump(mode="json"), "command": command_of(record)[0], "folder": str(folder)}
+        about: dict[str, Json] = {"run": run, "samples": flat}
         render.print_json(about | ({"note": note} if note else {}))
         return
     data = tuple({key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
@@ -90,27 +79,13 @@ def _for_programs(form: str, flat: Sequence[Cells], record: RunRecord, folder: P
     render.show([Table(title="samples", columns=(), rows=(), data=data)], "csv")
 
 
-def _one_run(name: str, out: Path) -> Path:
-    """The folder of one run."""
-    runs = find_runs([name], out)
-    if len(runs) != 1:
-        raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`.")
-    return runs[0]
-
-
 def _missing(folder: Path, *, kept: bool) -> str:
     """What of a run's samples is not kept; empty where all is."""
     if not kept:
         return f"{folder.parent} holds the record of run {folder.name} and not its samples."
-    hidden = holds_digests(read_samples(folder, TEXTS))
+    texts = read_samples(folder, ["prompt", "prediction"])
+    hidden = any(is_digest(str(text)) for column in texts.values() for text in column)
     return f"{folder.parent} holds the scores of run {folder.name} and not its texts." if hidden else ""
-
-
-def _samples_of(folder: Path, record: RunRecord) -> list[Cells]:
-    columns = read_samples(folder, record=record)
-    assert "key" in columns, f"samples of {record.id} without keys"
-    rows = enumerate(zip(*columns.values(), strict=True), 1)
-    return [{"sample": number, **dict(zip(columns, cells, strict=True))} for number, cells in rows]
 
 
 def _metrics_of(first: Cells, record: RunRecord) -> list[str]:
@@ -122,7 +97,9 @@ def _metrics_of(first: Cells, record: RunRecord) -> list[str]:
 
 def _wanted(folder: Path, record: RunRecord, wanted: Samples) -> list[Cells]:
     """Samples that are wanted, whatever the page."""
-    kept = _samples_of(folder, record)
+    columns = read_samples(folder, record=record)
+    rows = enumerate(zip(*columns.values(), strict=True), 1)
+    kept: list[Cells] = [{"sample": number, **dict(zip(columns, cells, strict=True))} for number, cells in rows]
     if wanted.wrong:
         metrics = _metrics_of(kept[0], record) if kept else []
         measure = next((name for name in metrics if known(name).most == 1 and known(name).higher_is_better), "")
@@ -137,25 +114,24 @@ def _table(title: str, samples: Sequence[Cells], record: RunRecord, longest: int
     """A block a sample."""
     metrics = _metrics_of(samples[0], record) if samples else []
     columns = ("sample", "asked after", "prompt", "gold", "prediction", "log-likelihood", "score")
-    rows = tuple((*_asked(cells, longest), gold(cells), *_answer(cells, metrics, longest)) for cells in samples)
+    rows = tuple(_row(cells, metrics, longest) for cells in samples)
     return Table(title=title, columns=columns, rows=rows, prose=True)
 
 
-def _asked(cells: Cells, longest: int) -> tuple[str, str, str]:
-    """(number and key, what was read before, the end of the prompt: a question stands behind what it is about)."""
-    prompt = kept_text(cells["prompt"])
+def _row(cells: Cells, metrics: Sequence[str], longest: int) -> tuple[str, ...]:
     read = f"{cells['context_tokens']:,} tokens" if cells.get("context_tokens") else ""
     step = f"step {cells['step']:,}" if cells.get("step") else ""
     place = str(cells.get("subtask") or cells.get("episode") or "")
-    prompt = prompt if len(prompt) <= longest else f"... {prompt[-longest:]}"
-    return f"{cells['sample']}: {cells['key']} ({place})", ", ".join(filter(None, [step, read])), prompt
-
-
-def _answer(cells: Cells, metrics: Sequence[str], longest: int) -> tuple[str, str, str]:
-    """(prediction, log-likelihood, score)."""
     named = [(name, cells[name]) for name in metrics if cells.get(name) is not None]
     scores = ", ".join(f"{name} {shown(name, value, None)}" for name, value in named)
-    return prediction(cells, longest), likelihood(cells), scores
+    return (f"{cells['sample']}: {cells['key']} ({place})", ", ".join(filter(None, [step, read])),
+            tail(kept_text(cells["prompt"]), longest), gold(cells), prediction(cells, longest), likelihood(cells),
+            scores)  # fmt: skip
+
+
+def tail(text: str, longest: int) -> str:
+    """The end of a prompt: a question stands behind what it is about."""
+    return text if len(text) <= longest else f"... {text[-longest:]}"
 
 
 def prediction(cells: Cells, longest: int) -> str:

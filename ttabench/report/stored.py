@@ -30,7 +30,6 @@ from ttabench.records.run_fields import RunConfig
 from ttabench.records.samples import digest_of, has_samples, is_digest, name_of, read_samples
 from ttabench.records.schema import RunRecord
 from ttabench.stats.clusters import FRESH, Draw, Observed, origin
-from ttabench.stats.figures import Unit, Written
 from ttabench.stats.metrics import known
 
 Run: TypeAlias = tuple[Path, RunRecord]
@@ -43,8 +42,9 @@ ASKED = ("episode", "key", "prompt", "answers")
 SCORED = ("logprobs", "tokens", "words", "position")
 OPTIONAL = ("source_key", "subtask", "mode", "step")
 """Columns that samples of earlier versions may lack."""
-Values: TypeAlias = Mapping[Query, Observed | Written] | Mapping[Query, Unit]
+Values: TypeAlias = Mapping[Query, Observed]
 """The metric of every query, or its answer; of a ratio, what was scored."""
+PLAIN = RunConfig(method="").to_json()
 NAMED = ("verb", "method", "task", "model", "source", "seed", "inputs", "state_of", "random_weights")
 """Fields that a line of a list shows in columns of their own."""
 
@@ -66,7 +66,7 @@ def answers_of(run: Run, metric: str) -> Answers | None:
     ratio, corpus = known(metric).ratio is not None, known(metric).corpus is not None
     wanted = (*ASKED, *(SCORED if ratio else ("prediction" if corpus else metric,)))
     columns = read_samples(folder, [*wanted, *OPTIONAL], record)
-    values, steps = dict[Query, Any](), dict[Place, int]()
+    values, steps = dict[Query, Observed](), dict[Place, int]()
     if any(name not in columns for name in wanted):
         return Answers(values, steps)
     for name in {"episode", "key", "source_key"} & columns.keys():
@@ -76,18 +76,17 @@ def answers_of(run: Run, metric: str) -> Answers | None:
     rows = zip(*(columns.get(name, blank) for name in (*OPTIONAL, *wanted)), strict=True)
     for source_key, stratum, mode, step, episode, key, prompt, answers, *own in rows:
         question = _asked(prompt, tuple(answers)) if len(answers) else ""
-        text, across, same = origin(draw, episode, key, source_key, question)
+        asked = origin(draw, episode, key, source_key, question)
         place = draw.seed, episode, key
         steps[place] = int(step or 0)
         if ratio:
             logprobs, tokens, words, position = own
             if len(logprobs):  # texts of different seeds are different texts
                 scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
-                values[*place, scored] = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words), across, same)
-        elif corpus and own[0] is not None and not is_digest(answers[0]):
-            values[*place, question] = Written(text, own[0], answers[0], stratum, across, same, mode == "choose")
-        elif not corpus and own[0] is not None:
-            values[*place, question] = Observed(text, (float(own[0]), 1.0), stratum, across, same)
+                values[*place, scored] = asked._replace(terms=(-float(logprobs[0]), int(tokens[0]), int(words)))
+        elif own[0] is not None and not (corpus and is_digest(answers[0])):
+            terms = (own[0], answers[0], mode == "choose") if corpus else (float(own[0]), 1.0)
+            values[*place, question] = asked._replace(terms=terms, stratum=stratum)
     return Answers(values, steps)
 
 
@@ -96,7 +95,7 @@ def joined(answers: Sequence[Answers | None]) -> Answers:
     kept = [run for run in answers if run is not None]
     if len(kept) < len(answers):
         return Answers({}, {})
-    values: dict[Any, Any] = {query: value for run in kept for query, value in run.values.items()}
+    values = {query: value for run in kept for query, value in run.values.items()}
     steps = {place: step for run in kept for place, step in run.steps.items()}
     return Answers({query: values[query] for query in sorted(values)}, steps)
 
@@ -145,36 +144,23 @@ def whole(config: Mapping[str, Json]) -> RunConfig:
 def with_defaults(config: Mapping[str, Json]) -> dict[str, Json]:
     """A configuration and the defaults of what it does not name: earlier versions knew fewer fields, and others, which
     say nothing where they are empty."""
-    plain = _plain(str(config.get("method")))
-    values = {**plain, **{key: value for key, value in config.items() if key in plain or value not in ("", None)}}
+    values = {**PLAIN, **{key: value for key, value in config.items() if key in PLAIN or value not in ("", None)}}
     return values | {name: {**known, **values[name]} for name, known in _defaults(values).items()}
 
 
 def _defaults(config: Mapping[str, Json]) -> dict[str, Mapping[str, Json]]:
-    origin = str(config.get("inputs", {}).get("method", ""))
-    return {
-        "settings": _known_settings(str(config.get("method")), origin),
-        "task_options": _known_options(str(config.get("task")), str(config.get("source"))),
-    }
+    method, task, source = (str(config.get(name)) for name in ("method", "task", "source"))
+    return _known(method, str(config.get("inputs", {}).get("method", "")), task, source)
 
 
 @lru_cache(maxsize=256)
-def _plain(method: str) -> dict[str, Json]:
-    return RunConfig(method=method).to_json()
-
-
-@lru_cache(maxsize=256)
-def _known_settings(method: str, origin: str) -> Mapping[str, Json]:
+def _known(method: str, origin: str, task: str, source: str) -> dict[str, Mapping[str, Json]]:
+    defaults: dict[str, Mapping[str, Json]] = {"settings": {}, "task_options": {}}
     with suppress(UserError):  # a method that is not here
-        return known_settings(method, origin)
-    return {}
-
-
-@lru_cache(maxsize=256)
-def _known_options(task: str, source: str) -> Mapping[str, Json]:
+        defaults["settings"] = known_settings(method, origin)
     with suppress(UserError):  # a card that is not here
-        return task_defaults(load_card(task), source)
-    return {}
+        defaults["task_options"] = task_defaults(load_card(task), source)
+    return defaults
 
 
 def flat(config: Mapping[str, Json]) -> dict[str, Json]:

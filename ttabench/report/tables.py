@@ -14,7 +14,6 @@ from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import as_typed, declared
 from ttabench.core.digests import changed
-from ttabench.core.environment import name_of
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, load_card
@@ -22,7 +21,7 @@ from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import STATES
-from ttabench.report.entries import over_runs, shown
+from ttabench.report.entries import computed_on, over_runs, shown
 from ttabench.report.stored import NAMED, answered, changes, flat, told, whole
 from ttabench.run.budget import asked_of, told_kept
 from ttabench.run.plan import OURS
@@ -37,8 +36,6 @@ COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory", "#kept")
 """Of the end of `eval`; the last only of methods with a budget."""
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "tokens_read", "wall_seconds")
 """Of those of a run the ones that `show` names without --all."""
-BASE = ("model", "base_checkpoint", "random_weights")
-"""Options that name the base model."""
 
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
@@ -47,15 +44,13 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     rows, data = [], []
     columns = COST_COLUMNS if any("kept_share" in record.cost for record, _ in runs) else COST_COLUMNS[:-1]
     for record, _ in runs:
-        for position, row in enumerate(main_rows(record)):
-            data.append({**row.model_dump(), **record.cost})
-            if row.metric == record.main_metric:
-                cost, kept = record.cost, told_kept(record.cost.get("kept_share"), asked_of(record.config))
-                sizes = (size(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
-                costs = (number(cost.get("adapt_seconds"), 2), number(cost.get("ask_ms"), 1), *sizes, kept)
-                costs = costs if position == 0 else ("",) * len(costs)
-                figures = (shown(row.metric, row.value, row.stderr), str(row.n))
-                rows.append((str(row.seed), named(row), *figures, *costs[: len(columns)]))
+        cost, kept = record.cost, told_kept(record.cost.get("kept_share"), asked_of(record.config))
+        sizes = (size(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
+        costs = (number(cost.get("adapt_seconds"), 2), number(cost.get("ask_ms"), 1), *sizes, kept)[: len(columns)]
+        data += [{**row.model_dump(), **cost} for row in main_rows(record)]
+        for row in (row for row in main_rows(record) if row.metric == record.main_metric):
+            rows.append((str(row.seed), named(row), shown(row.metric, row.value, row.stderr), str(row.n), *costs))
+            costs = ("",) * len(costs)  # they stand once
     others = [row.metric for row in main_rows(first) if row.metric != first.main_metric]
     if several:
         rows.append(("all", first.main_metric, *_over(runs, first.main_metric), *("",) * len(columns)))
@@ -76,7 +71,7 @@ def _over(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str
     if len(runs) == 1:
         return shown(metric, alike[0].value, alike[0].stderr), str(alike[0].n)
     kept = answered([(path, record) for record, path in runs], metric)
-    value, stderr, n = over_runs(alike, list(kept.values()), draws=runs[0][0].unit == "draw")
+    value, stderr, n = over_runs(alike, list(kept.values()))
     return shown(metric, value, stderr), str(n)
 
 
@@ -107,8 +102,7 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     for record, path in runs:
         config, row, settings = record.config, record.value(record.main_metric), told(record)
         value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
-        task, seed = str(config.get("task", "")), config.get("seed", "")
-        made = record.created[:16].replace("T", " ")
+        task, seed, made = str(config.get("task", "")), config.get("seed", ""), record.created[:16].replace("T", " ")
         rows.append((record.id, answering(record), settings, task, record.source, record.base, str(seed),
                      str(record.n), value, made))  # fmt: skip
         data.append({
@@ -142,7 +136,7 @@ def config_table(plans: Sequence[Plan]) -> Table:
 
 def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:
     """The run as one block, then its figures; with `everything` its whole configuration and all costs, too."""
-    tables = [_about(record, everything=everything), _figures(record, everything=everything)]
+    tables = [_about(record), _figures(record, everything=everything)]
     if everything:
         rows = tuple((name.replace("_", " "), figure(name, value)) for name, value in record.cost.items())
         costs = Table(title="costs", columns=("of the whole run", "#"), rows=rows, names=("of the whole run",))
@@ -150,21 +144,17 @@ def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:
     return tables
 
 
-def as_json(record: RunRecord, folder: Path) -> dict[str, Json]:
-    """The record with its command, for other programs."""
-    return {**record.model_dump(mode="json"), "command": command_of(record)[0], "folder": str(folder)}
-
-
-def _about(record: RunRecord, *, everything: bool) -> Table:
-    command, caveat = command_of(record)
+def _about(record: RunRecord) -> Table:
+    (command, caveat), hardware = command_of(record), record.hardware
+    memory = size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
     about = {
         "what": f"{answering(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
         "command": command,
-        "settings": "" if everything else told(record) or "the defaults",
+        "settings": told(record) or "the defaults",
         "model": _model(record),
         "costs": _costs(record),
         "made": _made(record),
-        "machine": _machine(record),
+        "machine": ", ".join(filter(None, [computed_on(hardware, None), memory, str(hardware.get("system") or "")])),
         "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
         "notes": "\n".join((*record.notes, *caveat)),
     }
@@ -183,29 +173,18 @@ def _model(record: RunRecord) -> str:
 
 
 def _costs(record: RunRecord) -> str:
-    costs = {name: value for name in COSTS if (value := record.cost.get(name)) is not None}
     kept = told_kept(record.cost.get("kept_share"), asked_of(record.config))
-    named = [f"{name.replace('_', ' ')} {figure(name, value)}" for name, value in costs.items()]
+    named = [f"{name.replace('_', ' ')} {figure(name, value)}" for name in COSTS
+             if (value := record.cost.get(name)) is not None]  # fmt: skip
     return ", ".join([*named, *([f"kept {kept} of full context's bytes"] if kept else [])])
 
 
 def _made(record: RunRecord) -> str:
     code, versions = record.code, dict(record.versions)
-    commit = (
-        f" (commit {str(code['commit'])[:7]}{', changed' * bool(code.get('changed'))})" if code.get("commit") else ""
-    )
+    changed_since = ", changed" * bool(code.get("changed"))
+    commit = f" (commit {str(code['commit'])[:7]}{changed_since})" if code.get("commit") else ""
     ours, made = versions.pop("ttabench", "?"), record.created[:16].replace("T", " ")
     return f"{made} UTC by ttabench {ours}{commit}, {', '.join(' '.join(pair) for pair in versions.items())}"
-
-
-def _machine(record: RunRecord) -> str:
-    hardware = record.hardware
-    counts = [(hardware[name], name) for name in ("cores", "threads") if hardware.get(name)]
-    memory = size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
-    words = [str(hardware.get("cpu", "")), name_of(hardware),
-             *(f"{amount} {name if amount != 1 else name[:-1]}" for amount, name in counts),
-             memory, str(hardware.get("system") or "")]  # fmt: skip
-    return ", ".join(filter(None, words))
 
 
 def _configuration(record: RunRecord) -> Table:
@@ -238,7 +217,11 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
     """(command, what is to be known before it is run). What cannot be resolved here (a method or a checkpoint that is
     gone) is written as the record has it."""
     config, notes = whole(record.config), list[str]()
-    words = ["ttabench", "eval", "--method", config.method, "--task", config.task, *_base(config)]
+    words = ["ttabench", "eval", "--method", config.method, "--task", config.task]
+    standing = next((n for n, base in STANDING.items() if base == (config.model, config.base_checkpoint)), "")
+    typed = replace(config, model=standing, base_checkpoint="") if standing else config
+    for name, field in declared(RunFields).items():
+        words += field.words(getattr(typed, name))
     card: Card | None = None
     with suppress(UserError):  # a task that is gone
         card = load_card(config.task)
@@ -250,22 +233,12 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
         if origin != OURS:
             file = f"--metric ./FILE.py:{record.main_metric}"
             notes.append(f"the metric is of {origin}: name its file, {file}, where it is no installed package")
-    for name, field in declared(RunFields).items():
-        words += field.words(getattr(config, name)) if name not in BASE else []
     words += ["--state", config.state] if config.state else []
     words += ["--seed", str(config.seed)] if config.seed else []
     if config.state_of != "own":
         words.append("--swap-state")
         notes.append(f"--swap-state makes three runs: this is the one that answers under state: {config.state_of}")
     return join(words), tuple(notes)
-
-
-def _base(config: RunConfig) -> list[str]:
-    standing = next((n for n, base in STANDING.items() if base == (config.model, config.base_checkpoint)), "")
-    words = ["--model", standing or config.model] if (standing or config.model) != NANO else []
-    if config.base_checkpoint and not standing:
-        words += ["--base-checkpoint", config.base_checkpoint]
-    return words + (["--random-weights"] if config.random_weights else [])
 
 
 def _request(config: RunConfig) -> RunRequest:
@@ -313,14 +286,13 @@ def _options(config: RunConfig, notes: list[str]) -> list[str]:
     plain = {**config.defaults.get("task_options", {}), **card.protocol}
     plain |= {**twin.arguments, **twin.protocol} if twin else {}
     plain |= asked.options
-    typed = {key: value for key, value in given.items() if key not in plain or not _alike(value, plain[key])}
+    typed = {key: value for key, value in given.items() if key not in plain or _parts(value) != _parts(plain[key])}
     return words + _assigned("--task-set", typed)
 
 
-def _alike(one: Json, other: Json) -> bool:
+def _parts(value: Json) -> list[str | int]:
     """As options of a task are typed: `16k` in a card is 16,384 in a record."""
-    sizes = [[tokens_in(part) for part in as_typed(value).split(",")] for value in (one, other)]
-    return as_typed(one) == as_typed(other) or (sizes[0] == sizes[1] and None not in sizes[0])
+    return [tokens_in(part) or part for part in as_typed(value).split(",")]
 
 
 def _assigned(flag: str, values: Mapping[str, Json]) -> list[str]:

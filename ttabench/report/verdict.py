@@ -12,29 +12,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.compare import Block, Comparison, recovered
 from ttabench.report.differences import Difference, Standing, between, can_be_averaged
-from ttabench.report.entries import Entry, ceiling_of, ends_of, floor_of, plain, running, with_interval
+from ttabench.report.entries import Entry, end_of, ends_of, plain, running, with_interval
 from ttabench.run.budget import asked_of
 from ttabench.stats.clusters import Varying
 from ttabench.stats.estimate import LEVEL
-from ttabench.stats.figures import Unit
 from ttabench.stats.metrics import known
 
 MANY = 3
 """So many names are listed; more are counted."""
-PLURALS: dict[Varying, str] = {
-    "query": "questions", "document": "documents", "group": "groups", "draw": "draws", "book": "books",
-    "conversation": "conversations", "dialogue": "dialogues", "user": "users",
-    "context": "contexts",
-}  # fmt: skip
+PLURALS: dict[Varying, str] = {**{unit: f"{unit}s" for unit in get_args(Varying)}, "query": "questions"}
 ACROSS: dict[Varying, str] = dict.fromkeys(PLURALS, "draws") | {"group": "documents", "draw": "questions"}
 """The second unit that varies, where published rows are asked under several seeds."""
 CHECK = (
@@ -91,7 +86,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def _lead(field: Field, standing: Standing) -> Iterator[str]:
     """The leader and the second, and the leader against all others."""
-    leader, second = standing.leader, standing.second
+    leader, second = standing.order[0], standing.second
     if not second:
         return
     best, tested, several = field.shown(leader), field.pair(leader, second), len(field.blocks) > 1
@@ -119,8 +114,8 @@ def _where(field: Field, standing: Standing) -> str:
 
 def _against_ends(field: Field, standing: Standing) -> Iterator[str]:
     """The leader against floor and ceiling, and how much of the way between them it goes."""
-    leader, several = standing.leader, len(field.blocks) > 1
-    floor, ceiling = field.end(floor_of), field.end(ceiling_of)
+    leader, several = standing.order[0], len(field.blocks) > 1
+    floor, ceiling = field.end(FLOOR), field.end(CEILING)
     ends = [end for end in (floor, ceiling) if end and field.both(leader, end)]
     if not ends:
         return
@@ -149,7 +144,7 @@ def _recovery(field: Field, leader: str, floor: str, ceiling: str) -> Iterator[s
 
 def _of_ends(field: Field) -> Iterator[str]:
     """Floor and ceiling alone."""
-    floor, ceiling = field.end(floor_of), field.end(ceiling_of)
+    floor, ceiling = field.end(FLOOR), field.end(CEILING)
     if floor and ceiling and field.both(ceiling, floor):
         mean = " on average" * (len(field.blocks) > 1)
         head = f"No method between {floor} and {ceiling}: {ceiling} ({field.shown(ceiling)}{mean}) is"
@@ -241,11 +236,11 @@ class Field:
     def pair(self, left: str, right: str) -> Difference | None:
         """The difference of two labels in the one block, or its mean over several; None where it was not tested."""
         blocks = [block for block, _, _ in self.both(left, right)] if len(self.blocks) > 1 else self.blocks
-        return blocks[0].between(left, right) if len(blocks) == 1 else between(self.found.overall, left, right)
+        return between(blocks[0].differences if len(blocks) == 1 else self.found.overall, left, right)
 
-    def end(self, which: Callable[[Sequence[Entry]], Entry | None]) -> str:
-        """The label of floor or ceiling (`floor_of`, `ceiling_of`); empty where no block has one."""
-        return next((entry.label for block in self.blocks if (entry := which(block.entries))), "")
+    def end(self, method: str) -> str:
+        """The label of floor or ceiling, see `end_of`; empty where no block has one."""
+        return next((entry.label for block in self.blocks if (entry := end_of(block.entries, method))), "")
 
     def shown(self, label: str) -> str:
         """The figure of a line, or its mean over the blocks that have it, for people."""
@@ -277,9 +272,8 @@ class Field:
         if tested.p_holm is None:
             return ": no test can be made"
         p = tested.p_holm
-        p_value = (
-            f", {'p' if tested.tests == 1 else 'Holm p'} {'<0.001' if p < 0.001 else '1' if p > 0.995 else f'{p:.2g}'}"
-        )
+        amount = "<0.001" if p < 0.001 else "1" if p > 0.995 else f"{p:.2g}"
+        p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {amount}"
         if tested.beyond_chance:
             return p_value
         unit = self.blocks[0].entries[0].record.unit
@@ -291,8 +285,7 @@ def lone(block: Block) -> bool:
     """Whether what varies is there once (in every sub-task), and has several queries: then errors are too small."""
     clusters: dict[str, Counter[str]] = {}
     for value in (value for entry in block.entries for value in entry.values.values()):
-        name, stratum = (value.text, "") if isinstance(value, Unit) else (value.cluster, value.stratum)
-        clusters.setdefault(stratum, Counter())[name] += 1
+        clusters.setdefault(value.stratum, Counter())[value.cluster] += 1
     several = any(count > len(block.entries) for own in clusters.values() for count in own.values())
     return several and all(len(own) == 1 for own in clusters.values())
 
@@ -334,8 +327,8 @@ def cautions(comparison: Comparison) -> Iterator[str]:
         unit = weak[0].entries[0].record.unit
         only = f"There is one {unit} only{_on(comparison, weak)}, so errors are too small"
         yield f"{only}: they are over its questions, and another {unit} may differ by more. Run more seeds."
-    for reason in dict.fromkeys(one.reason for one in comparison.aside):
-        lines = [one for one in comparison.aside if one.reason == reason]
+    for reason in dict.fromkeys(one.aside for one in comparison.aside):
+        lines = [one for one in comparison.aside if one.aside == reason]
         names = listed(list(dict.fromkeys(line.label for line in lines)), "lines")
         yield f"Set aside ({reason}): {names}{_on(comparison, lines)}."
 
@@ -348,8 +341,8 @@ def _on(comparison: Comparison, where: Sequence[Block | Entry]) -> str:
 
 def _over_ceiling(comparison: Comparison, block: Block) -> list[str]:
     """That the ceiling is worse than a line, beyond chance: by the largest difference."""
-    ceiling = ceiling_of(block.entries)
-    apart = [block.between(ceiling.label, entry.label) for entry in running(block.entries)] if ceiling else []
+    ceiling = end_of(block.entries, CEILING)
+    apart = [between(block.differences, ceiling.label, one.label) for one in running(block.entries)] if ceiling else []
     over = min((one for one in apart if one and one.outcome == -1), key=lambda one: one.gain, default=None)
     where = _on(comparison, [block])
     return [f"{over.left} is {Field(comparison, [block]).apart(over.left, over.right)}{where}"] if over else []

@@ -39,8 +39,7 @@ def settings_kept(config: Mapping[str, Json]) -> tuple[str, frozenset[str]]:
     """The budget of a stored configuration in a word (`keep=0.2`), and the settings that it stands for."""
     amount = asked_of(config)
     with suppress(UserError, ValueError):  # a method that is not here, or has no such budget now
-        keep = None if amount is None else registry.find_installed(str(config["method"])).keep
-        if keep is not None and amount is not None:
+        if amount is not None and (keep := registry.find_installed(str(config["method"])).keep) is not None:
             word = f"keep={amount}" if isinstance(amount, float) else f"keep-tokens={amount}"
             return word, frozenset(keep(amount))
     return "", frozenset()
@@ -61,9 +60,8 @@ def budgeted(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tuple[st
     try:
         settings = spec.keep(amount)
     except ValueError as error:
-        raise UserError(
-            f"{flag} {amount} does not fit {spec.name}: {error}.", f"Give another {flag}, or {other}."
-        ) from None
+        fault = f"{flag} {amount} does not fit {spec.name}: {error}."
+        raise UserError(fault, f"Give another {flag}, or {other}.") from None
     typed = typed_settings(spec, texts)
     for key, value in settings.items():
         if key in typed and typed[key] != value:

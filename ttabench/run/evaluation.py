@@ -5,13 +5,14 @@ read, and the base's fingerprint is that of the changed weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.types import Json, Tick, no_tick, no_word
+from ttabench.core.types import Tick, no_tick, no_word
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import header as header_of
 from ttabench.records.folder import Obtained, RunFolder, obtained
@@ -23,35 +24,28 @@ from ttabench.run.resolve import named
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
-Base: TypeAlias = "tuple[str | bool, ...]"
-"""Options that tell loaded base models apart."""
 Outcome: TypeAlias = Obtained[RunRecord]
 
 
-def base_of(request: RunRequest, *, chat_template: bool) -> Base:
+def base_of(request: RunRequest, *, chat_template: bool) -> tuple[str | bool, ...]:
     """What tells the base model of a request from others."""
-    how = request.device, request.dtype, request.random_weights, request.bos
-    return (request.base_name, *how, chat_template)
+    return (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
 
 
 class ModelCache:
     """Base models loaded so far, so that several runs of one command load one once."""
 
     def __init__(self) -> None:
-        self._loaded: dict[Base, LM] = {}
+        self._loaded: dict[tuple[str | bool, ...], LM] = {}
 
     def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
         """The base model of a request, reading in its chat template or not."""
         key = base_of(request, chat_template=chat_template)
         if key not in self._loaded:
-            from ttabench.core.environment import quiet_libraries
             from ttabench.lm.model import load as load_lm
 
-            quiet_libraries()
-            lm = load_lm(
-                request.model, random_weights=request.random_weights, device=request.device, dtype=request.dtype,
-                bos=request.bos,
-            )  # fmt: skip
+            how = {name: getattr(request, name) for name in ("random_weights", "device", "dtype", "bos")}
+            lm = load_lm(request.model, **how)
             if request.base_checkpoint:
                 lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
             if chat_template:
@@ -72,7 +66,15 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
         fault = f"{folder} is a checkpoint of {header.method}, which changes the model only once it has read a context."
         raise UserError(fault, "Give --base-checkpoint a checkpoint of lora.")
     if header.stands_on and not lm.stands_on:
-        _stand_below(lm, folder, header.stands_on)
+        under = str(header.stands_on["name"])
+        below = named(under, lm.name)
+        if not below.exists():
+            fault = f"{folder} was trained on top of {under}, which is not there."
+            raise UserError(fault, "Put it back, or train again.")
+        if digest(below) != header.stands_on["digest"]:
+            fault = f"{folder} was trained on top of {under}, which has changed since."
+            raise UserError(fault, f"Train {folder} again, or put the old {under} back.")
+        merge_checkpoint(lm, below, under)
     method = checkpoints.load(registry.find_installed(header.method).load(), lm, folder)
     patch = method.patch(method.begin(1), [])
     assert patch.prefix is None is patch.tokens_BT, f"{header.method} changes more than weights"
@@ -80,21 +82,9 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
         for parameter_name, change in weight_changes(lm, patch.deltas).items():
             parameter = lm.model.get_parameter(parameter_name)
             parameter.add_(change.reshape(parameter.shape).to(parameter.dtype))
-    below = {"stands_on": dict(lm.stands_on)} if lm.stands_on else {}
-    lm.changed({"name": name, "digest": digest(folder), "training": header.training, **below})
+    stands_on = {"stands_on": dict(lm.stands_on)} if lm.stands_on else {}
+    lm.changed({"name": name, "digest": digest(folder), "training": header.training, **stands_on})
     return lm
-
-
-def _stand_below(lm: LM, folder: Path, under: Mapping[str, Json]) -> None:
-    """Let the base model stand on the checkpoint that the one in `folder` was trained on."""
-    name = str(under["name"])
-    below = named(name, lm.name)
-    if not below.exists():
-        raise UserError(f"{folder} was trained on top of {name}, which is not there.", "Put it back, or train again.")
-    if digest(below) != under["digest"]:
-        fault = f"{folder} was trained on top of {name}, which has changed since."
-        raise UserError(fault, f"Train {folder} again, or put the old {name} back.")
-    merge_checkpoint(lm, below, name)
 
 
 def execute(
@@ -107,16 +97,11 @@ def execute(
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
-
-    def work(folder: RunFolder) -> RunRecord:
-        return _run(plan, models, folder, tick, notify)
-
+    work = partial(_run, plan, models, tick, notify)
     return obtained(out / plan.config.identity(), work, force=force, notify=notify)
 
 
-def _run(
-    plan: Plan, models: ModelCache, folder: RunFolder, tick: Tick, notify: Callable[[str], None]
-) -> RunRecord:  # fmt: skip
+def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], None], folder: RunFolder) -> RunRecord:
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
     from ttabench.run.recording import caveats, make_record

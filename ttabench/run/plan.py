@@ -77,8 +77,9 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         record["others"] = known.once("others", *of_task, make=task.describe_others)
     card = task.card
     metrics = _metrics_of(request.metric, task)
-    main, judged = metrics[0].name if request.metric else card.main_metric, [chosen.name for chosen in metrics]
-    record |= {"metrics": judged, "main_metric": main, "chance": card.chance if main == card.main_metric else None}
+    main = metrics[0].name if request.metric else card.main_metric
+    record |= {"metrics": [chosen.name for chosen in metrics], "main_metric": main}
+    record["chance"] = card.chance if main == card.main_metric else None
     if declared := {chosen.name: chosen.declared for chosen in metrics if chosen.origin}:
         record["declared"] = declared
     config = RunConfig(
@@ -93,7 +94,7 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         checkpoint=resolved.checkpoint_name(),
         state=str(request.state or ""),
         chat_template=asked.chat,
-        inputs={**_inputs(request, resolved, card, record, model), **_metric_inputs(metrics, main, card)},
+        inputs=_inputs(request, resolved, card, record, model, metrics),
         defaults={"settings": defaults(resolved.spec), "task_options": task_defaults(card, source)},
     )
     return Plan(request=request, config=config, resolved=resolved, task=task, task_record=record, metrics=metrics)
@@ -101,9 +102,9 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
 
 def _metrics_of(wanted: str, task: Task) -> tuple[Metric, ...]:
     """The metric that was asked for, if one was, and those of the task."""
-    own = [metric(name) for name in task.card.metrics]
+    own = tuple(metric(name) for name in task.card.metrics)
     if not wanted:
-        return tuple(own)
+        return own
     chosen = metric(wanted, files=True)
     mode: Mode = next((ask.mode for episode in task.episodes() for ask in episode.asks()), "generate")
     if chosen.name in COLUMNS:
@@ -112,19 +113,12 @@ def _metrics_of(wanted: str, task: Task) -> tuple[Metric, ...]:
     return (chosen, *(other for other in own if other.name != chosen.name))
 
 
-def _metric_inputs(metrics: Sequence[Metric], main: str, card: Card) -> dict[str, str]:
-    """The code of metrics that are not ttabench's own, and of one that another than the card made the main one."""
-    return {
-        f"metric {chosen.name}": chosen.origin or OURS
-        for chosen in metrics
-        if chosen.origin or (chosen.name == main != card.main_metric)
-    }
-
-
 def _inputs(
-    request: RunRequest, resolved: ResolvedMethod, card: Card, record: Mapping[str, Json], model: str
-) -> dict[str, str]:
-    """Digests of what a run reads, by name."""
+    request: RunRequest, resolved: ResolvedMethod, card: Card, record: Mapping[str, Json], model: str,
+    metrics: Sequence[Metric],
+) -> dict[str, str]:  # fmt: skip
+    """Digests of what a run reads, by name: metrics that are not ttabench's own, or that another than the card made the
+    main one, among it."""
     digests = {
         "card": content_digest(card),
         "reader": origin(card.reader),
@@ -137,6 +131,9 @@ def _inputs(
         "others": str(record["others"]["digest"]) if "others" in record else "",
     }
     digests |= setting_digests(resolved)
+    for chosen in metrics:
+        if chosen.origin or chosen.name == record["main_metric"] != card.main_metric:
+            digests[f"metric {chosen.name}"] = chosen.origin or OURS
     return {name: value for name, value in digests.items() if value}
 
 

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 from ttabench.core import environment
 from ttabench.core.architectures import NANO
 from ttabench.core.meter import largest
-from ttabench.core.types import Json, Score
+from ttabench.core.types import Score
 from ttabench.records.folder import RunFolder
 from ttabench.records.run_fields import STATES_OF
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.run.budget import kept_share
 from ttabench.stats.clusters import FRESH, Draw, Observed, origin, unit_of
-from ttabench.stats.estimate import Estimate, estimated, interval_of_mean
-from ttabench.stats.figures import Unit, Written
+from ttabench.stats.estimate import Estimate, estimate, interval_of_mean
 from ttabench.stats.metrics import Metric
 
 if TYPE_CHECKING:
@@ -44,7 +43,16 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, 
         id=config.identity(),
         created=datetime.now(UTC).isoformat(timespec="milliseconds"),
         config=config.to_json(),
-        method=_method(plan, method),
+        method={
+            "name": method.name,
+            "paper": method.spec.paper,
+            "growth": method.growth,
+            "looks_at_question": method.looks_at_question,
+            "settings": dict(plan.resolved.settings),
+            "preset": plan.resolved.preset,
+            "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
+            "training": dict(plan.resolved.training),
+        },
         model=lm.describe(),
         task={**plan.task_record, "dropped": dict(plan.task.dropped)},
         source=plan.task.source,
@@ -59,19 +67,6 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, 
         determinism=environment.determinism(),
         code=environment.code(),
     )
-
-
-def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:
-    return {
-        "name": method.name,
-        "paper": method.spec.paper,
-        "growth": method.growth,
-        "looks_at_question": method.looks_at_question,
-        "settings": dict(plan.resolved.settings),
-        "preset": plan.resolved.preset,
-        "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
-        "training": dict(plan.resolved.training),
-    }
 
 
 def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
@@ -109,22 +104,20 @@ def _mean(rows: Sequence[Row]) -> Row:
 
 def _figure(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate | None:
     """A metric of a run's queries; None where it is no number."""
-    values: list[Unit | Written | Observed] = []
+    values = list[Observed]()
     for sample in samples:
         ask = sample.ask
         # samples keep no stretch of a book that was scored: there every query is another
         question = repr((ask.prompt, ask.answers)) if ask.answers else ""
-        cluster, across, question = origin(draw, sample.episode, sample.key, ask.source_key, question)
+        asked, stratum = origin(draw, sample.episode, sample.key, ask.source_key, question), ask.subtask
+        terms: tuple[Any, ...] = (sample.metrics.get(metric.name), 1.0)
         if metric.ratio is not None:
-            words = ask.want.words if isinstance(ask.want, Score) else 0
-            nll, tokens = -sample.answer.logprobs[0], sample.answer.tokens[0]
-            values.append(Unit(cluster, nll, tokens, words, across, question))
+            words, stratum = ask.want.words if isinstance(ask.want, Score) else 0, ""
+            terms = -sample.answer.logprobs[0], sample.answer.tokens[0], words
         elif metric.corpus is not None:
-            prediction, target, choice = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
-            values.append(Written(cluster, prediction, target, ask.subtask, across, question, choice))
-        else:
-            values.append(Observed(cluster, (sample.metrics[metric.name], 1.0), ask.subtask, across, question))
-    return estimated(metric.kind, values)
+            terms = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
+        values.append(asked._replace(terms=terms, stratum=stratum))
+    return estimate(values, metric.figure)
 
 
 def _row(plan: Plan, place: tuple[int | None, str | None], metric: Metric, samples: Sequence[Sample]) -> list[Row]:

@@ -55,16 +55,14 @@ class RunRequest(RunFields):
         str, Declared("Named settings of the method. (default: the one named like the model)", RUN, default=False)
     ] = ""
     settings: Annotated[
-        tuple[str, ...],
-        Declared("A setting of the method, key=value; repeat for more.", RUN, flags=("--set", "-s")),
+        tuple[str, ...], Declared("A setting of the method, key=value; repeat for more.", RUN, flags=("--set", "-s"))
     ] = ()
     checkpoint: Annotated[
         str,
         Declared("Trained adapter folder, shipped:NAME, or none. (default: shipped for method, task, model)", RUN,
                  default=False),
     ] = ""  # fmt: skip
-    """A folder; "none" for untrained modules; "shipped:NAME" for one of the package's own, whatever the task; empty for
-    the shipped one of method, task and model."""
+    """"none": untrained modules; "shipped:NAME": one of the package's own, whatever the task."""
     state: Annotated[Path | None, Declared("Start from a state written by `adapt`.", RUN)] = None
     source: Annotated[
         str,
@@ -73,8 +71,7 @@ class RunRequest(RunFields):
     ] = ""  # fmt: skip
     """Empty: see `sources.usual_source`."""
     task_options: Annotated[
-        tuple[str, ...],
-        Declared("A setting of the task, key=value; repeat for more.", WHAT, flags=("--task-set",)),
+        tuple[str, ...], Declared("A setting of the task, key=value; repeat for more.", WHAT, flags=("--task-set",))
     ] = ()
     metric: Annotated[
         str,
@@ -87,7 +84,6 @@ class RunRequest(RunFields):
                  "is one and the task's card has a prompt for it)", WHAT, default=False,
                  flags=("--chat-template/--no-chat-template",)),
     ] = None  # fmt: skip
-    """None: where there is one and the card of the task has words for it."""
 
     def __post_init__(self) -> None:
         from ttabench.readers.formats import readable

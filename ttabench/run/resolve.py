@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ttabench.core.declared import assignments
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.files import json_of
+from ttabench.core.files import object_of
 from ttabench.core.types import Ask, Json, Want
 from ttabench.lm.texts import has_template
 from ttabench.methods import registry
@@ -128,8 +128,6 @@ def _alone(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
         as_json = plain(asdict(settings))
         return ResolvedMethod(spec=spec, preset=preset, changes=changes, settings=as_json, settings_object=settings)
     stored = header(path)
-    if stored.method not in (spec.name, spec.trained_as):
-        raise UserError(f"{path} is a checkpoint of {stored.method}.", f"Use --method {stored.method}.")
     return ResolvedMethod(
         spec=spec, preset="", changes=changes, settings=plain({**stored.settings, **changes}),
         settings_object=settings_in(stored, spec, changes, path), checkpoint=path, checkpoint_digest=digest(path),
@@ -171,9 +169,7 @@ def _together(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
 
 def chosen() -> dict[str, str]:
     """What each of the project's adapters was chosen on, by BASE/NAME, whether it is here or not."""
-    words = json_of(ADAPTERS / "chosen.json")
-    assert isinstance(words, dict), words
-    return {name: str(said) for name, said in words.items()}
+    return {name: str(said) for name, said in object_of(ADAPTERS / "chosen.json").items()}
 
 
 def shipped() -> dict[str, Path]:
@@ -269,9 +265,13 @@ def resolve_prompting(request: RunRequest, card: Card | None = None) -> Promptin
     if request.chat_template and (turns or card.reader in SCORED):
         fault = f"{card.name} scores given texts and asks nothing, so it needs no chat template."
         raise UserError(fault, "Leave --chat-template out.")
-    usual = _trained(request, card) or _of_card(request, card)
+    usual = _trained(request, card)
+    if usual is None and not request.random_weights and (request.chat_template or has_template(request.model)):
+        usual = card.prompt.chat
+        if usual is not None and request.chat_template and not usual.turns:  # turns that were asked for: no examples
+            usual = Manner(prompt=usual.prompt)
     chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
-    words = {} if usual is None or "prompt" in typed else usual.options()
+    words = {} if usual is None or "prompt" in typed else {"prompt": usual.prompt, "examples": str(usual.examples)}
     return Prompting(card=card, chat=chat, options={**words, **typed})
 
 
@@ -282,24 +282,14 @@ def trained_with(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json
     return {TRAINED_WITH: {"prompt": task_options["prompt"], "examples": task_options["examples"], "turns": chat}}
 
 
-def _of_card(request: RunRequest, card: Card) -> Manner | None:
-    """How the card has models with a chat template asked; in turns that were asked for, without worked examples."""
-    usual = card.prompt.chat
-    if usual is None or request.random_weights or not (request.chat_template or has_template(request.model)):
-        return None
-    if request.chat_template and not usual.turns:
-        return Manner(prompt=usual.prompt)
-    return usual
-
-
 def _trained(request: RunRequest, card: Card) -> Manner | None:
     """How the tuned weights were asked in training, if these are words that the card knows."""
     checkpoint = request.base_checkpoint or (request.checkpoint if request.method == "lora" else "")
     if checkpoint in ("", "none"):
         return None
     try:
-        header = json_of(named(checkpoint, request.model) / "adapter.json")
-        manner = Manner.model_validate(header["training"]["config"]["data"][TRAINED_WITH])
+        training = object_of(named(checkpoint, request.model) / HEADER)["training"]
+        manner = Manner.model_validate(training["config"]["data"][TRAINED_WITH])
     except (KeyError, TypeError, ValidationError, UserError):
         return None  # no such record, or no checkpoint: whoever loads it says so
     return manner if manner.prompt in card.prompt.templates else None

@@ -92,14 +92,9 @@ class _EpisodeRun:
     """One pass through one episode, answered under its own state or under what replaces it."""
 
     def __init__(
-        self,
-        context: RunContext,
-        read: tuple[Episode, Episode | None],
-        before: Sequence[Sample],
-        folder: RunFolder,
-        counts: _Counts,
-        size: BatchSize,
-    ) -> None:
+        self, context: RunContext, read: tuple[Episode, Episode | None], before: Sequence[Sample], folder: RunFolder,
+        counts: _Counts, size: BatchSize,
+    ) -> None:  # fmt: skip
         self.context, self.folder, self.counts, self.size = context, folder, counts, size
         self.episode, other = read
         if context.state_of == "own":
@@ -120,18 +115,15 @@ class _EpisodeRun:
         """Read and ask, in the order of the steps, and store what it cost."""
         self._check_reads_on()
         try:
-            self._take_steps()
+            for asking, steps in groupby(self.episode.steps, lambda step: isinstance(step, Ask)):
+                if asking:
+                    self._ask([step for step in steps if isinstance(step, Ask)])
+                elif not self.context.ask_only:
+                    self._read([step for step in steps if isinstance(step, Observe)])
         except NotFinite as error:
             kept = "What was answered before is kept; the same command continues."
             raise UserError(f"{self.episode.key}: {error.what}", f"{error.hint} {kept}") from None
         self.folder.end_episode(self._cost())
-
-    def _take_steps(self) -> None:
-        for asking, steps in groupby(self.episode.steps, lambda step: isinstance(step, Ask)):
-            if asking:
-                self._ask([step for step in steps if isinstance(step, Ask)])
-            elif not self.context.ask_only:
-                self._read([step for step in steps if isinstance(step, Observe)])
 
     def _check_reads_on(self) -> None:
         method, reads = self.context.method, groupby(isinstance(step, Observe) for step in self.episode.steps)
@@ -153,20 +145,15 @@ class _EpisodeRun:
         self.counts.add("answered", sum(ask.key in self.done for ask in asks))
         for _, group in groupby(asks, key=lambda ask: ask.window):
             together = list(group)
-            if not self.context.method.looks_at_question:
-                self._encode(together[:1])
+            if not self.context.method.looks_at_question:  # the session keeps one patch for all queries under a window
+                with torch.no_grad(), self.meter.phase("encode"):
+                    patch = self.session.patch(together[:1])
+                self.held_bytes = max(self.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0)
+                self.read_slots = max(self.read_slots, self.session.context_slots(patch, together[0]))
             for batch in alike(self.context.lm, [ask for ask in together if ask.key not in self.done]):
                 for samples in in_batches(batch, self.size, self._answer):
                     self.folder.append(samples)
                     self.counts.add("answered", len(samples))
-
-    @torch.no_grad()
-    def _encode(self, asks: list[Ask]) -> None:
-        """Make the patch that the session keeps for all queries under one window, and note what that costs."""
-        with self.meter.phase("encode"):
-            patch = self.session.patch(asks)
-        self.held_bytes = max(self.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0)
-        self.read_slots = max(self.read_slots, self.session.context_slots(patch, asks[0]))
 
     @torch.no_grad()
     def _answer(self, asks: list[Ask]) -> list[Sample]:
@@ -184,7 +171,6 @@ class _EpisodeRun:
         if context.method.looks_at_question:
             self.read_slots = max(self.read_slots, self.session.context_slots(patch, asks[0]))
         metrics = context.of_one_query()
-        each_ms = self.meter.last_seconds * 1000 / len(asks)
         return [
             Sample(
                 episode=self.episode.key,
@@ -192,7 +178,7 @@ class _EpisodeRun:
                 answer=given,
                 metrics={name: value(given.prediction, ask, given) for name, value in metrics.items()},
                 context_tokens=_tokens_read(self.session.state),
-                ask_ms=each_ms,
+                ask_ms=self.meter.last_seconds * 1000 / len(asks),
                 ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
                 patch_bytes=self.patch_bytes,
                 read_slots=self.read_slots,

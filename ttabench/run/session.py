@@ -24,7 +24,6 @@ class Session(session.Session):
 
     Args:
         model: name, folder, GGUF file or hub id of the base model.
-        method: name of the method.
         state: a folder that `save` or `ttabench adapt` wrote, to go on from.
         task: whose words questions are asked in, and whose shipped checkpoint the method takes.
         checkpoint, preset, settings, device: as options of `ttabench eval`.
@@ -49,12 +48,11 @@ class Session(session.Session):
         request = RunRequest(
             method=method, task=task, model=model, checkpoint=checkpoint, preset=preset, settings=typed, device=device
         )
-        self._asked, self._resolved, self._questions = resolve_prompting(request), resolve_method(request), 0
+        self._asked, resolved = resolve_prompting(request), resolve_method(request)
         lm = ModelCache().get(request, chat_template=self._asked.chat)
-        self._belongs = self._resolved.belongs(lm)
-        self._recipe = made_with(request, chat=self._asked.chat)
-        before = None if state is None else self._resolved.stored_state(Path(state), lm)
-        super().__init__(lm, self._resolved.build(lm), before)
+        self._header = {**resolved.belongs(lm), MADE: made_with(request, chat=self._asked.chat)}
+        before = None if state is None else resolved.stored_state(Path(state), lm)
+        super().__init__(lm, resolved.build(lm), before)
 
     def read(self, pieces: str | Sequence[str | Observe]) -> None:
         """Read on: documents, demonstrations, turns of a dialogue ..., in order; one text alone is one piece."""
@@ -67,12 +65,11 @@ class Session(session.Session):
         Raises:
             UserError: what was read does not fit the model; the task asks no questions.
         """
-        self._questions += 1
         want = self._asked.card.prompt.generated(max_new_tokens=max_new_tokens)
-        ask = self._asked.query(question, str(self._questions), want)
+        ask = self._asked.query(question, question, want)
         (answer,) = self.answer([ask])
         return answer.prediction
 
     def save(self, folder: str | Path) -> Path:
         """Write the state, as `ttabench adapt` does."""
-        return save_state(Path(folder), self.state, {**self._belongs, MADE: self._recipe})
+        return save_state(Path(folder), self.state, self._header)

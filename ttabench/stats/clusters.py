@@ -1,6 +1,6 @@
 """How far a sum of pulls varies: over clusters, or both ways where the same clusters stand in several groups.
 
-    spread([single("doc1", 1.0), single("doc1", 0.0), single("doc2", 1.0)], pulls, weights)      over two documents
+    spread([Observed("doc1"), Observed("doc1"), Observed("doc2")], pulls, weights)                 over two documents
 
 One way, with e_c the sum of the pulls of cluster c, in strata s of G_s clusters each: var = sum_s G_s/(G_s - 1)
 sum_c (e_c - mean_s e)^2 (Cochran 1977, sections 5A and 6.4; Liang and Zeger 1986), sum_s (G_s - 1) degrees of freedom.
@@ -40,8 +40,8 @@ class Observed(NamedTuple):
 
     cluster: str
     """Which document, draw or book it is of."""
-    terms: tuple[float, ...]
-    """As many as the figure sums."""
+    terms: tuple[Any, ...] = ()
+    """As many numbers as the figure sums; before it has made these, what it makes them of."""
     stratum: str = ""
     """Clusters of different strata differ by more than chance: sub-tasks."""
     across: str = ""
@@ -113,10 +113,8 @@ def _one_way(strata: Mapping[str, list[float]], n: int) -> Spread | None:
     variance = 0.0
     for values in strata.values():
         mean, count = math.fsum(values) / len(values), len(values)
-        if count == 1:  # how far it is from all of them
-            variance += mean**2
-        else:
-            variance += count / (count - 1) * math.fsum((value - mean) ** 2 for value in values)
+        squares = count / (count - 1) * math.fsum((value - mean) ** 2 for value in values) if count > 1 else mean**2
+        variance += squares  # of a single one, how far it is from all of them
     return Spread(math.sqrt(variance), units - len(strata), units, units, independent=units == n)
 
 
@@ -217,22 +215,15 @@ class Draw(NamedTuple):
     """Whether every seed has rows of its own; published rows are the same, and their order or demonstrations differ."""
 
 
-class Origin(NamedTuple):
-    """Where a query stands among what varies, see `Observed`."""
-
-    cluster: str
-    across: str
-    question: str
-
-
-def origin(draw: Draw, episode: str, key: str, source_key: str = "", question: str = "") -> Origin:
-    """Of a query of a run, by its episode, its key and that of the document it is about ("" where that is not known);
-    `question` is what is the same wherever the same is asked, with the same right answers, by default the key."""
+def origin(draw: Draw, episode: str, key: str, source_key: str = "", question: str = "") -> Observed:
+    """Where a query of a run stands among what varies, by its episode, its key and that of the document it is about (""
+    where that is not known); `question` is what is the same wherever the same is asked, with the same right answers, by
+    default the key."""
     seed, world = str(draw.seed), f"{draw.seed} {episode} " if draw.fresh else ""
     asked = world + (question or key)
     if draw.unit == "draw":
-        return Origin(seed, asked, asked)
+        return Observed(seed, across=asked, question=asked)
     if draw.unit == "group":
-        return Origin(episode, world + (source_key or key), asked)
+        return Observed(episode, across=world + (source_key or key), question=asked)
     inside = episode if draw.unit in EPISODES else (draw.unit == "document" and source_key) or key
-    return Origin(world + inside, "" if draw.fresh else seed, asked)
+    return Observed(world + inside, across="" if draw.fresh else seed, question=asked)

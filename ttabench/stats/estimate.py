@@ -1,6 +1,6 @@
 """THE statistics: one figure with its standard error and 95 % interval, and the difference of two.
 
-    estimate([single("doc1", 1.0), single("doc1", 0.0), single("doc2", 1.0)])      mean 0.667, over two documents
+    estimate([Observed("doc1", (1.0, 1)), Observed("doc1", (0.0, 1)), Observed("doc2", (1.0, 1))])      mean 0.667
     difference(left, right)                                                      paired by what varies
     mcnemar(12, 3)                      0.0352: of 15 queries that changed, 12 changed for the better
     holm([0.01, 0.04, None])            [0.02, 0.04, None]
@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import sub
-from typing import Any
 
 from ttabench.stats.clusters import Observed, Spread, spread
-from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure, Kind
+from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure
 
 LEVEL = 0.05
 """Below it a difference is called beyond chance."""
@@ -31,11 +30,6 @@ MCNEMAR, STUDENT, SIGN = "McNemar's exact test", "Student's t", "sign test"
 STRATIFIED = f"{STUDENT} over tasks"
 ROUNDING = 1e-12
 """Errors below this share of a figure are those of floats."""
-
-
-def single(cluster: str, value: float, stratum: str = "", *, across: str = "", question: str = "") -> Observed:
-    """A value of which the figure is the mean; see `Observed`."""
-    return Observed(cluster, (value, 1.0), stratum, across, question)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +66,16 @@ class Apart:
     """How many of what else varies, where two things are crossed; see `clusters.Spread`."""
 
 
-def estimate(observed: Sequence[Observed], figure: Figure = MEAN) -> Estimate | None:
-    """The figure of at least one observation; None where it is no number.
+def estimate(values: Sequence[Observed], figure: Figure = MEAN) -> Estimate | None:
+    """The figure of at least one value; None where it is no number: where no word begins, one word has all tokens, or a
+    log-probability is not finite.
 
     The interval of a share of right (1) and wrong (0) answers is Wilson's (1927), with as many trials as would give
     this error (Korn and Graubard 1998).
     """
+    observed, n = figure.observed(values), len(values)
+    if observed is None:
+        return None
     sums = _sums(observed)
     inner, value = figure.inner(sums), _figure(sums, figure)
     if inner is None or value is None:
@@ -86,20 +84,24 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN) -> Estimate | 
     pull = figure.pull(sums)
     scatter = spread(observed, [pull(one.terms) for one in observed], _weights(observed, figure))
     if scatter is None:
-        return Estimate(mean=value, n=len(observed), units=1, stderr=None, ci_low=None, ci_high=None, weight=weight)
+        return Estimate(mean=value, n=n, units=1, stderr=None, ci_low=None, ci_high=None, weight=weight)
     if figure == SHARE and {one.terms for one in observed} <= {(0, 1), (1, 1)}:
         low, high = _share(inner, scatter, len(observed))
     else:
         half = student(scatter.freedom) * scatter.error
         low, high = max(figure.least, inner - half), min(figure.most, inner + half)
     error = figure.slope(value) * scatter.error
-    return Estimate(mean=value, n=len(observed), units=scatter.units, stderr=error, ci_low=figure.finish(low),
+    return Estimate(mean=value, n=n, units=scatter.units, stderr=error, ci_low=figure.finish(low),
                     ci_high=figure.finish(high), weight=weight)  # fmt: skip
 
 
 def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figure = MEAN) -> Apart | None:
-    """Left less right, of the same queries in the same order; None where a figure is no number."""
-    assert len(left) == len(right), f"{len(left)} and {len(right)} observations are no pairs"
+    """Left less right, of the same queries in the same order; None where a figure is no number, see `estimate`."""
+    assert len(left) == len(right), f"{len(left)} and {len(right)} values are no pairs"
+    left_terms, right_terms = map(figure.observed, (left, right))
+    if left_terms is None or right_terms is None:
+        return None
+    left, right = left_terms, right_terms
     ours, theirs = _sums(left), _sums(right)
     one, other = _figure(ours, figure), _figure(theirs, figure)
     if one is None or other is None:
@@ -118,8 +120,10 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
         return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
     if scatter.error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how far another would differ
         alike = min(scatter.units, scatter.across or scatter.units)
-        none = abs(value) <= ROUNDING
-        return Apart(value=value, units=scatter.units, p=1.0 if none else unanimous(alike), test="" if none else SIGN)
+        if abs(value) <= ROUNDING:
+            return Apart(value=value, units=scatter.units, p=1.0)
+        p = min(1.0, 2.0 ** (1 - alike))  # that as many coins fall alike
+        return Apart(value=value, units=scatter.units, p=p, test=SIGN)
     most, half = 1.0 if shares else figure.span, student(scatter.freedom) * scatter.error
     low, high = (max(-most, min(most, value + end)) for end in (-half, half))
     p = two_sided(value / scatter.error, scatter.freedom)
@@ -233,49 +237,23 @@ def stratified(parts: Sequence[tuple[str, Apart]], most: float = math.inf) -> Ap
                  freedom=freedom, test=STRATIFIED, across=sum(part.across for _, part in parts))  # fmt: skip
 
 
-def estimated(kind: Kind, values: Sequence[Any]) -> Estimate | None:
-    """The figure of at least one value (see `observed` of the kind); None where it is no number: where no word begins,
-    one word has all tokens, or a log-probability is not finite."""
-    assert values, "nothing to aggregate"
-    observed = kind.observed(values)
-    estimate_of_terms = None if observed is None else estimate(observed, kind.figure)
-    return None if estimate_of_terms is None else replace(estimate_of_terms, n=len(values))
+def pooled(figures: Sequence[tuple[float, float | None, float]], figure: Figure) -> tuple[float, float | None]:
+    """One figure from those of runs that differ in their seed, where what their queries add is not kept; of each run
+    (value, standard error, weight).
 
-
-def paired_difference(kind: Kind, sides: Sequence[Sequence[Any]]) -> Apart | None:
-    """The difference of paired values, with its interval; None where a figure is no number. See `estimated`."""
-    left, right = map(kind.observed, sides)
-    return None if left is None or right is None else difference(left, right, kind.figure)
-
-
-def pooled(
-    figures: Sequence[tuple[float, float | None, float]], figure: Figure, *, draws: bool = False, fresh: bool = True
-) -> tuple[float, float | None]:
-    """One figure from those of runs that differ in their seed, where what their queries add is not kept.
-
-    The value is that of all their queries aggregated at once. The error of runs that are independent is that of a mean
-    with fixed weights, sqrt(sum (weight x error)^2) / sum of weights, taken of logarithms where figures are
-    exponentials: how far the runs lie apart does not enter it. Where a run is one draw, that is all that tells the
-    error, unless draws agree by luck. Runs that ask the same have the error of draws and, on top, the mean of their
-    own: too wide, for part of it is in both.
-
-    Each run comes as (value, standard error, weight); with `draws` it is one draw of what varies, and `fresh` where it
-    has rows of its own, else it may ask what the others ask.
+    The value is that of all their queries aggregated at once. Its error is that of runs and, on top, the mean of their
+    own: too wide, for part of it is in both, and runs may ask the same. None where neither is known.
     """
-    inner = [(math.log(value) if figure.exponential else value, weight) for value, _, weight in figures]
-    total = sum(weight for _, weight in inner)
-    value = figure.finish(sum(own * weight for own, weight in inner) / total)
-    own = [None if error is None else weight * error / figure.slope(each) / total for each, error, weight in figures]
-    known = [error for error in own if error is not None]
-    if len(figures) > 1 and (draws or not fresh):
-        pooled_estimate = estimate([Observed(str(i), (own * weight, weight)) for i, (own, weight) in enumerate(inner)],
-                                   figure)  # fmt: skip
-        drawing = pooled_estimate.stderr if pooled_estimate else None
-        if not fresh and drawing is not None and len(known) == len(own):
-            return value, math.hypot(drawing, figure.slope(value) * sum(known))
-        if drawing:
-            return value, drawing
-    return value, figure.slope(value) * math.hypot(*known) if len(known) == len(own) else None
+    runs = [(math.log(value) if figure.exponential else value, weight) for value, _, weight in figures]
+    total = sum(weight for _, weight in runs)
+    value = figure.finish(sum(inner * weight for inner, weight in runs) / total)
+    terms = [Observed(str(place), (inner * weight, weight)) for place, (inner, weight) in enumerate(runs)]
+    of_runs = estimate(terms, replace(figure, observed=list))
+    errors = [of_runs.stderr] if of_runs and of_runs.stderr is not None else []
+    if all(error is not None for _, error, _ in figures):
+        own = (weight * (error or 0.0) / figure.slope(each) / total for each, error, weight in figures)
+        errors.append(figure.slope(value) * sum(own))
+    return value, math.hypot(*errors) if errors else None
 
 
 def mcnemar(won: int, lost: int) -> float:
@@ -284,11 +262,6 @@ def mcnemar(won: int, lost: int) -> float:
 
     changed = won + lost
     return min(1.0, 2 * float(bdtr(min(won, lost), changed, 0.5))) if changed else 1.0
-
-
-def unanimous(units: int) -> float:
-    """Two-sided p of a sign test where all units differ in the same direction: as many coins fall alike."""
-    return min(1.0, 2.0 ** (1 - units))
 
 
 def holm(p_values: Sequence[float | None], family: int = 0) -> list[float | None]:

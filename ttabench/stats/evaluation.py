@@ -17,8 +17,7 @@ from typing import Any
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate
 from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import estimated, single
-from ttabench.stats.figures import Written
+from ttabench.stats.estimate import estimate
 from ttabench.stats.metrics import METRICS, Metric, metric
 
 NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
@@ -42,13 +41,12 @@ def mean(chosen: Metric, predictions: Sequence[str], references: Sequence[str | 
     if () in golds:
         fault = f"Reference {golds.index(())} has no gold answer."
         raise UserError(fault, "Give one, or a list of them, target first.")
-    values: list[Written | Observed] = []
+    values = list[Observed]()
     for place, (prediction, own) in enumerate(zip(predictions, golds, strict=True)):
         ask = Ask(prompt="", key=str(place), want=Generate(answers=own))
-        values.append(
-            single(ask.key, chosen(prediction, ask)) if chosen.corpus is None else Written(ask.key, prediction, own[0])
-        )
-    figure = estimated(chosen.kind, values)
+        terms = (prediction, own[0], False) if chosen.corpus else (chosen(prediction, ask), 1.0)
+        values.append(Observed(ask.key, terms))
+    figure = estimate(values, chosen.figure)
     assert figure is not None, "answers have a figure"
     return figure.mean
 

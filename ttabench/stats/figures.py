@@ -2,8 +2,12 @@
 
     MEAN.inner((3.0, 4.0))                                      0.75: three of four are right
     MACRO_F1.inner((1, 1, 1,  0, 1, 2))                         labels of (both, predicted, gold): (1 + 0) / 2
-    RATIOS["ppl"].observed([Unit("a", 4.0, 2, 1)])              (4.0, 2.0): every token counts alike
-    CORPORA["macro_f1"].observed([Written("d1", "sports", "sports"), Written("d2", "sports", "politics")])
+    RATIOS["ppl"].observed([Observed("a", (4.0, 2, 1))])        (4.0, 2.0): every token counts alike
+    CORPORA["macro_f1"].observed([Observed("d1", ("sports", "politics", False))])
+
+A ratio's values are scored stretches of text: the sum of the negative log-likelihoods of its tokens (natural log), how
+many these are, and how many words begin in it. Those of a corpus are answers: what was written, what is right, and
+whether it was chosen among given options, and so is a label of its own.
 
 Every figure stays the same where all sums are multiplied by one number, so the pulls of all queries sum to 0.
 
@@ -18,7 +22,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ttabench.core.errors import UserError
 from ttabench.stats.clusters import Observed
@@ -46,6 +50,8 @@ class Figure:
     """No `inner` lies outside; intervals end there."""
     weighs: bool = False
     """The last sum is what the figure is a mean over (tokens, words); else queries are."""
+    observed: Callable[[Sequence[Observed]], Sequence[Observed] | None] = list
+    """With the terms that values, answers or stretches of text add; None where one is no number."""
 
     @property
     def span(self) -> float:
@@ -59,15 +65,6 @@ class Figure:
     def slope(self, figure: float) -> float:
         """How much the figure grows with `inner`."""
         return figure if self.exponential else 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """What a metric sums over queries."""
-
-    observed: Callable[[Sequence[Any]], Sequence[Observed] | None]
-    """Terms that values, answers or stretches of text add to the figure; None where one is no number."""
-    figure: Figure
 
 
 def _ratio(sums: Sums) -> float | None:
@@ -131,94 +128,59 @@ MACRO_F1 = Figure(inner=_macro_f1, pull=_macro_pull, least=0.0, most=1.0)
 """(both, answered, right) of each label; the mean over labels that are right or were answered somewhere."""
 
 
-class Unit(NamedTuple):
-    """A scored stretch of text."""
+def summed(terms: Callable[[Sequence[Any]], Sequence[tuple[float, ...]]], figure: Figure) -> Figure:
+    """The figure of the sums of what the terms of all values together come to."""
 
-    text: str
-    """Which text it is of, or what else varies."""
-    nll: float
-    """Sum of the negative log-likelihoods of its tokens (natural log)."""
-    tokens: int
-    words: int
-    """Words that begin in it."""
-    across: str = ""
-    """See `Observed`."""
-    question: str = ""
-
-
-class Written(NamedTuple):
-    """An answer and the right one."""
-
-    cluster: str
-    """The unit that varies, see `Observed`."""
-    prediction: str
-    target: str
-    stratum: str = ""
-    across: str = ""
-    question: str = ""
-    chosen: bool = False
-    """The answer is one of given options, and so a label of its own."""
-
-
-def ratio(terms: Callable[[Unit], tuple[float, float]], figure: Figure = PERPLEXITY) -> Kind:
-    """(exp of) a ratio of sums of the terms of units of text, whose texts are clusters."""
-
-    def observed(units: Sequence[Unit]) -> list[Observed] | None:
-        pairs = [terms(unit) for unit in units]
-        if not all(math.isfinite(part) for pair in pairs for part in pair):
+    def observed(values: Sequence[Observed]) -> list[Observed] | None:
+        made = terms([value.terms for value in values])
+        if not all(math.isfinite(part) for own in made for part in own):
             return None
-        return [Observed(unit.text, pair, across=unit.across, question=unit.question)
-                for unit, pair in zip(units, pairs, strict=True)]  # fmt: skip
+        return [value._replace(terms=own) for value, own in zip(values, made, strict=True)]
 
-    return Kind(observed=observed, figure=figure)
+    return replace(figure, observed=observed)
 
 
-def _of_texts(units: Sequence[Unit]) -> list[Observed] | None:
+def ratio(terms: Callable[[float, int, int], tuple[float, float]], figure: Figure = PERPLEXITY) -> Figure:
+    """(exp of) a ratio of sums of the terms of stretches of text, whose texts are clusters."""
+    return summed(lambda stretches: [terms(*stretch) for stretch in stretches], figure)
+
+
+def _of_texts(stretches: Sequence[Observed]) -> list[Observed] | None:
     """The perplexity of every text."""
-    texts: dict[str, list[Unit]] = {}
-    for unit in units:
-        texts.setdefault(unit.text, []).append(unit)
-    means = [math.fsum(unit.nll for unit in own) / (sum(unit.tokens for unit in own) or math.nan)
+    texts: dict[str, list[tuple[Any, ...]]] = {}
+    for stretch in stretches:
+        texts.setdefault(stretch.cluster, []).append(stretch.terms)
+    means = [math.fsum(nll for nll, *_ in own) / (sum(tokens for _, tokens, _ in own) or math.nan)
              for own in texts.values()]  # fmt: skip
     if not all(mean <= LARGEST_LOG for mean in means):
         return None
     return [Observed(text, (math.exp(mean), 1.0)) for text, mean in zip(texts, means, strict=True)]
 
 
-def _by_token(unit: Unit) -> tuple[float, float]:
-    return unit.nll, unit.tokens
+def _by_token(nll: float, tokens: int, _words: int) -> tuple[float, float]:
+    return nll, tokens
 
 
-def _unit_mean(unit: Unit) -> tuple[float, float]:
-    mean = unit.nll / max(1, unit.tokens)
-    return unit.tokens * math.exp(mean) if mean <= LARGEST_LOG else math.inf, unit.tokens
+def _unit_mean(nll: float, tokens: int, _words: int) -> tuple[float, float]:
+    mean = nll / max(1, tokens)
+    return tokens * math.exp(mean) if mean <= LARGEST_LOG else math.inf, tokens
 
 
-RATIOS: dict[str, Kind] = {
+RATIOS: dict[str, Figure] = {
     "ppl": ratio(_by_token),
     "ppl_unit_mean": ratio(_unit_mean, PERPLEXITIES),
-    "ppl_book_mean": Kind(observed=_of_texts, figure=PERPLEXITIES),
-    "ppl_dialogue_mean": Kind(observed=_of_texts, figure=PERPLEXITIES),
-    "ppl_word": ratio(lambda unit: (unit.nll, unit.words)),
+    "ppl_book_mean": replace(PERPLEXITIES, observed=_of_texts),
+    "ppl_dialogue_mean": replace(PERPLEXITIES, observed=_of_texts),
+    "ppl_word": ratio(lambda nll, _, words: (nll, words)),
     "answer_nll": ratio(_by_token, DISTANCE),
-    "answer_nll_sum": ratio(lambda unit: (unit.nll, 1.0), DISTANCE),
+    "answer_nll_sum": ratio(lambda nll, *_: (nll, 1.0), DISTANCE),
 }
 
 
-def corpus(terms: Callable[[Sequence[Written]], Sequence[tuple[float, ...]]], figure: Figure) -> Kind:
-    """A figure of the sums of terms that answers add: of each as many as all answers together ask for."""
-
-    def observed(values: Sequence[Written]) -> list[Observed]:
-        return [Observed(written.cluster, own, written.stratum, written.across, written.question)
-                for written, own in zip(values, terms(values), strict=True)]  # fmt: skip
-
-    return Kind(observed=observed, figure=figure)
-
-
-def _labelled(values: Sequence[Written]) -> list[tuple[float, ...]]:
+def _labelled(values: Sequence[tuple[str, str, bool]]) -> list[tuple[float, ...]]:
     """(both, answered, right) of every label, in order; what is written and is none of the right ones is no label."""
-    pairs = [(_label(written.prediction), _label(written.target)) for written in values]
-    chosen = {given for (given, _), written in zip(pairs, values, strict=True) if written.chosen}
+    pairs = [(_label(prediction), _label(target)) for prediction, target, _ in values]
+    chosen = {given for (given, _), (*_, among_options) in zip(pairs, values, strict=True) if among_options}
     labels = sorted(chosen | {target for _, target in pairs})
     return [
         tuple(float(x) for label in labels for x in (given == right == label, given == label, right == label))
@@ -236,23 +198,23 @@ def _number(text: str) -> float | None:
     return None if value is None or abs(value) > LARGEST else value
 
 
-def _errors(values: Sequence[Written]) -> list[float]:
+def _errors(values: Sequence[tuple[str, str, bool]]) -> list[float]:
     """How far each number is from the right one."""
-    right = [_number(written.target) for written in values]
-    known = [written for written in right if written is not None]
+    right = [_number(target) for _, target, _ in values]
+    known = [target for target in right if target is not None]
     if len(known) < len(right):
-        text = values[right.index(None)].target
+        text = values[right.index(None)][1]
         raise UserError(f"The right answer {text[:40]!r} is no number.", "Give the task another metric.")
     low, high = min(known), max(known)
     errors = []
-    for written, target in zip(values, known, strict=True):
-        given = _number(written.prediction)
+    for (prediction, *_), target in zip(values, known, strict=True):
+        given = _number(prediction)
         errors.append(max(target - low, high - target) if given is None else abs(given - target))
     return errors
 
 
 CORPORA = {
-    "macro_f1": corpus(_labelled, MACRO_F1),
-    "mae": corpus(lambda values: [(error, 1.0) for error in _errors(values)], DISTANCE),
-    "rmse": corpus(lambda values: [(error**2, 1.0) for error in _errors(values)], ROOT_MEAN_SQUARE),
+    "macro_f1": summed(_labelled, MACRO_F1),
+    "mae": summed(lambda values: [(error, 1.0) for error in _errors(values)], DISTANCE),
+    "rmse": summed(lambda values: [(error**2, 1.0) for error in _errors(values)], ROOT_MEAN_SQUARE),
 }

@@ -29,7 +29,7 @@ from typing import Any
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import FILE, NAME, Offer, code_at, module_at, offered, one_of, told
 from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
-from ttabench.stats.figures import CORPORA, MEAN, RATIOS, Kind
+from ttabench.stats.figures import CORPORA, MEAN, RATIOS, Figure
 
 GROUP = "ttabench.metrics"
 """Entry points of other packages: functions of a prediction and a query, or metrics."""
@@ -50,9 +50,9 @@ class Metric:
     """Of the predicted text."""
     of_choice: Callable[[Answer, Ask], float] | None = None
     """Of the log-probabilities of the options."""
-    ratio: Kind | None = None
+    ratio: Figure | None = None
     """Of all scored stretches together; such a metric has no value for one query."""
-    corpus: Kind | None = None
+    corpus: Figure | None = None
     """Of all answers together; such a metric has no value for one query, either."""
     scale: float = 100.0
     """Multiply by this to print (percent); stored values stay as they are."""
@@ -70,20 +70,16 @@ class Metric:
         """What it is and how its figures are read, for a record."""
         return {name: getattr(self, name) for name in ("summary", *DECLARED)}
 
-    def within(self, value: float) -> bool:
-        """Whether a query may have this value."""
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
-
     @property
     def judge(self) -> Callable[[Any, Ask], float] | None:
         """Its function of one query; None of one that has no value for it."""
         return self.function or self.of_choice
 
     @property
-    def kind(self) -> Kind:
+    def figure(self) -> Figure:
         """What it sums over queries, with the range of its figures."""
         least, most = -math.inf if self.least is None else self.least, math.inf if self.most is None else self.most
-        return self.ratio or self.corpus or Kind(observed=list, figure=replace(MEAN, least=least, most=most))
+        return self.ratio or self.corpus or replace(MEAN, least=least, most=most)
 
     def __call__(self, prediction: str, ask: Ask, scored: Answer | None = None) -> float:
         """The value for one query, from `least` to `most`."""
@@ -144,7 +140,7 @@ def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Ask], float]:
 
         return RougeScorer([name])
 
-    return lambda prediction, ask: float(getattr(scorer().score(_target(ask), prediction)[name], part))
+    return of_target(lambda prediction, gold: float(getattr(scorer().score(gold, prediction)[name], part)))
 
 
 def string_match(prediction: str, ask: Ask) -> float:
@@ -158,12 +154,12 @@ def string_match(prediction: str, ask: Ask) -> float:
 
 def of_target(judged: Callable[[str, str], float]) -> Callable[[str, Ask], float]:
     """A function of a prediction and a text as one of the target answer."""
-    return lambda prediction, ask: judged(prediction, _target(ask))
 
+    def value(prediction: str, ask: Ask) -> float:
+        assert ask.answers, f"{ask.key} has no gold answer"
+        return judged(prediction, ask.answers[0])
 
-def _target(ask: Ask) -> str:
-    assert ask.answers, f"{ask.key} has no gold answer"
-    return ask.answers[0]
+    return value
 
 
 def choice(worth: Callable[[Answer, Ask], Sequence[float]]) -> Callable[[Answer, Ask], float]:
@@ -181,16 +177,11 @@ def choice(worth: Callable[[Answer, Ask], Sequence[float]]) -> Callable[[Answer,
 
 def _nats(scored: Answer, ask: Ask) -> float:
     """Negative log of the right option's share of the likelihood of all options."""
+    from scipy.special import logsumexp
+
     (want,) = wanted([ask], Choose)
     assert want.gold is not None, f"{ask.key} has no right option"
-    most = max(scored.logprobs)
-    return (
-        most + math.log(math.fsum(math.exp(logprob - most) for logprob in scored.logprobs)) - scored.logprobs[want.gold]
-    )
-
-
-def _per_token(scored: Answer, _: Ask) -> list[float]:
-    return [value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)]
+    return float(logsumexp(scored.logprobs)) - scored.logprobs[want.gold]
 
 
 def _per_character(scored: Answer, ask: Ask) -> list[float]:
@@ -239,7 +230,8 @@ METRICS: dict[str, Metric] = {
                summary="the right option has the largest summed log-probability"),
         Metric(name="acc_norm", of_choice=choice(_per_character),
                summary="the same with sums divided by the characters of the option (lm-eval's acc_norm)"),
-        Metric(name="acc_mean", of_choice=choice(_per_token),
+        Metric(name="acc_mean", of_choice=choice(lambda scored, _: [
+            value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)]),
                summary="the same with sums divided by the tokens of the option"),
         Metric(name="option_nll", of_choice=_nats, most=None, **_NATS, summary="negative log-likelihood of the right "
                "option among the options, in nats: its exp is a perplexity"),
@@ -351,7 +343,7 @@ def _metric(value: Any, name: str) -> Metric:
 def _guarded(made: Metric, path: Path, hint: str) -> Metric:
     """The same, of which whatever is no number within its range is said in one line; what is no metric of answers is
     refused."""
-    judge = made.judge
+    judge, range_of = made.judge, made.figure
     if made.name in METRICS:
         raise UserError(f"{path}: {made.name} has a name of ttabench's own.", hint)
     if not NAME.fullmatch(made.name):
@@ -364,7 +356,7 @@ def _guarded(made: Metric, path: Path, hint: str) -> Metric:
             number = judge(answer, ask)
         except (Exception, SystemExit) as error:  # whatever the code of somebody else does
             raise UserError(f"{told(error, path)} (metric {made.name}, query {ask.key[:40]}).", hint) from None
-        if not isinstance(number, Real) or not math.isfinite(number) or not made.within(float(number)):
+        if not isinstance(number, Real) or not math.isfinite(number) or not range_of.least <= number <= range_of.most:
             ends = " to ".join("any" if end is None else f"{end:g}" for end in (made.least, made.most))
             fault = f"{path}: {made.name} gives {number!r:.40} for the query {ask.key[:40]}, and declares {ends}."
             raise UserError(fault, hint)

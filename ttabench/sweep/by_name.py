@@ -28,8 +28,7 @@ from ttabench.report.verdict import verdict
 from ttabench.run.evaluation import base_of, execute
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import models_of
-from ttabench.sweep.grid import cells
-from ttabench.sweep.suite import ASSIGNED, Some
+from ttabench.sweep.suite import ASSIGNED, Some, cells
 
 if TYPE_CHECKING:
     import pandas
@@ -51,11 +50,8 @@ class Run:
 
     @property
     def samples(self) -> pandas.DataFrame:
-        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds.
-
-        Raises:
-            UserError: they were not kept, or are damaged.
-        """
+        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds; a UserError
+        where they were not kept, or are damaged."""
         import pandas
 
         return pandas.DataFrame(read_samples(self.folder, record=self.record))
@@ -95,15 +91,13 @@ def evaluate(
     """Run a method on a task as `ttabench eval` does; the same call again returns or resumes it.
 
     Args:
-        method, task, model, seed: as they are typed.
         out: folder of the runs; by default that of the command line.
         force: run again even if it is stored.
         threads: of the processor, from now on.
         options: any other of a run, as `ttabench eval --help` lists them: `limit=8`, `metric="./mine.py:closeness"`,
             `set={"hierarchy": 16}`, `task_set={"documents": 8}`, `state="folder"` ...
 
-    Raises:
-        UserError: an option, name or value that means nothing; what `ttabench eval` refuses.
+    A UserError of an option, name or value that means nothing, and of what `ttabench eval` refuses.
     """
     named = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
     given = {name: _plain(name, value) for name, value in options.items() if value is not None}
@@ -130,13 +124,10 @@ def _plain(name: str, value: object) -> object:
 
 
 def load(*names: str | Path) -> list[Run]:
-    """Stored runs, in the order of the names.
+    """Stored runs, in the order of the names: folders of runs, or of such folders; single runs; patterns of them,
+    `"results/**"`.
 
-    Args:
-        names: folders of runs, or of such folders; single runs; patterns of them, `"results/**"`.
-
-    Raises:
-        UserError: a name that is nothing of this; nothing but damaged runs. Other damaged ones are a warning each.
+    A UserError of a name that is nothing of this, or of damaged runs alone; other damaged ones are a warning each.
     """
     folders: dict[Path, None] = {}
     for name in names:
@@ -151,15 +142,10 @@ def load(*names: str | Path) -> list[Run]:
 
 
 def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -> Compared:
-    """Compare runs: who leads, quality beside cost, and every difference, paired, with its interval.
+    """Compare runs by a metric, by default each task's main one: who leads, quality beside cost, and every difference,
+    paired, with its interval; `all_pairs` tests every pair.
 
-    Args:
-        runs: what `evaluate` or `load` gave.
-        metric: by default each task's main one.
-        all_pairs: test every pair.
-
-    Raises:
-        UserError: no runs, a metric that none has. Runs that are left out are a warning each.
+    A UserError of no runs, or of a metric that none has; runs that are left out are a warning each.
     """
     import pandas
 

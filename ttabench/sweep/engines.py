@@ -19,10 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from shlex import quote
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ttabench.core import environment
-from ttabench.core.child import Child, Death
+from ttabench.core.child import Child, Death, Tell
 from ttabench.core.environment import cores, use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import held
@@ -31,8 +31,6 @@ from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
-LONGEST = 300
-"""Characters of a reason."""
 FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
 State = Literal["stored", "continued", "new", "failed", "busy", "lost"]
 """Of a run: the first three are stored; busy: another process makes it; lost: the process that made it ended."""
@@ -138,7 +136,7 @@ def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
     def made(job: Job) -> Report:
         place = free.get()
         if place not in children:
-            children[place] = Child(_answer, ("ttabench.lm.model",), environments[place])
+            children[place] = Child(_made, ("ttabench.lm.model",), environments[place])
         *_, report = children[place].ask((job, threads))
         if isinstance(report, Death):
             children.pop(place).close()
@@ -242,7 +240,8 @@ def _results(result: Callable[[], list[Report]], share: Sequence[Job]) -> list[R
 
 
 def _line(error: object) -> str:
-    return " ".join(str(error).split())[:LONGEST]
+    """A reason on one line, 300 characters of it."""
+    return " ".join(str(error).split())[:300]
 
 
 ENGINES: Mapping[str, tuple[Engine, str, tuple[str, ...]]] = {
@@ -280,11 +279,10 @@ def take(job: Job) -> Report:
 
 
 def take_all(jobs: list[Job], threads: int | None) -> list[Report]:
-    """Make runs with so many threads in a process of a cluster."""
+    """Make runs with so many threads in a process of their own."""
     use_threads(threads)
     return [take(job) for job in jobs]
 
 
-def _answer(request: tuple[Job, int | None], tell: Callable[[Any], None]) -> None:
-    """Make a run in a process of this machine, see `core.child`."""
+def _made(request: tuple[Job, int | None], tell: Tell) -> None:
     tell(*take_all([request[0]], request[1]))

@@ -29,7 +29,15 @@ def progress(enabled: bool) -> Iterator[Tick]:
         yield no_tick
         return
     if not sys.stderr.isatty():
-        yield Lines()
+        last = time.monotonic()
+
+        def line(what: str, done: int, total: int) -> None:
+            nonlocal last
+            if (now := time.monotonic()) - last >= EVERY:
+                last = now
+                print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
+
+        yield line
         return
     name, bar = TextColumn("{task.description}", markup=False), BarColumn(bar_width=24)
     console = Console(stderr=True)
@@ -43,17 +51,3 @@ def progress(enabled: bool) -> Iterator[Tick]:
             bars.update(tasks[thing], description=what, completed=done, total=total)
 
         yield tick
-
-
-class Lines:
-    """A plain line every `EVERY` seconds."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Called with what is counted, see `progress.Tick`."""
-        now = time.monotonic()
-        if now - self._last >= EVERY:
-            self._last = now
-            print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)

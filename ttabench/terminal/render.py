@@ -7,8 +7,6 @@ can be spared, and a line says which; then its rows become blocks.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import sys
@@ -23,7 +21,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ttabench.core.errors import UnknownName, printable
+from ttabench.core.errors import printable
 from ttabench.core.types import Json
 from ttabench.terminal.progress_bars import progress as progress
 from ttabench.terminal.table import Bold, explained
@@ -31,20 +29,12 @@ from ttabench.terminal.table import Cell as Cell
 from ttabench.terminal.table import Table as Table
 
 Format = Literal["table", "markdown", "csv", "json"]
-FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
 COMFORT = 16
 """Cells of a text that wraps, at least, where it is that long."""
 WIDE = 10_000
 """Cells of a table, at most, where nobody watches."""
 COMMAND = re.compile(r"(?:^|: )ttabench [a-z]")
 """A line with one is for pasting: the terminal wraps it, so that it is copied as one."""
-
-
-def known_format(name: str) -> Format:
-    """The format of that name."""
-    if name not in FORMATS:
-        raise UnknownName("format", name, list(FORMATS))
-    return name
 
 
 def console(stderr: bool = False) -> Console:
@@ -58,7 +48,10 @@ def show(tables: Sequence[Table], form: Format = "table") -> None:
     if form == "json":
         print_json({table.title: [dict(row) for row in table.data] for table in tables})
     elif form == "csv":
-        _write(_as_csv(tables))
+        import pandas as pd
+
+        rows = [{"table": table.title, **row} for table in tables for row in table.data]
+        _write(pd.DataFrame(rows, dtype=object).to_csv(index=False))
     elif form == "markdown":
         glossary = "".join(f"{line}\n" for line in explained(tables))
         sys.stdout.write(printable("\n".join([*map(as_markdown, tables), *([glossary] if glossary else [])])))
@@ -196,13 +189,3 @@ def as_markdown(table: Table) -> str:
 def _in_markdown(cell: str) -> str:
     text = cell.replace("|", "\\|").replace("\n", " ")
     return f"**{text}**" if isinstance(cell, Bold) else text
-
-
-def _as_csv(tables: Sequence[Table]) -> str:
-    keys = list(dict.fromkeys(key for table in tables for row in table.data for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, ["table", *keys], restval="", lineterminator="\n")
-    writer.writeheader()
-    for table in tables:
-        writer.writerows({"table": table.title, **row} for row in table.data)
-    return text.getvalue()

@@ -35,13 +35,8 @@ class TrainOptions:
     seed: Annotated[int, Declared("Seed of data order and of everything random.", WHAT)] = 0
     best: Annotated[bool, Declared("Keep the weights of the lowest validation loss, not the last.", RECIPE)] = False
     save_every: Annotated[int, Declared("Steps between checkpoints; 0: at the end only.", HOW)] = 100
-    validate_every: Annotated[
-        int, Declared("Steps between validations on the task's validation split; 0: none.", HOW)
-    ] = 100
-    stored: Annotated[str, Declared("Stored number format: float32, float16 or bfloat16 (half the size).", HOW)] = (
-        "float32"
-    )
-    """Number format of the stored parameters."""
+    validate_every: Annotated[int, Declared("Steps between validations on the validation split; 0: none.", HOW)] = 100
+    stored: Annotated[str, Declared("Stored numbers: float32, float16 or bfloat16 (half the size).", HOW)] = "float32"
     resume: bool = True
     """Resume from what is saved, if anything is; False starts again."""
 
@@ -71,8 +66,8 @@ class TrainConfig(Recipe, TrainOptions):
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)}")
         at_least(1, steps=self.steps)
         at_least(0, validate_every=self.validate_every, save_every=self.save_every, warmup=self.warmup)
-        numbers = {"lr": self.lr, "clip": self.clip, "decay": self.decay, "beta2": self.beta2}
-        for name, value in numbers.items():
+        for name in ("lr", "clip", "decay", "beta2"):
+            value = getattr(self, name)
             if not (0 < value < math.inf or (value == 0 and name in ("decay", "beta2"))):
                 raise ValueError(f"{name} must be a positive number, got {value}")
         if self.beta2 >= 1:
@@ -83,8 +78,8 @@ class TrainConfig(Recipe, TrainOptions):
 
     def recipe(self) -> dict[str, Json]:
         """The values that a resumed training must share with the stopped one."""
-        names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "seed", "fresh"]
-        names += ["best", *(["steps"] if self.schedule == "cosine" else [])]
+        names = "lr warmup schedule optimizer beta2 clip decay seed fresh best".split()
+        names += ["steps"] if self.schedule == "cosine" else []
         return {name: getattr(self, name) for name in names}
 
 

@@ -55,7 +55,9 @@ class _Training:
 
     def __init__(self, method: Trainable[Any], config: TrainConfig) -> None:
         self.method, self.config = method, config
-        self.optimiser = _optimiser(method, config)
+        adam: dict[str, Any] = {"lr": config.lr, "betas": (0.9, config.beta2), "weight_decay": config.decay}
+        muon, modules = config.optimizer == "muon", method.modules()
+        self.optimiser = Muon(modules, **adam) if muon else torch.optim.AdamW(modules.parameters(), **adam)
         self.record = TrainRecord()
         self.best: Mapping[str, torch.Tensor] = {}
         """Parameters of the lowest validation loss so far, where they are kept."""
@@ -91,20 +93,11 @@ class _Training:
         return record
 
     def _step(self, stream: Iterator[Sequence[Episode]]) -> dict[str, float]:
-        """One update of the parameters."""
-        step, started = self.record.steps + 1, time.perf_counter()
+        """One update of the parameters; randomness (dropout, subsets) depends on the seed and the step alone."""
+        step, started, method, config = self.record.steps + 1, time.perf_counter(), self.method, self.config
         batch = _draw(stream, step)
-        parts, tokens = self._accumulate(batch, step), _tokens(self.method.lm, batch)
-        self.optimiser.step()
-        seconds = time.perf_counter() - started
-        self.record.note(batch, tokens, parts["loss"], seconds)
-        return {**parts, "lr": rate(self.config, step), "tokens_per_second": tokens / seconds}
-
-    def _accumulate(self, batch: Sequence[Episode], step: int) -> dict[str, float]:
-        """Clipped gradients, by randomness (dropout, subsets) that depends on the seed and the step alone."""
-        method, config = self.method, self.config
         method.modules().train()
-        with forked_draws(self.method.lm.device):
+        with forked_draws(method.lm.device):
             torch.manual_seed(config.seed * 1_000_003 + step)
             self.optimiser.zero_grad(set_to_none=True)
             parts = {name: part.item() for name, part in method.accumulate_gradients(batch).items()}
@@ -113,7 +106,12 @@ class _Training:
         norm = torch.nn.utils.clip_grad_norm_(method.modules().parameters(), config.clip)
         for group in self.optimiser.param_groups:
             group["lr"] = rate(config, step)
-        return {**parts, "gradient": norm.item()}
+        tokens = _tokens(method.lm, batch)
+        self.optimiser.step()
+        seconds = time.perf_counter() - started
+        self.record.note(batch, tokens, parts["loss"], seconds)
+        parts |= {"gradient": norm.item(), "lr": rate(config, step), "tokens_per_second": tokens / seconds}
+        return parts
 
     def _validate(self, validation: Mapping[str, Sequence[Episode]]) -> None:
         self.method.modules().eval()
@@ -129,13 +127,6 @@ class _Training:
         if self.config.best and self.record.best() == self.record.steps:
             self.best = {name: each.detach().clone() for name, each in self.method.modules().named_parameters()}
         self.curve.add(self.record.steps, {"validation": figures})
-
-
-def _optimiser(method: Trainable[Any], config: TrainConfig) -> torch.optim.Optimizer:
-    adam: dict[str, Any] = {"lr": config.lr, "betas": (0.9, config.beta2), "weight_decay": config.decay}
-    if config.optimizer == "muon":
-        return Muon(method.modules(), **adam)
-    return torch.optim.AdamW(method.modules().parameters(), **adam)
 
 
 def untrainable(name: str) -> UserError:
@@ -225,8 +216,7 @@ def matrices(modules: nn.Module) -> Iterable[nn.Parameter]:
             yield from (parameter for parameter in module if parameter.dim() == 2)
             continue
         weight = getattr(module, "weight", None)
-        mapping = isinstance(module, nn.Linear) or (isinstance(weight, nn.Parameter) and weight.dim() == 3)
-        if mapping and isinstance(weight, nn.Parameter):
+        if isinstance(weight, nn.Parameter) and (isinstance(module, nn.Linear) or weight.dim() == 3):
             yield weight
 
 

@@ -13,10 +13,10 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ttabench.core.declared import as_typed, assignments, whole_numbers
+from ttabench.core.declared import as_typed, assignments, parse_value
 from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Json, Tick, no_tick, no_word
+from ttabench.core.types import Tick, no_tick, no_word
 from ttabench.methods.checkpoints import is_peft
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec, Recipe
@@ -62,22 +62,16 @@ class Stage:
             return replace(self, request=replace(self.request, base_checkpoint=str(before.out)))
         mine, theirs = (resolve_method(stage.request).settings for stage in (self, before))
         differing = tuple(f"{key}={as_typed(value)}" for key, value in mine.items() if value != theirs[key])
-        request = replace(
-            self.request,
-            settings=(*self.request.settings, *differing),
-            preset="",  # the checkpoint brings its settings
-            checkpoint=str(before.out),
-            base_checkpoint=before.request.base_checkpoint,
-        )
-        return replace(self, request=request)
+        settings, below = (*self.request.settings, *differing), before.request.base_checkpoint
+        request = replace(self.request, settings=settings, checkpoint=str(before.out), base_checkpoint=below)
+        return replace(self, request=replace(request, preset=""))  # the checkpoint brings its settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPlan:
     """A training whose words were all checked; nothing is loaded yet."""
 
-    earlier: Sequence[Stage]
-    last: Stage
+    stages: Sequence[Stage]
     options: TrainOptions
     notify: Callable[[str], None] = no_word
     """Told in one line what else is worth knowing."""
@@ -85,10 +79,10 @@ class TrainPlan:
     def run(self, progress: Progress = lambda: nullcontext(no_tick)) -> TrainRecord:
         """Train all stages, of which those that are trained return at once; returns the record of the last."""
         before: Stage | None = None
-        for number, stage in enumerate(self.earlier, 1):
-            before = stage.behind(before)
-            self._train(before, f"stage {number} of {len(self.earlier) + 1} trained", progress)
-        return self._train(self.last.behind(before), "trained", progress)
+        for number, stage in enumerate(self.stages, 1):
+            before, words = stage.behind(before), f"stage {number} of {len(self.stages)} trained"
+            record = self._train(before, "trained" if stage is self.stages[-1] else words, progress)
+        return record
 
     def _train(self, stage: Stage, words: str, progress: Progress) -> TrainRecord:
         """Train the method of a stage and store its checkpoint."""
@@ -155,10 +149,10 @@ def plan_training(
     resolved = make_plan(request, options.seed).resolved
     preset = preset_for(resolved.spec, request.preset, request.model)
     recipe = recipe_of(resolved.spec, preset, changes)
-    *earlier, last = _stages(request, recipe, out)
-    for stage in (last, *earlier):
+    stages = _stages(request, recipe, out)
+    for stage in reversed(stages):
         _config(stage, options, make_plan(stage.request, options.seed))
-    return TrainPlan(earlier=earlier, last=last, options=options, notify=notify)
+    return TrainPlan(stages=stages, options=options, notify=notify)
 
 
 def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
@@ -174,10 +168,8 @@ def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
         if resolve_method(before).settings == resolve_method(request).settings:  # it is what was asked for
             return [own]
     else:
-        before = replace(
-            request, method=first.method, settings=first.settings, task_options=task_options, preset="",
-            checkpoint=NO_CHECKPOINT,
-        )  # fmt: skip
+        before = replace(request, method=first.method, settings=first.settings, task_options=task_options)
+        before = replace(before, preset="", checkpoint=NO_CHECKPOINT)
     return [*_stages(before, first.recipe, out / FIRST), own]
 
 
@@ -185,7 +177,7 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
     """The preset's recipe, with what is said otherwise (None and "" say nothing; `documents` may be a typed list)."""
     changed_fields = {key: value for key, value in changes.items() if value not in (None, "")}
     if isinstance(changed_fields.get("documents"), str):
-        changed_fields["documents"] = whole_numbers("--documents", changed_fields["documents"])
+        changed_fields["documents"] = parse_value(changed_fields["documents"], tuple[int, ...], "--documents")
     recipe = replace(spec.recipes.get(preset, Recipe()), **changed_fields)
     if recipe.rounds < 1:
         raise UserError(f"--rounds must be at least 1, got {recipe.rounds}.")
@@ -200,7 +192,12 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     """How the loop trains, with what its checkpoint tells of the data."""
     task, run = plan.task, plan.config
     asked = list(stage.request.task_options)
-    data = {"task": task.card.name, "source": source_name(task.source), "split": task.split, "options": asked}
+    data: dict[str, Any] = {
+        "task": task.card.name,
+        "source": source_name(task.source),
+        "split": task.split,
+        "options": asked,
+    }
     data |= {key: getattr(stage.recipe, key) for key in ("documents", "rounds", "questions", "batch_documents")}
     data |= trained_with(run.task_options, run.chat_template)
     data["digest"] = run.inputs.get("rows", "")
@@ -208,7 +205,11 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     data |= {name: value for name, value in run.inputs.items() if name in READ or name.startswith("setting ")}
     if plan.resolved.checkpoint_digest:
         data["begins"] = plan.resolved.checkpoint_digest
-    data |= described(further(plan.request, options.also, options.seed))
+    for one in further(plan.request, options.also, options.seed):
+        named: dict[str, Any] = {"task": one.task.card.name, "source": source_name(one.task.source)}
+        named |= {"digest": one.config.inputs.get("rows", "")}
+        named |= {"options": list(one.request.task_options)} if one.request.task_options else {}
+        data.setdefault("also", []).append(named)
     begins = plan.resolved.checkpoint
     if begins is not None and is_peft(begins):
         hint = "Train on top of it: --base-checkpoint."
@@ -291,20 +292,6 @@ def _taken(request: RunRequest, words: str) -> RunRequest:
 def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
     """Further tasks, as their cards and `also` say; a UserError where one cannot be used."""
     return [make_plan(_taken(request, words), seed) for words in also]
-
-
-def described(others: Sequence[Plan]) -> dict[str, Json]:
-    """The further tasks of a training, for its checkpoint; empty where there are none."""
-    tasks: list[Json] = [
-        {
-            "task": one.task.card.name,
-            "source": source_name(one.task.source),
-            "digest": one.config.inputs.get("rows", ""),
-            **({"options": list(one.request.task_options)} if one.request.task_options else {}),
-        }
-        for one in others
-    ]
-    return {"also": tasks} if tasks else {}
 
 
 def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int) -> Iterator[list[Episode]]:

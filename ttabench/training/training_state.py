@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import read_text, reading
 from ttabench.core.types import Json
 from ttabench.lm.loading import safetensors_io
-from ttabench.lm.loading.safetensors_io import first_not_finite
 from ttabench.methods import checkpoints
 from ttabench.methods.checkpoints import HEADER, WEIGHTS, header
 from ttabench.methods.states import check_claim, claimed
@@ -80,8 +79,7 @@ def publish(
     summary, step = record.summary(config), record.steps
     last = {name: parameter.detach().clone() for name, parameter in method.modules().named_parameters() if best}
     fill(method, best)
-    stored = cast(checkpoints.Stored, config.stored)
-    checkpoints.save(method, out, summary, stored, step=step, stands_on=config.stands_on)
+    checkpoints.save(method, out, summary, config.stored, step=step, stands_on=config.stands_on)
     fill(method, last)
 
 
@@ -125,6 +123,9 @@ def _fill(
         kind, _, rest = name.partition(".")
         groups[kind][rest] = tensor
     parameters = dict(method.modules().named_parameters())
+    for kind in ("parameter", "best"):
+        if (groups[kind] or kind != "best") and (fault := safetensors_io.unfit(groups[kind], parameters)):
+            raise ValueError(fault)
     shapes = [parameter.shape for parameter in parameters.values()]
     moments: dict[int, dict[str, Tensor]] = defaultdict(dict)  # what no loss depends on has none
     for name, tensor in groups["moment"].items():
@@ -132,12 +133,6 @@ def _fill(
         if tensor.shape != (() if kind == "step" else shapes[int(index)]):
             raise ValueError(f"moment.{name} has the shape {tuple(tensor.shape)}")
         moments[int(index)][kind] = tensor
-    fault = safetensors_io.unfit(groups["parameter"], parameters)
-    fault = fault or (safetensors_io.unfit(groups["best"], parameters) if groups["best"] else None)
-    if fault is None and (broken := first_not_finite(sorted(tensors.items()))):
-        fault = f"{broken} holds values that are not finite"
-    if fault is not None:
-        raise ValueError(fault)
     fill(method, groups["parameter"])
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
     return groups["best"]
@@ -152,8 +147,7 @@ def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str,
         "data": dict(config.data),
         "base": {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)},
     }
-    same: dict[str, dict[str, Json]] = json.loads(json.dumps(own))
-    return same
+    return dict(json.loads(json.dumps(own)))
 
 
 def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -123,11 +123,8 @@ def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
 
 @contextmanager
 def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Run the block with these values in the place of parameters: plain tensors, which gradients reach.
-
-    Args:
-        values: by parameter name; they are brought to the model's number format. A parameter that stands in two places
-            (embedding and head) is given once.
+    """Run the block with these values, by parameter name, in the place of parameters: plain tensors in the model's
+    number format, which gradients reach. A parameter that stands in two places (embedding and head) is given once.
 
     The parameters are the very ones they were when the block ends, exceptions included.
     """
@@ -226,10 +223,7 @@ def forward(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None)
         mask_BT: false where padded, on either side; None when nothing is.
 
     Returns:
-        logits [B, T, V], and the window, which may be fed more.
-
-    Raises:
-        UserError: the window is longer than the model's positions.
+        logits [B, T, V], and the window, which may be fed more; a UserError where it exceeds the model's positions.
     """
     patch = encoded(lm, patch)
     hidden_BTD, window = hidden_states(lm, patch, ids_BT, None, mask_BT)
@@ -245,12 +239,9 @@ def padded(lm: LM, mask_BT: Tensor | None) -> Tensor | None:
 def hidden_states(
     lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout | None, mask_BT: Tensor | None = None
 ) -> tuple[Tensor, Window]:
-    """One forward of tokens that stand as `layout` says, as `forward` otherwise, without the head; differentiable.
-
-    Returns:
-        last hidden states [B, T, C], of which `lm.logits` makes logits; and the window, which goes on behind the
-        furthest position and sees all real slots.
-    """
+    """One forward of tokens that stand as `layout` says, as `forward` otherwise, without the head; differentiable: last
+    hidden states [B, T, C], of which `lm.logits` makes logits, and the window, which goes on behind the furthest
+    position and sees all real slots."""
     patch, mask_BT = encoded(lm, patch), padded(lm, mask_BT)
     assert patch_rows(patch) in (1, len(ids_BT)), f"patch of {patch_rows(patch)} rows on a batch of {len(ids_BT)}"
     if layout is not None and layout.positions_BT is not None:

@@ -98,10 +98,7 @@ def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]
 
     Blanks that end the prompt go to the option, and an option's ids are what the whole text has behind those of the
     prompt. Under a chat template the prompt ends with what closes the user's turn; the option begins the next one,
-    without the delimiter.
-
-    Returns:
-        for each query one pair with all options; or, where options differ in their prefix, one pair an option.
+    without the delimiter. A query has one pair with all options; or, where they differ in their prefix, one an option.
     """
     pairs = []
     for ask, want in zip(asks, wanted(asks, Choose), strict=True):
@@ -121,19 +118,14 @@ def _pair(lm: LM, ask: Ask, want: Choose, prefix: str, options: Sequence[str], f
     body = lm.encode(text + prefix, follows=follows and not opening)
     close = lm.chat.end.rstrip()
     words = [lm.chat.end[len(close) :] + option.removeprefix(want.delimiter) for option in options]
-    return [*opening, *body, *lm.encode_template(close)], lm.encode_many(words, follows=True)
+    return [*opening, *body, *lm.encode(close, specials=True)], lm.encode_many(words, follows=True)
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right"]) -> tuple[Tensor, Tensor]:
-    """Rows of unequal length as one tensor.
-
-    Returns:
-        ids_BT (int64) and mask_BT (bool, false where padded), on the CPU.
-    """
+    """Rows of unequal length as one tensor: ids_BT (int64) and mask_BT (bool, false where padded), on the CPU."""
     width = max((len(row) for row in rows), default=0)
     gaps = [[pad_id] * (width - len(row)) for row in rows]
-    pairs = zip(rows, gaps, strict=True)
-    table = [[*gap, *row] if side == "left" else [*row, *gap] for row, gap in pairs]
+    table = [[*gap, *row] if side == "left" else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
     lengths_B1 = torch.tensor([len(row) for row in rows], dtype=torch.int64).view(-1, 1)
     slots_1T = torch.arange(width).view(1, -1)
     mask_BT = slots_1T >= width - lengths_B1 if side == "left" else slots_1T < lengths_B1

@@ -68,15 +68,8 @@ class Rotary:
         turn = self.turns[layer]
         return query_BNTD if turn is None else turn(turn(query_BNTD, was_BT, back=True), now_BT, back=False)
 
-    def rotate(self, keys_LBHPD: Tensor, positions_BP: Tensor) -> Tensor:
-        """Keys of all layers at these positions ([B, P], or [1, P])."""
-        return self._turned(keys_LBHPD, positions_BP, back=False)
-
-    def unrotate(self, keys_LBHPD: Tensor, positions_BP: Tensor) -> Tensor:
-        """The inverse of `rotate`."""
-        return self._turned(keys_LBHPD, positions_BP, back=True)
-
-    def _turned(self, keys_LBHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
+    def turned(self, keys_LBHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
+        """Keys of all layers, rotated to these positions ([B, P], or [1, P]) or back from them."""
         first, *others = set(self.turns)
         if first and not others:  # all layers alike: at once
             return first(keys_LBHPD, positions_BP, back=back)
@@ -113,10 +106,7 @@ def learned(
     lm: LM, angles: Sequence[Angles], calls: Sequence[tuple[Call, Call]], at_B1: Tensor, shift: int
 ) -> Rotary | None:
     """How each layer rotates its keys and queries; None where its own code does not do what the model does, or nothing.
-
-    Args:
-        calls: of every layer on tokens that stand alone: at `at_B1`, and `shift` positions further.
-    """
+    `calls` are of every layer on tokens that stand alone: at `at_B1`, and `shift` positions further."""
     turns: list[Turn | None] = []
     bound = 1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03  # as a share of the largest number
 
@@ -178,13 +168,13 @@ class Ways:
 
     def record(self) -> dict[str, Json]:
         """What a record says: parts that are not run in the usual way; empty for most models."""
-        unusual: dict[str, tuple[bool, Json]] = {
-            "attention": (self.attention != "sdpa", self.attention),
-            "head": (not self.linear_head, "transformers"),
-            "rows": (not self.rows, "one by one"),
-            "local_layers": (bool(self.local), len(self.local)),
+        unusual = {
+            "attention": "" if self.hooked else self.attention,
+            "head": "" if self.linear_head else "transformers",
+            "rows": "" if self.rows else "one by one",
+            "local_layers": len(self.local),
         }
-        return {name: value for name, (there, value) in unusual.items() if there}
+        return {name: value for name, value in unusual.items() if value}
 
 
 probes: list[Callable[[LM], Ways]] = []

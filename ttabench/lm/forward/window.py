@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.lm.attention import Shared, given, in_two_parts, is_watched, watched
+from ttabench.lm.attention import Shared, causal_mask, given, in_two_parts, is_watched, watched
 from ttabench.lm.forward.ways import require, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, of_rows
@@ -53,10 +53,6 @@ class Layout:
         own_TS = pad(own_TS, (slots - tokens, 0))  # padding sees itself: a softmax over nothing has no value
         padded_BT1 = ~real_BS[:, slots - tokens :, None]
         return (sees_BTS & real_BS[:, None] | own_TS & padded_BT1)[:, None]
-
-    def positions(self, usual_BT: Tensor, count: int) -> Tensor:
-        """The position ids: those given, else the usual ones; padding falls into the range of the model."""
-        return usual_BT if self.positions_BT is None else self.positions_BT.to(usual_BT).clamp(0, count - 1)
 
 
 class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
@@ -199,10 +195,8 @@ class Window:
     def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, layout: Layout | None = None) -> Tensor:
         """Read these tokens; gives last hidden states [B, T, D], those of padded slots (`mask_BT` false) mean nothing.
 
-        No mask is needed where padding stands behind what is not read on.
-
-        Args:
-            layout: how the tokens stand (its marks are for `deltas_applied`); None: one behind the other.
+        No mask is needed where padding stands behind what is not read on. Without a layout, whose marks are for
+        `deltas_applied`, tokens stand one behind the other.
         """
         assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         positions_BT, total_B = self._positions(ids_BT, mask_BT)
@@ -212,7 +206,8 @@ class Window:
         if layout is not None:
             assert eviction is None, "what is thrown away has no place in a layout"
             require(self.lm, "hooks", *(["embeddings"] if embeddings_BTC is not None else []))
-            positions_BT = layout.positions(positions_BT, self.lm.max_positions)
+            if layout.positions_BT is not None:  # padding falls into the range of the model
+                positions_BT = layout.positions_BT.to(positions_BT).clamp(0, self.lm.max_positions - 1)
             real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
             next_B = torch.maximum(self._held.next_position_B, real_BT.amax(1) + 1)
             if layout.sees_BTS is not None:
@@ -277,8 +272,8 @@ class Window:
         held = self._layers[0].get_seq_length()
         if tokens == 1 or (mask is None and (not held or self._reads_on)):
             return mask if mask is None else mask[:, None, None]
-        causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self.lm.device).tril(held)
-        return causal_TS[None, None] if mask is None else mask[:, None, None] & causal_TS
+        causal = causal_mask(tokens, held + tokens, self.lm.device)
+        return causal if mask is None else mask[:, None, None] & causal
 
     def _local(self, seen: Tensor | None, positions_BT: Tensor) -> list[Tensor | None]:
         """What each token sees in every layer [B or 1, 1 or H, T, S]: less where a layer hides what is far away."""
@@ -302,8 +297,7 @@ class Window:
                     continue
                 base = seen
                 if base is None and tokens > 1:
-                    base = torch.ones(tokens, place.shape[-1], dtype=torch.bool, device=place.device)
-                    base = base.tril(place.shape[-1] - tokens)[None, None]
+                    base = causal_mask(tokens, place.shape[-1], place.device)
                 local = near(0, 0, query, place)
                 made[key] = local if base is None else base & local
             masks[layer] = made[key]

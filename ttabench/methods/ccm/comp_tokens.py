@@ -53,7 +53,7 @@ class AttentionMemory(OwnLora[LoraT]):
         if not self.lm.start_ids:
             return None
         start = read(self.lm, Patch(deltas=self.outside), torch.zeros(rows, 0, dtype=torch.int64))
-        return torch.stack([torch.stack(start.keys_LBHPD), torch.stack(start.values_LBHPD)])
+        return memory_from(start)
 
     def remembered(self, state: State, memory: Memory | None, counts: list[int], **meta: list[int]) -> State:
         """The state that goes on from this one with a memory of so many tokens."""
@@ -68,12 +68,13 @@ class AttentionMemory(OwnLora[LoraT]):
 
 
 class CompTokens(AttentionMemory[CompT]):
-    """COMP tokens with embeddings of their own."""
+    """COMP tokens with embeddings of their own: row i begins as the mean of every n-th of the vocabulary, from i on."""
 
     def __init__(self, lm: LM, settings: CompT) -> None:
         super().__init__(lm, settings)
-        first = first_embeddings(lm, settings.comp_tokens)
-        self.embeddings = nn.Embedding(settings.comp_tokens, first.shape[1], _weight=first)
+        table_VC, count = lm.model.get_input_embeddings().weight.detach().float(), settings.comp_tokens
+        first_nC = torch.stack([table_VC[row::count].mean(0) for row in range(count)])
+        self.embeddings = nn.Embedding(count, first_nC.shape[1], _weight=first_nC)
 
     def modules(self) -> nn.ModuleDict:
         """a and b, one of each a linear map, and the embeddings of the COMP tokens."""
@@ -101,10 +102,7 @@ class CompTokens(AttentionMemory[CompT]):
             marked_BT=ids_BT >= lm.vocab_size if self.settings.conditional else None,
         )
         _, window = hidden_states(lm, Patch(prefix=seen, deltas=self.deltas), ids_BT, layout, mask_BT.bool())
-        after = window.prefix()
-        return torch.stack([
-            torch.stack([layer[:, :, -count:] for layer in part]) for part in (after.keys_LBHPD, after.values_LBHPD)
-        ])  # fmt: skip
+        return memory_from(window.prefix().layers_as(lambda layer: layer[:, :, -count:]))
 
     def loss_of(
         self, rows: Sequence[Row], slots: Callable[[Sequence[Row], Batch], Slots] | None = None
@@ -115,14 +113,15 @@ class CompTokens(AttentionMemory[CompT]):
         return {"answer": loss}
 
 
-def first_embeddings(lm: LM, comp_tokens: int) -> Tensor:
-    """Where the embeddings of COMP tokens begin: row i is the mean of every n-th row of the vocabulary, from i on."""
-    table_VC: Tensor = lm.model.get_input_embeddings().weight.detach().float()
-    return torch.stack([table_VC[row::comp_tokens].mean(0) for row in range(comp_tokens)])
+def memory_from(prefix: Prefix) -> Memory:
+    """The keys and values of a prefix."""
+    return torch.stack([torch.stack(prefix.keys_LBHPD), torch.stack(prefix.values_LBHPD)])
 
 
-def prefix_of(memory: Memory | tuple[Tensor, Tensor], next_B: Tensor) -> Prefix:
-    """A memory in front of text that goes on at these positions."""
+def prefix_of(memory: Memory | tuple[Tensor, Tensor] | None, next_B: Tensor) -> Prefix | None:
+    """A memory, if there is one, in front of text that goes on at these positions."""
+    if memory is None:
+        return None
     keys, values = memory
     return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next_B, holds_bos=True)
 

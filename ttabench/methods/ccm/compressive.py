@@ -20,7 +20,7 @@ from ttabench.lm.forward.window import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE, CompressiveSettings
-from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, memory_of, prefix_of
+from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, memory_from, memory_of, prefix_of
 from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, laid
 
 
@@ -109,15 +109,12 @@ class Compressive(AttentionMemory[CompressiveSettings]):
     def _read_on(self, memory: Memory | None, text: list[int], count: int) -> Memory:
         """The slots of a text behind the memory of so many tokens."""
         lm, next_B = self.lm, self.next_of([count])
-        seen = self.begun(1) if memory is None else memory
-        prefix = None if seen is None else prefix_of(seen, next_B)
+        prefix = prefix_of(self.begun(1) if memory is None else memory, next_B)
         layout = Layout(positions_BT=next_B[:, None] + torch.arange(len(text), device=lm.device))
         ids_1T = torch.tensor([text], device=lm.device)
         _, window = hidden_states(lm, Patch(prefix=prefix, deltas=self.deltas), ids_1T, layout)
-        taps_1GR, after = taps_of([groups(len(text), self.settings.ratio)], self.settings.ratio), window.prefix()
-        fresh = [
-            [self._pooled(held[..., -len(text) :, :], taps_1GR.to(lm.device), layer, which)
-             for layer, held in enumerate(whole)]
-            for which, whole in enumerate((after.keys_LBHPD, after.values_LBHPD))
-        ]  # fmt: skip
+        taps_1GR = taps_of([groups(len(text), self.settings.ratio)], self.settings.ratio).to(lm.device)
+        held_KLBHTD = memory_from(window.prefix().layers_as(lambda layer: layer[:, :, -len(text) :]))
+        fresh = [[self._pooled(held, taps_1GR, layer, which) for layer, held in enumerate(whole)]
+                 for which, whole in enumerate(held_KLBHTD)]  # fmt: skip
         return torch.stack([torch.stack(whole) for whole in fresh])

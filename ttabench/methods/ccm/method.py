@@ -36,16 +36,13 @@ class Ccm(CompTokens[CcmSettings]):
     read. Its `meta` counts pieces read, or how often a stream was compressed."""
 
     spec = CCM
+    counts = ("tokens_read", "pieces_read")
 
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         super().__init__(lm, settings)
         self.stream = None if settings.window is None else Stream(self, settings.window)
         self.one_reader = self.stream is not None
         self.growth = "linear" if settings.update == "concat" and self.stream is None else "constant"
-
-    def begin(self, rows: int) -> State:
-        """Nothing read."""
-        return State(rows, meta={**super().begin(rows).meta, "pieces_read": [0] * rows})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
@@ -109,7 +106,7 @@ class Ccm(CompTokens[CcmSettings]):
         """Mem(t)."""
         s = self.settings
         seen = self.begun(len(texts)) if memory is None else self._seen(memory)
-        fresh = self.compressed(None if seen is None else prefix_of(seen, next_B), texts, next_B)
+        fresh = self.compressed(prefix_of(seen, next_B), texts, next_B)
         if memory is None:
             return joined(seen, fresh) if s.sink else fresh
         if s.update == "concat":
@@ -139,8 +136,7 @@ class Gisting(CompTokens[GistingSettings]):
             return state
         kept = appended(self.lm, state.tensors, new, limit=sys.maxsize)
         texts, first_B = ids_of(kept, state.rows), self.next_of([0] * state.rows)
-        begun = self.begun(state.rows)
-        memory = self.compressed(None if begun is None else prefix_of(begun, first_B), texts, first_B)
+        memory = self.compressed(prefix_of(self.begun(state.rows), first_B), texts, first_B)
         compressed = self.remembered(state, memory, [len(text) for text in texts])
         return replace(compressed, tensors={**kept, **compressed.tensors})
 
@@ -173,8 +169,7 @@ class GistingOnline(Gisting):
         for number in range(len(chunks)):
             texts, first_B = [row[number] for row in rows], self.next_of(counts)
             begun = self.begun(state.rows) if memory is None else None
-            seen = None if begun is None else prefix_of(begun, first_B)
-            memory = joined(memory, self.compressed(seen, texts, first_B))
+            memory = joined(memory, self.compressed(prefix_of(begun, first_B), texts, first_B))
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
         return self.remembered(state, memory, counts)
 
@@ -202,7 +197,11 @@ class Stream:
         ids, kept = [token for piece in pieces for token in piece], _held(state.tensors)
         begun = ids if kept else [*self.method.lm.start_ids, *ids]
         kept, done = self.read(kept, begun, state.meta["pieces_read"][0])
-        tensors = {} if kept is None else _padded(kept, self.window).tensors()
+        tensors = {} if kept is None else kept.tensors()
+        if kept is not None:
+            more = self.window - kept.index.shape[-1]
+            tensors |= {name: pad(tensors[name], (0, 0, more, 0)) for name in ("keys", "values")}
+            tensors["index"] = pad(kept.index, (more, 0), value=-1)
         return State(1, tensors, {"tokens_read": [state.meta["tokens_read"][0] + len(ids)], "pieces_read": [done]})
 
     def patch(self, state: State) -> Patch:
@@ -243,7 +242,7 @@ class Stream:
         keys, values = self.method.compressed(prefix, [[]], prefix.next_position_B)
         if self.rotary is not None:
             positions_BT = prefix.next_position_B[:, None] + torch.arange(count, device=keys.device)
-            keys = self.rotary.unrotate(keys, positions_BT)
+            keys = self.rotary.turned(keys, positions_BT, back=True)
         return EvictedCache(keys, values, place.expand(-1, -1, -1, count).contiguous(), front.next)
 
 
@@ -259,9 +258,3 @@ def _held(tensors: Mapping[str, Tensor]) -> EvictedCache | None:
 def _slots(whole: EvictedCache, start: int, end: int) -> EvictedCache:
     part = slice(start, end)
     return EvictedCache(whole.keys[..., part, :], whole.values[..., part, :], whole.index[..., part], whole.next)
-
-
-def _padded(row: EvictedCache, slots: int) -> EvictedCache:
-    more = slots - row.index.shape[-1]
-    keys, values = (pad(tensor, (0, 0, more, 0)) for tensor in (row.keys, row.values))
-    return EvictedCache(keys, values, pad(row.index, (more, 0), value=-1), row.next)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,9 +43,7 @@ class DistillSettings(StudySettings, LoraShape):
     """Settings of `distill`."""
 
     rank: int = 16
-    """Rank of each delta."""
     alpha: float = 16.0
-    """Deltas are scaled by alpha / rank."""
     ask: Literal["text"] = "text"
     """What the student is trained on: the documents, which the teacher reads once more behind the context. Earlier
     versions had another default, so that ids of runs hold it."""
@@ -67,7 +64,6 @@ class CartridgeSettings(StudySettings):
     questions: int = 4
     """Texts that are drawn from the base, at temperature 1, for each document and seed."""
     lr: float = 5e-3
-    """Learning rate of Adam."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,17 +77,12 @@ def _slots(amount: Amount) -> dict[str, Json]:
     return {"slots": amount}
 
 
-PRESETS: Mapping[str, DistillSettings] = {
-    "nano": DistillSettings(steps=16, lr=1e-2),
-}
-
-
 DISTILL = MethodSpec(
     name="distill",
     summary="a LoRA trained to answer as the base does with the context",
     where="ttabench.methods.distill.method:Distill",
     Settings=DistillSettings,
-    presets=PRESETS,
+    presets={"nano": DistillSettings(steps=16, lr=1e-2)},
     growth="constant",
     checked=DistillSettings(rank=2, length=32, steps=4, batch=2, lr=1e-2),
     paper="2209.15189",

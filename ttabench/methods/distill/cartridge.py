@@ -21,7 +21,7 @@ from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.verbs.answering import generate
 from ttabench.lm.verbs.scoring import Item
 from ttabench.methods.distill import CARTRIDGE, CartridgeSettings
-from ttabench.methods.distill.method import BREAK, Studying, joined
+from ttabench.methods.distill.method import BREAK, Studying
 
 
 class Slots:
@@ -68,11 +68,11 @@ class Cartridge(Studying[CartridgeSettings]):
         pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
         return torch.cat([tensor.float().flatten() for tensor in chain(*pairs)])
 
-    def pairs(self, before: Patch, group: Sequence[list[int]], read: int) -> list[tuple[Item, Item]]:
+    def items(self, before: Patch, group: Sequence[list[int]], read: int) -> list[Item]:
         """What the base writes from each seed behind each text alone."""
         s, lm = self.settings, self.lm
         if not s.seeds:
-            return super().pairs(before, group, read)
+            return super().items(before, group, read)
         seeds = [lm.encode(BREAK + seed, follows=True) for seed in s.seeds for _ in range(s.questions)]
         drawn = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + read)
 
@@ -81,7 +81,7 @@ class Cartridge(Studying[CartridgeSettings]):
 
         items = list[Item]()
         for text in group:
-            alone = replace(before, tokens_BT=joined(lm, [text]))
+            alone = replace(before, tokens_BT=torch.tensor([text], device=lm.device))
             written = generate(lm, alone, seeds, max_new_tokens=s.length, pick=pick)
             items += [(seed, more) for seed, more in zip(seeds, written, strict=True) if more]
-        return [(item, item) for item in items]
+        return items

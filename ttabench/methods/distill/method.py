@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Protocol, TypeVar
 
 import torch
@@ -39,19 +38,6 @@ Lesson = tuple[Item, Tensor]
 predicted from, of which the head makes logits."""
 
 
-class Student(Protocol):
-    """What is trained, as one vector of numbers."""
-
-    @property
-    def layout(self) -> Mapping[str, torch.Size]:
-        """Shapes of its parts by name, in their order."""
-        ...
-
-    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
-        """What they do to the base; differentiable."""
-        ...
-
-
 def grouped(texts: Sequence[list[int]], room: int, between: int) -> Iterator[list[list[int]]]:
     """Texts in order, as many together as have no more than `room` tokens, those between them counted; a longer text
     is cut."""
@@ -69,31 +55,21 @@ def grouped(texts: Sequence[list[int]], room: int, between: int) -> Iterator[lis
         yield group
 
 
-def joined(lm: LM, group: Sequence[list[int]]) -> Tensor:
-    """The texts of a group as one, int64 [1, T]."""
-    joint = lm.encode(BREAK, follows=True)
-    ids = [token for number, text in enumerate(group) for token in ([*joint, *text] if number else text)]
-    return torch.tensor([ids], device=lm.device)
+class Student(Protocol):
+    """What is trained, as one vector of numbers."""
 
+    @property
+    def layout(self) -> Mapping[str, torch.Size]:
+        """Shapes of its parts by name, in their order."""
+        ...
 
-def text_again(lm: LM, length: int, group: Sequence[list[int]]) -> list[tuple[Item, Item]]:
-    """The texts of a group in stretches, each behind other text and behind nothing."""
-    joint = lm.encode(BREAK, follows=True)
-    stretches = [text[begin : begin + length] for text in group for begin in range(0, len(text), length)]
-    return [((joint, stretch), ([], stretch)) for stretch in stretches if len(stretch) > 1]
-
-
-@torch.no_grad()
-def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]], *, follows: bool = False) -> list[Lesson]:
-    """The teacher's distributions over these items. `pairs`: each item behind other text, which the teacher reads, and
-    behind nothing, which the student reads, unless it `follows` other text, too."""
-    batches = (pairs[begin : begin + AT_ONCE] for begin in range(0, len(pairs), AT_ONCE))
-    hidden = chain.from_iterable(target_hidden(lm, teacher, [behind for behind, _ in batch]) for batch in batches)
-    return list(zip((behind if follows else alone for behind, alone in pairs), hidden, strict=True))
+    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
+        """What they do to the base; differentiable."""
+        ...
 
 
 class Studying(BaseMethod[SettingsT]):
-    """What learns what a teacher says. State: the student's numbers `weights` [1, N], float32."""
+    """What learns what a teacher says that has the context. State: the student's numbers `weights` [1, N], float32."""
 
     reads = "run"
     one_reader = True
@@ -105,10 +81,12 @@ class Studying(BaseMethod[SettingsT]):
         """The student's numbers [N] before it has read anything."""
         raise NotImplementedError
 
-    def pairs(self, before: Patch, group: Sequence[list[int]], read: int) -> list[tuple[Item, Item]]:  # noqa: ARG002
-        """What the teacher reads behind these texts, and the same as it stands behind nothing. `before`: the student;
+    def items(self, before: Patch, group: Sequence[list[int]], read: int) -> list[Item]:  # noqa: ARG002
+        """What the teacher reads behind these texts: by default each once more, in stretches. `before`: the student;
         `read`: tokens that it had read by then."""
-        return text_again(self.lm, self.settings.length, group)
+        size, joint = self.settings.length, self.lm.encode(BREAK, follows=True)
+        stretches = [text[begin : begin + size] for text in group for begin in range(0, len(text), size)]
+        return [(joint, stretch) for stretch in stretches if len(stretch) > 1]
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Learn what is read. What is read after a question is taught by the student of before."""
@@ -116,11 +94,8 @@ class Studying(BaseMethod[SettingsT]):
         texts = [ids for ids in (piece_ids(self.lm, piece, first=True) for piece in pieces) if ids]
         before = Patch() if held is None else self._patch(held[0])
         start_N = self.start(texts) if held is None else held[0]
-        vector_N = self._trained(start_N, self._lessons(before, texts, read), read)
-        if vector_N is None:
-            fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
-            hint = f"Give a smaller --set lr than {self.settings.lr:g}."
-            raise UserError(fault + "its loss or gradient is not finite.", hint)
+        lessons = self._lessons(before, texts, read)
+        vector_N = self._trained(start_N, lessons, read, pieces[0].key or pieces[0].text[:40])
         return State(1, {"weights": vector_N[None]}, {"tokens_read": [read + sum(map(len, texts))]})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
@@ -130,29 +105,31 @@ class Studying(BaseMethod[SettingsT]):
     def _patch(self, vector_N: Tensor) -> Patch:
         return self.student.patch(shaped(vector_N, self.student.layout))
 
+    @torch.no_grad()
     def _lessons(self, before: Patch, texts: Sequence[list[int]], read: int) -> list[Lesson]:
-        """The teacher's lessons about these texts."""
-        lm, lessons = self.lm, list[Lesson]()
-        between = len(lm.encode(BREAK, follows=True))
-        for number, group in enumerate(grouped(texts, self._room(before), between)):
-            with torch.no_grad():
-                teacher = encoded(lm, replace(before, tokens_BT=joined(lm, group)))
-            lessons += taught(lm, teacher, self.pairs(before, group, read + number), follows=self.behind)
-        return lessons
-
-    def _room(self, before: Patch) -> int:
-        """Tokens of context in the teacher's window, so that what it reads behind them fits the model."""
-        s, lm = self.settings, self.lm
+        """Lessons about these texts, which the teacher reads behind all of a group, the student behind nothing, or
+        behind what it keeps."""
+        lm, size, joint = self.lm, self.settings.length, self.lm.encode(BREAK, follows=True)
+        behind = len(joint) + size  # of the teacher's window
         held = len(lm.start_ids) if before.prefix is None else int(before.prefix.next_position_B.max())
-        behind = len(lm.encode(BREAK, follows=True)) + s.length
-        room = min(s.window, lm.max_positions - held - behind)
+        room = min(self.settings.window, lm.max_positions - held - behind)
         if room < 2:
             fault = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {behind} tokens"
-            raise UserError(f"{fault} (length {s.length}).", "Give a smaller --set length=N.")
-        return room
+            raise UserError(f"{fault} (length {size}).", "Give a smaller --set length=N.")
+        lessons: list[Lesson] = []
+        for number, group in enumerate(grouped(texts, room, len(joint))):
+            ids = [token for place, text in enumerate(group) for token in ([*joint, *text] if place else text)]
+            teacher = encoded(lm, replace(before, tokens_BT=torch.tensor([ids], device=lm.device)))
+            items = self.items(before, group, read + number)
+            for begin in range(0, len(items), AT_ONCE):
+                batch = items[begin : begin + AT_ONCE]
+                asked = batch if self.behind else [([], target) for _, target in batch]
+                lessons += zip(asked, target_hidden(lm, teacher, batch), strict=True)
+        return lessons
 
-    def _trained(self, start_N: Tensor, lessons: Sequence[Lesson], read: int) -> Tensor | None:
-        """The numbers after all steps; None where a step has no finite gradient."""
+    def _trained(self, start_N: Tensor, lessons: Sequence[Lesson], read: int, first: str) -> Tensor:
+        """The numbers after all steps; a UserError where a step has no finite gradient, which names the `first`
+        document of the lessons."""
         s = self.settings
         vector_N = start_N.detach().clone()
         leaves = {name: part.requires_grad_() for name, part in shaped(vector_N, self.student.layout).items()}
@@ -162,7 +139,9 @@ class Studying(BaseMethod[SettingsT]):
             with torch.enable_grad():
                 self.loss(self.student.patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
             if not math.isfinite(float(torch.nn.utils.clip_grad_norm_(leaves.values(), s.clip))):
-                return None
+                fault = f"{self.name} stopped at document {first!r} and those with it"
+                hint = f"Give a smaller --set lr than {s.lr:g}."
+                raise UserError(f"{fault}: its loss or gradient is not finite.", hint)
             optimiser.step()
         return vector_N.detach()
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.attention import Call, Watcher, watched
+from ttabench.lm.forward.patching import READ_LESS, check_fits
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.forward.ways import Rotary, rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod, Reads
-from ttabench.methods.eviction.settings import ReadingSettings
+from ttabench.methods.eviction import ReadingSettings, parts_of
 from ttabench.methods.parts.kept import read_on
 
 BLOCK = 256
@@ -75,7 +75,7 @@ class EvictedCache(Held):
     def prefix(self, rotary: Rotary | None) -> Prefix:
         """Keys ready for use, with the position of the text that follows."""
         valid_BP = self.valid
-        keys = self.keys if rotary is None else rotary.rotate(self.keys, self.slots())
+        keys = self.keys if rotary is None else rotary.turned(self.keys, self.slots(), back=False)
         following_B = self.next if rotary is None else valid_BP.sum(1)
         mask_BP = None if bool(valid_BP.all()) else valid_BP
         places = None if rotary is not None else tuple(self.index.long().unbind(0))
@@ -121,17 +121,14 @@ def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
     return table.index_select(0, rows_N).view(*front, -1, *source_LBHS.shape[4:])
 
 
-def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None) -> None:
-    """Whether the tokens of a text have positions left."""
-    counts_B = mask_BT.sum(1)
-    if kept is not None:
-        counts_B = counts_B + (kept.next if rotary is None else kept.valid.sum(1))
-    worst = int(counts_B.max())
-    if worst > lm.max_positions:
-        hint = "Read less (--task-set documents=N) or give a --model with more positions."
-        if ways_of(lm).rotary:
-            hint = "Read in pieces that move up: --set positions=cache --set chunk=256, and a budget in tokens."
-        raise UserError(f"A window of {worst} tokens exceeds the {lm.max_positions} positions of {lm.name}.", hint)
+MOVE_UP = "Read in pieces that move up: --set positions=cache --set chunk=256, and a budget in tokens."
+
+
+def before_text(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None) -> Prefix | None:
+    """The kept cache as a prefix, once it is known that the tokens of a text have positions left behind it."""
+    start = None if kept is None else kept.prefix(rotary)
+    check_fits(lm, start, mask_BT.sum(1), MOVE_UP if ways_of(lm).rotary else READ_LESS)
+    return start
 
 
 @torch.no_grad()
@@ -147,24 +144,21 @@ def extended(
     was read before; None at the start of a text, whose first token is then BOS where the model has one; `mask_BT`:
     bool, false where a row is padded, in front; `rotary`: store keys unrotated; None leaves them as the model
     rotated them."""
-    check_room(lm, kept, mask_BT, rotary)
+    start = before_text(lm, kept, mask_BT, rotary)
     with watched(watcher):
-        whole = read_on(lm, None if kept is None else kept.prefix(rotary), ids_BT, mask_BT)
+        whole = read_on(lm, start, ids_BT, mask_BT)
     return joined(kept, whole, mask_BT, rotary)
 
 
 def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None) -> EvictedCache:
     """The kept cache, and behind it the text at the end of a prefix, read on top of it."""
     tokens = mask_BT.shape[1]
-    # on one device, wherever the layers are
-    keys, values = (
-        torch.stack([layer[:, :, -tokens:].to(mask_BT.device) for layer in layers])
-        for layers in (whole.keys_LBHPD, whole.values_LBHPD)
-    )
+    text = whole.layers_as(lambda layer: layer[:, :, -tokens:].to(mask_BT.device))  # wherever the layers are
+    keys, values = torch.stack(text.keys_LBHPD), torch.stack(text.values_LBHPD)
     steps_BT = mask_BT.long().cumsum(1) - 1
     if rotary is not None:
         first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
-        keys = rotary.unrotate(keys, (first_B1 + steps_BT).clamp(min=0))
+        keys = rotary.turned(keys, (first_B1 + steps_BT).clamp(min=0), back=True)
     read_B = mask_BT.sum(1) if kept is None else kept.next + mask_BT.sum(1)
     index_BT = (read_B[:, None] - mask_BT.sum(1, keepdim=True) + steps_BT).masked_fill(~mask_BT, -1).int()
     new = EvictedCache(keys, values, index_BT[None, :, None], read_B)
@@ -178,7 +172,7 @@ def behind(one: EvictedCache, other: EvictedCache) -> EvictedCache:
     return EvictedCache(keys, values, torch.cat([one.index, index], 3), other.next)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RaggedCache(Held):
     """Kept keys and values of one reader: by layer, then by head, in the order of the text."""
 
@@ -188,14 +182,14 @@ class RaggedCache(Held):
     """[S, D]"""
     index: Tensor
     """int32 [S]: place in the text."""
-    scores: Tensor | None = None
-    """float32 [S]: by which a slot stays or goes when more is read; None where nothing more is read."""
-    bias: Tensor | None = None
-    """float32 [S]: what is added to its attention scores; None for nothing."""
     counts: Tensor
     """int32 [L, 1, H]: slots of every layer and head."""
     next: Tensor
     """int64 [1]: tokens read, BOS included."""
+    scores: Tensor | None = None
+    """float32 [S]: by which a slot stays or goes when more is read; None where nothing more is read."""
+    bias: Tensor | None = None
+    """float32 [S]: what is added to its attention scores; None for nothing."""
 
     def held(self) -> Tensor:
         """bool [L, 1, H, P]: which of the padded slots are there; padding stands behind."""
@@ -248,7 +242,9 @@ class EvictingMethod(BaseMethod[SettingsT]):
         """Read pieces as one text."""
         kept = self.Cache.of(state)
         rows = [list(chain(*row)) for row in new_ids(self.lm, state, chunks)]
-        for part in self._parts(rows, [] if kept is not None else list(self.lm.start_ids)):
+        texts = [row if kept is not None else [*self.lm.start_ids, *row] for row in rows]
+        cut = [[text[part.start : part.stop] for part in parts_of(len(text), self.chunk)] for text in texts]
+        for part in zip_longest(*cut, fillvalue=[]):
             ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
             kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
         read = [before + len(row) for before, row in zip(state.meta["tokens_read"], rows, strict=True)]
@@ -263,17 +259,6 @@ class EvictingMethod(BaseMethod[SettingsT]):
         """Whether as many tokens stay as there are; BOS, or what opens a chat, is kept like text."""
         whole = tokens + len(self.lm.start_ids)
         return self.settings.kept(whole) >= whole + self.asked
-
-    def _parts(self, rows: Sequence[list[int]], start: list[int]) -> Iterator[list[list[int]]]:
-        """Rows cut into parts of at most `chunk` tokens, the parts of a row of like length."""
-        texts = [start + row for row in rows]
-        size = self.chunk or max(1, *map(len, texts))
-        counts = [-(-len(text) // size) for text in texts]
-        for number in range(max(counts)):
-            yield [
-                text[len(text) * number // count : len(text) * (number + 1) // count] if number < count else []
-                for text, count in zip(texts, counts, strict=True)
-            ]
 
     @abstractmethod
     def _read(self, kept: Any, ids_BT: Tensor, mask_BT: Tensor) -> Any:
@@ -341,8 +326,7 @@ def seen(call: Call, part: slice) -> Tensor:
 
 def grouped(scores: Tensor, heads: int, dim: int = 0) -> Tensor:
     """Query heads in this dimension as key/value heads and those that share them: [..., N, ...] as [..., H, G, ...]."""
-    split: Tensor = scores.unflatten(dim, (heads, -1))  # type: ignore[no-untyped-call]
-    return split
+    return scores.unflatten(dim, (heads, -1))  # type: ignore[no-untyped-call]
 
 
 def by_row(amounts: Callable[[int], Sequence[int]], read_B: Tensor) -> tuple[Tensor, ...]:

@@ -16,18 +16,8 @@ from ttabench.core.types import Ask
 from ttabench.lm.forward.ways import Rotary
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods import eviction
-from ttabench.methods.eviction.evicting import (
-    ColumnSums,
-    EvictedCache,
-    EvictingMethod,
-    by_row,
-    grouped,
-    joined,
-    kept_slots,
-    newest,
-    observed,
-)
-from ttabench.methods.eviction.settings import H2OSettings
+from ttabench.methods.eviction import H2OSettings, evicting
+from ttabench.methods.eviction.evicting import ColumnSums, EvictedCache, EvictingMethod
 
 
 class H2O(EvictingMethod[H2OSettings]):
@@ -37,8 +27,8 @@ class H2O(EvictingMethod[H2OSettings]):
     asked = 256
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
-        whole = scored(observed(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary), kept)
-        return evicted(whole, *by_row(self.settings.amounts, whole.next))
+        whole = scored(evicting.observed(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary), kept)
+        return evicted(whole, *evicting.by_row(self.settings.amounts, whole.next))
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The kept cache as a prefix, which goes on evicting; nothing where nothing was read."""
@@ -51,7 +41,7 @@ class H2O(EvictingMethod[H2OSettings]):
 def scored(whole: EvictedCache, before: EvictedCache | None) -> EvictedCache:
     """Everything kept and read with scores by key/value head: the new sums, on top of what slots from before had."""
     assert whole.scores is not None, "attention was watched"
-    scores = grouped(whole.scores, whole.keys.shape[2], 2).sum(3)
+    scores = evicting.grouped(whole.scores, whole.keys.shape[2], 2).sum(3)
     if before is not None and before.scores is not None:
         scores = scores + pad(before.scores, (0, scores.shape[-1] - before.scores.shape[-1]))
     return replace(whole, scores=scores).compact()
@@ -61,9 +51,9 @@ def evicted(whole: EvictedCache, heavy_B: Tensor, recent_B: Tensor) -> EvictedCa
     """The last `recent_B` slots and the `heavy_B` best others of every row, layer and head, with their scores."""
     assert whole.scores is not None, "heavy hitters are known by their scores"
     valid_BS = whole.valid
-    stays_BS = newest(valid_BS, recent_B)[:, None]
+    stays_BS = evicting.newest(valid_BS, recent_B)[:, None]
     scores = whole.scores.masked_fill(stays_BS, math.inf).masked_fill(~valid_BS[:, None], -math.inf)
-    return whole.take(kept_slots(scores, heavy_B + recent_B))
+    return whole.take(evicting.kept_slots(scores, heavy_B + recent_B))
 
 
 @dataclass(frozen=True)
@@ -97,9 +87,9 @@ class Step(ColumnSums):
     def left(self, whole: Prefix, *, evict: bool) -> Prefix:
         """Heavy hitters and recent slots; with all scores brought up to date."""
         rule = self.rule
-        kept = joined(rule.kept, whole, self.mask_BT, rule.rotary)
+        kept = evicting.joined(rule.kept, whole, self.mask_BT, rule.rotary)
         kept, budget = scored(replace(kept, scores=self.total()), rule.kept), rule.budget
         if evict:
-            budget = budget or by_row(rule.settings.amounts, kept.next)
+            budget = budget or evicting.by_row(rule.settings.amounts, kept.next)
             kept = evicted(kept, *budget)
         return replace(kept.prefix(rule.rotary), eviction=replace(rule, kept=kept, budget=budget))

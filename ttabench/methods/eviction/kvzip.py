@@ -24,8 +24,8 @@ from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.patch import Prefix
 from ttabench.methods import eviction
+from ttabench.methods.eviction import KVzipSettings
 from ttabench.methods.eviction.evicting import BLOCK, EvictingMethod, RaggedCache, grouped, seen
-from ttabench.methods.eviction.settings import KVzipSettings
 from ttabench.methods.parts.kept import read_on
 
 PROMPT = "\n\nRepeat the previous context exactly."
@@ -144,10 +144,8 @@ class KVzip(EvictingMethod[KVzipSettings]):
             with torch.no_grad(), watched(chunks[-1]):
                 window = Window(self.lm, whole, 1, room=len(words), retain=False)
                 window.feed(torch.tensor([words], device=self.lm.device))
-        keys, values = (
-            torch.stack([layer[0].to(self.lm.device) for layer in part])
-            for part in (whole.keys_LBHPD, whole.values_LBHPD)
-        )
+        row = whole.layers_as(lambda layer: layer[0].to(self.lm.device))
+        keys, values = torch.stack(row.keys_LBHPD), torch.stack(row.values_LBHPD)
         index_T = whole.next_position_B.int() - len(ids) + torch.arange(len(ids), device=keys.device).int()
         index = index_T.expand(*keys.shape[:2], -1)
         scores = torch.full(index.shape, -1.0, device=keys.device)
@@ -233,7 +231,9 @@ class AttentionMatching(KVzip):
         stays_LHP = self._stays(text)
         bias, values = [], []
         for layer in range(self.lm.layers):
-            added_HP, queries = _added(text, layer), [chunk.queries[layer] for chunk in text.chunks]
+            added_HP, queries = torch.zeros_like(text.scores[layer]), [chunk.queries[layer] for chunk in text.chunks]
+            if text.prefix.bias_LBHP is not None:  # of slots that have one already; -inf where one is padding
+                added_HP = added_HP + text.prefix.bias_LBHP[layer][0].to(added_HP)
             for head, scores_QP in enumerate(scores_of(queries, text.keys[layer], added_HP)):
                 picked_S, values_PD = stays_LHP[layer, head].nonzero()[:, 0], text.values[layer, head].float()
                 if not len(picked_S) or not len(scores_QP):
@@ -258,11 +258,3 @@ def scores_of(queries: Sequence[Queries], keys_HPD: Tensor, added_HP: Tensor) ->
         query_QD = torch.cat([group_GTD.flatten(0, 1) for group_GTD in groups])
         scores_QP = (query_QD @ keys_HPD[head].float().T + added_HP[head]).masked_fill(~seen_QP, -math.inf)
         yield scores_QP[(scores_QP > -math.inf).any(-1)]
-
-
-def _added(text: Text, layer: int) -> Tensor:
-    """float32 [H, P]: what is added to the scores of slots already; -inf where one is padding."""
-    added_HP = torch.zeros_like(text.scores[layer])
-    if text.prefix.bias_LBHP is not None:
-        added_HP = added_HP + text.prefix.bias_LBHP[layer][0].to(added_HP)
-    return added_HP

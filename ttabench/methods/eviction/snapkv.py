@@ -20,26 +20,14 @@ from ttabench.lm.forward.tokens import pad, prompt_ids, window_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods import eviction
-from ttabench.methods.eviction.evicting import (
-    ColumnSums,
-    EvictedCache,
-    EvictingMethod,
-    by_row,
-    check_room,
-    extended,
-    grouped,
-    kept_slots,
-    newest,
-    observed,
-)
-from ttabench.methods.eviction.settings import RandomSlotsSettings, SnapKVSettings
+from ttabench.methods.eviction import RANDOM_SLOTS, SNAPKV, RandomSlotsSettings, SnapKVSettings, evicting
+from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod
 
 
 class SnapKV(EvictingMethod[SnapKVSettings]):
     """The cache of the context, compressed by what its last tokens attend to."""
 
-    spec = eviction.SNAPKV
+    spec = SNAPKV
 
     def __init__(self, lm: LM, settings: SnapKVSettings) -> None:
         super().__init__(lm, settings)
@@ -48,11 +36,12 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.query_aware:
-            return extended(self.lm, kept, ids_BT, mask_BT, self.rotary).compact()
-        budget_B, window_B = by_row(self.settings.amounts, mask_BT.sum(1) + (0 if kept is None else kept.next))
-        whole = observed(self.lm, kept, ids_BT, mask_BT, newest(mask_BT, window_B), self.rotary).compact()
+            return evicting.extended(self.lm, kept, ids_BT, mask_BT, self.rotary).compact()
+        budget_B, window_B = evicting.by_row(self.settings.amounts, mask_BT.sum(1) + (0 if kept is None else kept.next))
+        window_BT = evicting.newest(mask_BT, window_B)
+        whole = evicting.observed(self.lm, kept, ids_BT, mask_BT, window_BT, self.rotary).compact()
         assert whole.scores is not None, "attention was watched"
-        slots = kept_slots(ranked(whole.scores, whole, window_B, self.settings), budget_B)
+        slots = evicting.kept_slots(ranked(whole.scores, whole, window_B, self.settings), budget_B)
         return replace(whole, scores=None).take(slots)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
@@ -65,47 +54,45 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
     @torch.no_grad()
     def _looked_at(self, kept: EvictedCache, asks: Sequence[Ask]) -> EvictedCache:
         """The context's cache that stays for each question, which is read behind it and forgotten again."""
-        ids_BT, mask_BT = (padded.to(self.lm.device) for padded in pad(self._questions(asks), self.lm.pad_id, "left"))
-        check_room(self.lm, kept, mask_BT, self.rotary)
-        budget_B, window_B = by_row(self.settings.amounts, kept.next)
+        # what stands between the context and each answer; EOS where nothing does, as generation has it
+        read = [[*window_ids(self.lm, ask, follows=True), *prompt_ids(self.lm, ask, follows=True)] for ask in asks]
+        padded = pad([ids or [self.lm.eos_id] for ids in read], self.lm.pad_id, "left")
+        ids_BT, mask_BT = (part.to(self.lm.device) for part in padded)
+        start = evicting.before_text(self.lm, kept, mask_BT, self.rotary)
+        budget_B, window_B = evicting.by_row(self.settings.amounts, kept.next)
         held = kept.index.shape[-1]
-        sums = ColumnSums(self.lm.layers, held, newest(mask_BT, window_B))
+        sums = evicting.ColumnSums(self.lm.layers, held, evicting.newest(mask_BT, window_B))
         with watched(sums):
-            window = Window(self.lm, kept.prefix(self.rotary), len(asks), retain=False)
+            window = Window(self.lm, start, len(asks), retain=False)
             window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
         still_B = (window_B - mask_BT.sum(1)).clamp(min=0)
         scores = ranked(sums.total()[..., :held], kept, still_B, self.settings)
-        return kept.take(kept_slots(scores, budget_B))
-
-    def _questions(self, asks: Sequence[Ask]) -> list[list[int]]:
-        """Ids of what stands between the context and each answer; EOS where nothing does, as generation has it."""
-        pieces = [window_ids(self.lm, ask, follows=True) for ask in asks]
-        prompts = [prompt_ids(self.lm, ask, follows=True) for ask in asks]
-        return [ids + prompt or [self.lm.eos_id] for ids, prompt in zip(pieces, prompts, strict=True)]
+        return kept.take(evicting.kept_slots(scores, budget_B))
 
 
 def ranked(sums_LBNS: Tensor, whole: EvictedCache, window_B: Tensor, settings: SnapKVSettings) -> Tensor:
     """Scores [L, B, H, S] by which slots stay: the window first, padding never."""
     valid_BS = whole.valid
-    window_BS = newest(valid_BS, window_B)
+    window_BS = evicting.newest(valid_BS, window_B)
     past = sums_LBNS.masked_fill((window_BS | ~valid_BS)[:, None], 0.0)
     smooth = max_pool1d if settings.pool == "max" else avg_pool1d  # averages count the zeros beyond either end
     flat = smooth(past.flatten(0, -2).unsqueeze(1), settings.kernel, stride=1, padding=settings.kernel // 2)
-    scores = grouped(flat.view_as(past), whole.keys.shape[2], 2).mean(3)
+    scores = evicting.grouped(flat.view_as(past), whole.keys.shape[2], 2).mean(3)
     return scores.masked_fill(window_BS[:, None], math.inf).masked_fill(~valid_BS[:, None], -math.inf)
 
 
 class RandomSlots(EvictingMethod[RandomSlotsSettings]):
     """The cache of the context, of which a random choice stays."""
 
-    spec = eviction.RANDOM_SLOTS
+    spec = RANDOM_SLOTS
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
-        whole = extended(self.lm, kept, ids_BT, mask_BT, self.rotary)
+        whole = evicting.extended(self.lm, kept, ids_BT, mask_BT, self.rotary)
         places_LBHS = whole.index.long()
         scores = drawn(places_LBHS, self.lm.layers, whole.keys.shape[2], self.settings.seed)
         scores = scores.masked_fill(places_LBHS == 0, math.inf).masked_fill(places_LBHS < 0, -math.inf)
-        return whole.take(kept_slots(scores, *by_row(lambda read: [self.settings.kept(read)], whole.next)))
+        (budget_B,) = evicting.by_row(lambda read: [self.settings.kept(read)], whole.next)
+        return whole.take(evicting.kept_slots(scores, budget_B))
 
 
 def drawn(places_LBHS: Tensor, layers: int, heads: int, seed: int) -> Tensor:

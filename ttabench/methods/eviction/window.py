@@ -21,18 +21,8 @@ from ttabench.lm.forward.ways import Rotary
 from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods import eviction
-from ttabench.methods.eviction.evicting import (
-    EvictedCache,
-    EvictingMethod,
-    by_row,
-    check_room,
-    extended,
-    joined,
-    kept_slots,
-    newest,
-)
-from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
+from ttabench.methods.eviction import STREAM_BLOCK, WINDOW, WindowSettings, evicting
+from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod
 from ttabench.methods.parts.kept import appended, window_of
 
 
@@ -59,7 +49,9 @@ class Band:
         key_BHDS = call.key.transpose(-1, -2)
         scores = _folded(call.query, heads) @ key_BHDS
         if self.sinks:
-            sink_BS, first, turned = self._to_sinks(call)
+            sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
+            first = int(sink_BS.any(0).long().cumsum(0).argmax()) + 1  # slots up to the last sink
+            turned = self.rotary.query_at(call.query, self.query_BT, self._near(), call.layer)
             to_sinks = _folded(turned, heads) @ key_BHDS[..., :first]
             scores[..., :first] = torch.where(sink_BS[:, None, None, :first], to_sinks, scores[..., :first])
         scores = scores.view(rows, heads, -1, tokens, scores.shape[-1]).float() * call.scaling
@@ -67,13 +59,6 @@ class Band:
         weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
         out_BHXD = weights_BHXS @ call.value
         return out_BHXD.view(rows, count, tokens, size).transpose(1, 2)
-
-    def _to_sinks(self, call: Call) -> tuple[Tensor, int, Tensor]:
-        """Which slots are sinks [B, S], how many there are up to the last one, and queries turned to where they stand
-        for them."""
-        sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
-        turned = self.rotary.query_at(call.query, self.query_BT, self._near(), call.layer)
-        return sink_BS, int(sink_BS.any(0).long().cumsum(0).argmax()) + 1, turned
 
     def _near(self) -> Tensor:
         """int64 [B, T]: where queries stand for the sinks, no further than the end of a full cache."""
@@ -104,7 +89,7 @@ def _folded(query_BNTD: Tensor, heads: int) -> Tensor:
 class SlidingWindow(EvictingMethod[WindowSettings]):
     """The cache of the first and the last tokens."""
 
-    spec = eviction.WINDOW
+    spec = WINDOW
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
         if settings.mode == "stride":
@@ -142,17 +127,14 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.mode == "postprefill":
-            return self._cut(extended(self.lm, kept, ids_BT, mask_BT, None))
+            return self._cut(evicting.extended(self.lm, kept, ids_BT, mask_BT, None))
         return self.stream(kept, ids_BT, mask_BT)[0]
 
     @torch.no_grad()
     def stream(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> tuple[EvictedCache, Tensor]:
-        """Read one block of a stream as if token by token. `mask_BT`: bool, false where a row is padded, in front.
-
-        Returns what stays, and the last hidden states [B, T, D] of the block.
-        """
-        check_room(self.lm, kept, mask_BT, self.rotary)
-        start = None if kept is None else kept.prefix(self.rotary)
+        """Read one block of a stream as if token by token: what stays, and the last hidden states [B, T, D] of the
+        block. `mask_BT`: bool, false where a row is padded, in front."""
+        start = evicting.before_text(self.lm, kept, mask_BT, self.rotary)
         window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])
         real_BT = None if bool(mask_BT.all()) else mask_BT
         query_BT, key_BS = self._places(kept, mask_BT)
@@ -162,7 +144,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         else:
             with watched(Band(self.sinks, self.width, query_BT, key_BS, self.rotary)):
                 hidden_BTD = window.feed(ids_BT, real_BT)
-        return self._cut(joined(kept, window.prefix(), mask_BT, self.rotary)), hidden_BTD
+        return self._cut(evicting.joined(kept, window.prefix(), mask_BT, self.rotary)), hidden_BTD
 
     def _places(self, kept: EvictedCache | None, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Positions of the tokens of a block [B, T], and of all slots [B, S], -1 where one is padding."""
@@ -181,7 +163,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         """Sinks and recent tokens only, the same ones in every layer and head."""
         whole = whole.compact()
         valid_BS = whole.valid
-        sinks_B, recent_B = by_row(self.settings.amounts, whole.next)
-        stays_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None]) | newest(valid_BS, recent_B)
+        sinks_B, recent_B = evicting.by_row(self.settings.amounts, whole.next)
+        stays_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None]) | evicting.newest(valid_BS, recent_B)
         scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(~stays_BS, -math.inf)
-        return whole.take(kept_slots(scores_BS[None, :, None], sinks_B + recent_B))
+        return whole.take(evicting.kept_slots(scores_BS[None, :, None], sinks_B + recent_B))

@@ -61,32 +61,12 @@ class GenerativeAdapterSettings:
         """Width on the side of keys."""
         return self.inner if self.inner_keys is None else self.inner_keys
 
-    @property
-    def delta_rank(self) -> int:
-        """Rank of each delta."""
-        return self.rank if self.norm == "svd" else self.inner
-
     def cut(self, tokens: int) -> list[int]:
         """Lengths of the chunks of a text of so many tokens: all the same, but that the last may be shorter."""
         if not tokens:
             return []
         size = -(-tokens // -(-tokens // self.chunk))
         return [min(size, tokens - begin) for begin in range(0, tokens, size)]
-
-
-PRESETS: Mapping[str, GenerativeAdapterSettings] = {
-    # The widths of the outer products and of the model stand to each other as 1 to 2 (1 to 4 in the paper).
-    "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, gradient="exact", init="aligned"),
-    "nano-book": GenerativeAdapterSettings(
-        inner=64, rank=8, chunk=512, gradient="exact", init="aligned", objective="both"
-    ),
-    # 8.8 M weights; short chunks, several of which a few hundred tokens make.
-    "smollm2-135m": GenerativeAdapterSettings(
-        inner=128, rank=32, chunk=128, gradient="exact", init="aligned", objective="both"
-    ),
-    "mistral-7b-instruct": GenerativeAdapterSettings(),
-    "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
-}
 
 
 def _after(recipe: Recipe, objective: str, first: Recipe, *task_options: str) -> Recipe:
@@ -101,9 +81,7 @@ _OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
 _TEXTS = replace(_OURS, documents=(1, 2, 4, 8), batch_documents=64, steps=400, lr=3e-3)
 _ANSWERS = replace(_OURS, documents=(1, 2, 4, 8, 16), questions=2, batch_documents=64, steps=1200, lr=1e-3)
 _SEQUENCES = replace(_OURS, documents=(1,), batch_documents=1)
-_REAL = replace(_OURS, documents=(1,), batch_documents=4, warmup=10, lr=1e-3)
-_SHORT_SEQUENCES = ("window=256", "stride=128", "sequence_tokens=640")
-"""Of books: two chunks of 128 tokens at first, then one at a time."""
+_REAL = replace(_OURS, documents=(1,), batch_documents=4, steps=40, warmup=10, lr=1e-3)
 _PAPER = Recipe(documents=(1,), schedule="cosine", decay=0.01, warmup=100)
 
 
@@ -111,21 +89,6 @@ def _paper(lr: float) -> Recipe:
     """10^9 tokens in 8 sequences of 8,192 a step; then instructions, 32 a step."""
     texts = replace(_PAPER, batch_documents=8, steps=15_000, lr=lr)
     return _after(replace(_PAPER, batch_documents=32, lr=5e-5), "both", texts)
-
-
-RECIPES: Mapping[str, Recipe] = {
-    "nano": _after(_ANSWERS, "reconstruction", _TEXTS),
-    "nano-book": _after(
-        replace(_SEQUENCES, steps=250, lr=1e-3),
-        "reconstruction",
-        replace(_SEQUENCES, batch_documents=4, steps=150, lr=3e-3),
-        "sequence_tokens=2048",
-    ),
-    "smollm2-135m": _after(replace(_REAL, steps=40), "reconstruction", replace(_REAL, steps=40), *_SHORT_SEQUENCES),
-    "mistral-7b-instruct": _paper(5e-5),
-    "llama-2-7b-chat": _paper(1e-4),
-}
-"""The paper tunes on instructions for 2 epochs: set `--steps` for the data at hand."""
 
 
 def svd_flops(rows: int, columns: int) -> int:
@@ -137,12 +100,10 @@ def svd_flops(rows: int, columns: int) -> int:
 def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> Cost | None:
     """Generative Adapter (arXiv 2411.05877): later chunks are read by the weights adapted so far; the state is the sum
     of every map and its deltas, whatever the length."""
-    s = settings
-    maps = [shape.attention_linears[-1]]
+    s, count, out = settings, shape.layers, shape.attention_linears[-1]
     if s.norm != "svd":
         return None
-    deltas, count = Factors(shape, s.delta_rank, maps), shape.layers * len(maps)
-    inputs, outputs = (shape.layers * sum(getattr(one, end) for one in maps) for end in ("inputs", "outputs"))
+    deltas, inputs, outputs = Factors(shape, s.rank, [out]), count * out.inputs, count * out.outputs
     networks = s.inner * outputs + s.keys * inputs + count * (s.inner + s.keys + 1) * shape.hidden
     bare, summed = replace(closed_book(shape, work), added_parameters=networks), count * s.inner * s.keys
     texts = (work.tokens,) if s.buffer else work.pieces  # what begins a text stands in the first
@@ -168,15 +129,38 @@ RETIRED: Mapping[str, Json] = {
     "chunk_len": None, "svd": "exact", "strategy": "sequential", "merge": False, "finalize": False,
     "loss_weighting": "tokens", "init_share": 0.1, "targets": [],
 }  # fmt: skip
-"""Settings of earlier versions, see `MethodSpec.retired`."""
-
 GENERATIVE_ADAPTER = MethodSpec(
     name="generative_adapter",
     summary="low-rank deltas from summed outer products of hidden states",
     where="ttabench.methods.generative_adapter.method:GenerativeAdapter",
     Settings=GenerativeAdapterSettings,
-    presets=PRESETS,
-    recipes=RECIPES,
+    presets={
+        # The widths of the outer products and of the model stand to each other as 1 to 2 (1 to 4 in the paper).
+        "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, gradient="exact", init="aligned"),
+        "nano-book": GenerativeAdapterSettings(
+            inner=64, rank=8, chunk=512, gradient="exact", init="aligned", objective="both"
+        ),
+        # 8.8 M weights; short chunks, several of which a few hundred tokens make.
+        "smollm2-135m": GenerativeAdapterSettings(
+            inner=128, rank=32, chunk=128, gradient="exact", init="aligned", objective="both"
+        ),
+        "mistral-7b-instruct": GenerativeAdapterSettings(),
+        "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
+    },
+    # The paper tunes on instructions for 2 epochs: set `--steps` for the data at hand.
+    recipes={
+        "nano": _after(_ANSWERS, "reconstruction", _TEXTS),
+        "nano-book": _after(
+            replace(_SEQUENCES, steps=250, lr=1e-3),
+            "reconstruction",
+            replace(_SEQUENCES, batch_documents=4, steps=150, lr=3e-3),
+            "sequence_tokens=2048",
+        ),
+        # Of books: two chunks of 128 tokens at first, then one at a time.
+        "smollm2-135m": _after(_REAL, "reconstruction", _REAL, "window=256", "stride=128", "sequence_tokens=640"),
+        "mistral-7b-instruct": _paper(5e-5),
+        "llama-2-7b-chat": _paper(1e-4),
+    },
     growth="constant",
     trainable=True,
     cost=cost,

@@ -37,12 +37,6 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         self.networks = GenerativeAdapterNetworks(lm, settings)
         self.reads = "run" if settings.buffer else "pieces"
 
-    @property
-    def parts_of_loss(self) -> tuple[str, ...]:
-        """The objective of training on texts; nothing where it learns answers."""
-        objective = self.settings.objective
-        return {"answer": (), "both": ("completion", "reconstruction")}.get(objective, (objective,))
-
     def modules(self) -> nn.ModuleDict:
         """generators, one a map."""
         return nn.ModuleDict(dict(self.networks.named_children()))
@@ -86,9 +80,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         rows = self.rows(episodes)
         if not any(row.part and row.after for row in rows):
             fault = "No training episode has anything to predict behind a chunk, so nothing is learned."
-            raise UserError(
-                fault, f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
-            )
+            hint = f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
+            raise UserError(fault, hint)
         by_part = defaultdict[str, list[Tensor]](list)
         for row, values in zip(rows, row_logprobs(self.networks, rows), strict=True):
             if row.part:
@@ -98,10 +91,11 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     def rows(self, episodes: Sequence[Episode]) -> list[Row]:
         """What is read and predicted of these episodes."""
-        rows, parts = list[Row](), self.parts_of_loss
+        rows, objective = list[Row](), self.settings.objective
+        parts = ("completion", "reconstruction") if objective == "both" else (objective,)
         for owner, episode in enumerate(episodes):
             given = self.lm, episode, owner, self._chunks
-            rows += texts(*given, parts) if parts else answers(*given)
+            rows += answers(*given) if objective == "answer" else texts(*given, parts)
         return rows
 
     def _chunks(self, texts: Sequence[list[int]], begun: bool) -> list[list[int]]:
@@ -128,10 +122,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             own = [chunks[row][number] for row in rows]
             _, _, sum_NBRK = self.networks.read(own, self.networks.deltas(known))
             assert sum_NBRK is not None
-            before_NBRK = tensors["sum"] if "sum" in tensors else sum_NBRK.new_zeros(
-                len(sum_NBRK), len(chunks), *sum_NBRK.shape[2:]
-            )  # fmt: skip
-            after_NBRK = before_NBRK.clone()
+            shape = len(sum_NBRK), len(chunks), *sum_NBRK.shape[2:]
+            after_NBRK = tensors["sum"].clone() if "sum" in tensors else sum_NBRK.new_zeros(shape)
             after_NBRK[:, which] += sum_NBRK
             tensors = self.networks.kept(after_NBRK)
         return tensors
@@ -139,8 +131,6 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
 Cut = Callable[[Sequence[list[int]], bool], list[list[int]]]
 """(ids of pieces, whether something was read before) to the chunks that they are read in."""
-Reader = tuple[int, int]
-"""An owner, and after how many of its chunks."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +196,8 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
     """Log-probabilities of the targets of every row, one float32 tensor each; differentiable. Without gradients
     deltas are made as in use, with them by `networks.learned_directions`."""
     lm, by_row, wanted = networks.lm, dict[int, Tensor](), {(row.owner, row.after) for row in rows if row.after}
-    known, deltas, sums = list[Reader](), dict[str, LowRank](), dict[int, Tensor]()
+    deltas, sums = dict[str, LowRank](), dict[int, Tensor]()
+    known: list[tuple[int, int]] = []  # owners of these deltas, and after how many of their chunks
     chunks = sorted((row for row in rows if row.chunk is not None), key=lambda row: row.chunk or 0)
     in_turn = [list(level) for _, level in groupby(chunks, lambda row: row.chunk)]
     for group in [*in_turn, *alike([row for row in rows if row.chunk is None])]:
@@ -219,9 +210,8 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
         for row, sum_NRK in zip(group, sum_NBRK.unbind(1), strict=True):
             sums[row.owner] = sums[row.owner] + sum_NRK if row.owner in sums else sum_NRK
         if readers := [(row.owner, chunk + 1) for row in group if (row.owner, chunk + 1) in wanted]:
-            made = networks.made(
-                torch.stack([sums[owner] for owner, _ in readers], 1), learning=torch.is_grad_enabled()
-            )
+            sum_NBRK = torch.stack([sums[owner] for owner, _ in readers], 1)
+            made = networks.made(sum_NBRK, learning=torch.is_grad_enabled())
             deltas = {name: _behind(deltas.get(name), delta) for name, delta in made.items()}
             known += readers
     return [by_row[id(row)] for row in rows]
@@ -230,9 +220,9 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
 def _behind(before: LowRank | None, delta: LowRank) -> LowRank:
     """The rows of one delta behind those of another."""
     a_BRI, b_BOR = delta.a_BRI, delta.b_BOR.expand(len(delta.a_BRI), -1, -1)
-    return LowRank(a_BRI, b_BOR) if before is None else LowRank(
-        torch.cat([before.a_BRI, a_BRI]), torch.cat([before.b_BOR, b_BOR])
-    )  # fmt: skip
+    if before is None:
+        return LowRank(a_BRI, b_BOR)
+    return LowRank(torch.cat([before.a_BRI, a_BRI]), torch.cat([before.b_BOR, b_BOR]))
 
 
 def _spread(deltas: Mapping[str, LowRank], which_B: Tensor) -> dict[str, LowRank]:

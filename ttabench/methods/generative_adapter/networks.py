@@ -36,7 +36,8 @@ class GenerativeAdapterNetworks(nn.Module):
     def __init__(self, lm: LM, settings: GenerativeAdapterSettings) -> None:
         super().__init__()
         self.lm, self.settings = lm, settings
-        self.names = [name for (name,) in by_layer(lm, output_maps(lm))]
+        maps = [name for name in attention_maps(lm) if name.rpartition(".")[2] in OUT]
+        self.names = [name for (name,) in by_layer(lm, maps)]
         if len({lm.linear_shape(name) for name in self.names}) > 1:
             fault = f"{lm.name} ({lm.config.model_type}) has output projections of unequal shapes in its layers"
             raise UserError(f"{fault}.", "Use templora.")
@@ -71,9 +72,8 @@ class GenerativeAdapterNetworks(nn.Module):
         finite_N = torch.isfinite(sum_NBRK.sum((1, 2, 3))).tolist()
         if not all(finite_N):
             fault = f"What generative_adapter sums for {self.names[finite_N.index(False)]} is not finite"
-            raise UserError(
-                f"{fault} (NaN or infinity).", "Check its checkpoint and the weights, or try --dtype float32."
-            )
+            hint = "Check its checkpoint and the weights, or try --dtype float32."
+            raise UserError(f"{fault} (NaN or infinity).", hint)
         if self.settings.norm != "svd":
             return {"sum": sum_NBRK}
         made = self.made(sum_NBRK).values()
@@ -95,11 +95,6 @@ class GenerativeAdapterNetworks(nn.Module):
         return {name: generator.delta(own, learning=learning, found=known) for name, generator, own, known in each}
 
 
-def output_maps(lm: LM) -> list[str]:
-    """The output projection of attention of every layer."""
-    return [name for name in attention_maps(lm) if name.rpartition(".")[2] in OUT]
-
-
 VALUES = ("v_proj", "c_attn", "qkv_proj", "query_key_value")
 """Last parts of the names of what makes values; of a map that makes more they come last."""
 SHARE = 0.1
@@ -114,7 +109,9 @@ def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> N
     with torch.random.fork_rng():
         torch.manual_seed(networks.settings.seed)
         for layer, generator in enumerate(networks.by_layer):
-            generator.norm.copy_(_first_norm(lm, layer))
+            sizes = (module._parameters.get("weight") for module in lm.blocks()[layer].modules())
+            norms = (size for size in sizes if size is not None and size.shape == (lm.hidden_size,))
+            generator.norm.copy_(next(norms))
             nn.init.orthogonal_(generator.values)
             nn.init.orthogonal_(generator.queries)
             generator.outputs.copy_(generator.values.T)
@@ -135,12 +132,6 @@ def _scale(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> 
         given_BTO = x_BTI @ _weight(lm, name).T
         ratio = given_BTO[real_BT].square().mean().sqrt() / added_BTO[real_BT].square().mean().sqrt()
         generator.outputs.mul_(SHARE * ratio)
-
-
-def _first_norm(lm: LM, layer: int) -> Tensor:
-    """The weight of the first norm of a layer."""
-    sizes = (module._parameters.get("weight") for module in lm.blocks()[layer].modules())
-    return next(size for size in sizes if size is not None and size.shape == (lm.hidden_size,)).float()
 
 
 def _values_of(lm: LM, layer: int, features: int) -> Tensor:
@@ -229,8 +220,7 @@ def learned_directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> 
     singular values lie so near that no gradient could be taken, as in the released code: of fewer tokens than
     `rank`, too."""
     if settings.gradient == "exact":
-        directions: tuple[Tensor, Tensor] = _Directions.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
-        return directions
+        return _Directions.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
     left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
     apart_B11 = ((values_BQ[..., :-1] - values_BQ[..., 1:]).detach() >= SMALLEST_GAP).all(-1)[..., None, None]
     if bool(apart_B11.all()):
@@ -254,9 +244,8 @@ class _Directions(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
         left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
-        kept_BN = _kept(values_BN, settings) & (
-            torch.arange(values_BN.shape[-1], device=values_BN.device) < settings.rank
-        )
+        first_N = torch.arange(values_BN.shape[-1], device=values_BN.device) < settings.rank
+        kept_BN = _kept(values_BN, settings) & first_N
         seen_BN = (values_BN > NOTHING * values_BN[..., :1])[..., None]
         ctx.save_for_backward(left_BRN * seen_BN.mT, values_BN, kept_BN, right_BNK * seen_BN)
         return left_BRN[..., : settings.rank] * kept_BN[..., None, : settings.rank], right_BNK[..., : settings.rank, :]
@@ -297,8 +286,7 @@ def _weights(values_BN: Tensor, kept_BN: Tensor) -> tuple[Tensor, Tensor]:
 
 def _kept(values_BQ: Tensor, settings: GenerativeAdapterSettings) -> Tensor:
     """bool [B, Q], false where a singular value is noise."""
-    kept_BQ: Tensor = (values_BQ > settings.rank_tol * values_BQ[..., :1]) & (values_BQ > 0)
-    return kept_BQ
+    return (values_BQ > settings.rank_tol * values_BQ[..., :1]) & (values_BQ > 0)
 
 
 def _lowrank(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor, Tensor]:

@@ -53,5 +53,4 @@ ICL = MethodSpec(
     growth="linear",
     cost=cost,
 )
-
 METHODS = (ICL,)

@@ -23,15 +23,12 @@ class InContext(BaseMethod[InContextSettings]):
     """Full context. State: the cache (keys, values), or the newest token ids with `truncate=left`."""
 
     spec = ICL
+    counts = ("tokens_read", "truncated_tokens")
     needs = ("cache",)
 
     def __init__(self, lm: LM, settings: InContextSettings) -> None:
         super().__init__(lm, settings)
         self.limit = settings.limit(lm.max_positions)
-
-    def begin(self, rows: int) -> State:
-        """Nothing read."""
-        return State(rows, meta={"tokens_read": [0] * rows, "truncated_tokens": [0] * rows})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:

@@ -222,13 +222,8 @@ def ragged(layers: Sequence[tuple[Tensor, Tensor, Tensor]], next_B: Tensor) -> R
         for keys, values, seen in layers
     ]
     keys, values, places, counts = ([part.to(next_B.device) for part in own] for own in zip(*parts, strict=True))
-    return RaggedCache(
-        keys=torch.cat(keys),
-        values=torch.cat(values),
-        index=torch.cat(places).int(),
-        counts=torch.stack(counts).int()[:, None],
-        next=next_B,
-    )
+    counts_L1H = torch.stack(counts).int()[:, None]
+    return RaggedCache(torch.cat(keys), torch.cat(values), torch.cat(places).int(), counts_L1H, next_B)
 
 
 def spec_of(text: str) -> MethodSpec:

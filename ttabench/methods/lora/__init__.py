@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ttabench.cost import Cost, Factors, Shape, Workload, closed_book, targeted
@@ -19,26 +18,8 @@ class LoraSettings(LoraShape):
     context after that training is `icl` with the checkpoint as `--base-checkpoint`."""
 
 
-PRESETS: Mapping[str, LoraSettings] = {
-    # As many parameters as StreamAdapter's preset has there.
-    "nano": LoraSettings(rank=43, alpha=43.0),
-    "smollm2-135m": LoraSettings(rank=16, alpha=32.0),
-    "tinyllama-1.1b": LoraSettings(),
-    "llama-3-8b": LoraSettings(),
-    "phi-3-medium": LoraSettings(),
-}
-
 _OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0)
-
 _PAPER = Recipe(documents=(1,), schedule="cosine", beta2=0.95, decay=0.01)
-
-RECIPES: Mapping[str, Recipe] = {
-    "nano": replace(_OURS, documents=(1,), questions=8, batch_documents=16, steps=600, lr=1e-3, warmup=50),
-    "smollm2-135m": replace(_OURS, documents=(2, 4, 8), rounds=100, questions=4, steps=300, lr=5e-4, warmup=20),
-    "tinyllama-1.1b": replace(_PAPER, batch_documents=16, lr=1e-4, warmup=100),
-    "llama-3-8b": replace(_PAPER, batch_documents=8, lr=8e-5, warmup=300),
-    "phi-3-medium": replace(_PAPER, batch_documents=4, lr=5e-5, warmup=500),
-}
 
 
 def cost(settings: LoraSettings, shape: Shape, work: Workload) -> Cost:
@@ -54,12 +35,24 @@ LORA = MethodSpec(
     summary="low-rank weight deltas, trained on the task",
     where="ttabench.methods.lora.method:Lora",
     Settings=LoraSettings,
-    presets=PRESETS,
-    recipes=RECIPES,
+    presets={
+        # As many parameters as StreamAdapter's preset has there.
+        "nano": LoraSettings(rank=43, alpha=43.0),
+        "smollm2-135m": LoraSettings(rank=16, alpha=32.0),
+        "tinyllama-1.1b": LoraSettings(),
+        "llama-3-8b": LoraSettings(),
+        "phi-3-medium": LoraSettings(),
+    },
+    recipes={
+        "nano": replace(_OURS, documents=(1,), questions=8, batch_documents=16, steps=600, lr=1e-3, warmup=50),
+        "smollm2-135m": replace(_OURS, documents=(2, 4, 8), rounds=100, questions=4, steps=300, lr=5e-4, warmup=20),
+        "tinyllama-1.1b": replace(_PAPER, batch_documents=16, lr=1e-4, warmup=100),
+        "llama-3-8b": replace(_PAPER, batch_documents=8, lr=8e-5, warmup=300),
+        "phi-3-medium": replace(_PAPER, batch_documents=4, lr=5e-5, warmup=500),
+    },
     trainable=True,
     cost=cost,
     checked=LoraSettings(rank=2),
     paper="2106.09685",
 )
-
 METHODS = (LORA,)

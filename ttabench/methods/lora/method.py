@@ -6,7 +6,6 @@ Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.0
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 
 import torch
@@ -45,9 +44,7 @@ class Lora(OwnLora[LoraSettings]):
         for _, group in groupby(asks, key=lambda ask: ask.window):
             together = list(group)
             ids = window_ids(self.lm, together[0], follows=False)
-            patch = Patch(deltas=self.deltas)
-            if ids:
-                patch = replace(patch, tokens_BT=torch.tensor([ids], device=self.lm.device))
+            patch = Patch(torch.tensor([ids], device=self.lm.device) if ids else None, deltas=self.deltas)
             items = [training_item(self.lm, ask, follows=bool(ids)) for ask in together]
             summed, tokens = nll(self.lm, patch, items)
             losses.append(summed)

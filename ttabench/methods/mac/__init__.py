@@ -7,17 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from ttabench.core.errors import UserError, at_least
 from ttabench.core.types import Json
 from ttabench.cost import INTEGER, Cost, Shape, Workload, answer, closed_book
 from ttabench.methods.spec import MethodSpec, Recipe
-
-HierarchyBy: TypeAlias = Literal["aggregated", "attended"]
-
-_COUNTS = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden",
-           "document_tokens", "question_tokens")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +49,7 @@ class MacSettings:
     """What happens when an append exceeds the cap: an entry is dropped, or two are averaged."""
     hierarchy: int | None = None
     """M: aggregate by a tree of groups of M documents (Algorithm 3); None attends to all at once."""
-    hierarchy_by: HierarchyBy = "aggregated"
+    hierarchy_by: Literal["aggregated", "attended"] = "aggregated"
     """What stands for a group at the next level of the tree: the latent aggregated from it (the paper), or the document
     of it that is attended to most; see `latent`."""
     backprop_dropout: float = 0.0
@@ -70,10 +65,11 @@ class MacSettings:
     attention_aux: float = 0.0
     """Beyond the paper: weight of -log(attention the aggregator pays to the document of the question)."""
     words_aux: float = 0.0
-    """Beyond the paper: weight of a loss that makes a document's latents tell its words, see `losses`."""
+    """Beyond the paper: weight of a loss that makes a document's latents tell its words."""
 
     def __post_init__(self) -> None:
-        at_least(1, **{name: getattr(self, name) for name in _COUNTS})
+        sizes = "num_virtual_tokens prefix_length blocks heads head_dim expansion_hidden document_tokens".split()
+        at_least(1, question_tokens=self.question_tokens, **{name: getattr(self, name) for name in sizes})
         if self.hierarchy is not None and self.hierarchy < 2:
             raise ValueError(f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}")
         at_least(2, bank_cap=self.bank_cap)
@@ -82,65 +78,13 @@ class MacSettings:
 
 
 _XL = MacSettings(amortiser="t5-large", input_encoder="t5-base", backprop_dropout=0.75)
-
-PRESETS: Mapping[str, MacSettings] = {
-    "nano": MacSettings(
-        amortiser="scratch:128,3,8,512",
-        input_encoder="scratch:128,2,8,512",
-        num_virtual_tokens=16,
-        head_dim=16,
-        expansion_hidden=128,
-        embeddings_from_base=True,
-        retrieval_aux=0.5,
-        words_aux=1.0,
-        attention_aux=0.3,
-    ),
-    "distilgpt2": MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12),
-    "gpt2-large": MacSettings(),
-    "gpt2-xl": _XL,
-    "llama-2-7b": _XL,
-}
-
-TINY = MacSettings(
-    amortiser="scratch:16,1,2,32",
-    input_encoder="scratch:16,1,2,32",
-    num_virtual_tokens=4,
-    blocks=2,
-    heads=2,
-    head_dim=8,
-    expansion_hidden=16,
-    bank_dtype="float32",
-)
-
 _PAPER = Recipe(lr=1e-5, documents=(32,))
-RECIPES: Mapping[str, Recipe] = {
-    "nano": Recipe(
-        documents=(8, 16, 32, 64),
-        questions=2,
-        batch_documents=64,
-        steps=1200,
-        lr=3e-3,
-        warmup=50,
-        schedule="cosine",
-        optimizer="muon",
-        beta2=0.98,
-        clip=1.0,
-    ),
-    "distilgpt2": replace(_PAPER, lr=1e-4, documents=(64,)),
-    "gpt2-large": _PAPER,
-    "gpt2-xl": _PAPER,
-    "llama-2-7b": _PAPER,
-}
-"""The paper trains for 50 epochs of its task after one of warm-up (none for DistilGPT2), at a constant rate: set
-`--steps` and `--warmup` for the data at hand. The clip of 100 is the released code's."""
 
 BUCKETS = 32
 """Relative distances that a T5 tells apart."""
 T5_VOCABULARY = 32_128
 PUBLISHED = {"t5-small": (512, 6, 8, 2048), "t5-base": (768, 12, 12, 3072), "t5-large": (1024, 24, 16, 4096)}
 """Width, layers, heads of 64, feed-forward (arXiv 1910.10683, section 3.7; google-t5/*/config.json)."""
-
-
 SCRATCH = "scratch:"
 
 
@@ -217,20 +161,62 @@ RETIRED: Mapping[str, Json] = {
     "question_pad_to": 0, "dedupe": True, "hierarchy_aware": 0.0, "base_dropout": False, "num_beams": 1,
     "retrieval_temperature": 0.05, "design": "encoder-decoder", "tokenizer": "auto",
 }  # fmt: skip
-"""Settings of earlier versions, see `MethodSpec.retired`."""
-
 MAC = MethodSpec(
     name="mac",
     summary="latents of documents, a prefix a question",
     where="ttabench.methods.mac.method:Mac",
     Settings=MacSettings,
-    presets=PRESETS,
-    recipes=RECIPES,
+    presets={
+        "nano": MacSettings(
+            amortiser="scratch:128,3,8,512",
+            input_encoder="scratch:128,2,8,512",
+            num_virtual_tokens=16,
+            head_dim=16,
+            expansion_hidden=128,
+            embeddings_from_base=True,
+            retrieval_aux=0.5,
+            words_aux=1.0,
+            attention_aux=0.3,
+        ),
+        "distilgpt2": MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12),
+        "gpt2-large": MacSettings(),
+        "gpt2-xl": _XL,
+        "llama-2-7b": _XL,
+    },
+    # The paper trains for 50 epochs of its task after one of warm-up (none for DistilGPT2), at a constant rate: set
+    # `--steps` and `--warmup` for the data at hand. The clip of 100 is the released code's.
+    recipes={
+        "nano": Recipe(
+            documents=(8, 16, 32, 64),
+            questions=2,
+            batch_documents=64,
+            steps=1200,
+            lr=3e-3,
+            warmup=50,
+            schedule="cosine",
+            optimizer="muon",
+            beta2=0.98,
+            clip=1.0,
+        ),
+        "distilgpt2": replace(_PAPER, lr=1e-4, documents=(64,)),
+        "gpt2-large": _PAPER,
+        "gpt2-xl": _PAPER,
+        "llama-2-7b": _PAPER,
+    },
     growth="linear",
     trainable=True,
     looks_at_question=True,
     cost=cost,
-    checked=TINY,
+    checked=MacSettings(
+        amortiser="scratch:16,1,2,32",
+        input_encoder="scratch:16,1,2,32",
+        num_virtual_tokens=4,
+        blocks=2,
+        heads=2,
+        head_dim=8,
+        expansion_hidden=16,
+        bank_dtype="float32",
+    ),
     paper="2403.04317",
     retired=RETIRED,
 )

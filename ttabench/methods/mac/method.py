@@ -1,28 +1,30 @@
 """MAC, Memory of Amortized Contexts: a bank of document latents, and per question a prefix aggregated from it.
 
 Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts", arXiv 2403.04317.
-Shape letters: R readers · K documents · N new ones · P of both · B questions · Q questions of a reader · T latent
-tokens · D base width.
+What it is trained on is Algorithm 1, and auxiliary losses beyond the paper that are off by default.
+Shape letters: R readers · K documents of a reader or an episode · N new ones, or questions of all episodes ·
+P documents of both · B questions · Q questions of a reader or an episode · M those whose document is known ·
+C documents that carry gradient · T latent tokens · D base width · E width of the T5 · V its vocabulary.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
+from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.mac import MAC, MacSettings
-from ttabench.methods.mac.losses import loss_parts
 from ttabench.methods.mac.networks import MacNetworks, latent
-from ttabench.methods.trainable import Trainable
+from ttabench.methods.trainable import Trainable, training_item
 
 
 class Mac(Trainable[MacSettings]):
@@ -31,6 +33,7 @@ class Mac(Trainable[MacSettings]):
     of the documents behind each entry."""
 
     spec = MAC
+    counts = ("tokens_read", "truncated_documents")
     needs = ("cache", "shape")
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
@@ -47,14 +50,12 @@ class Mac(Trainable[MacSettings]):
         self.networks.load_pretrained()
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Algorithm 1, with the auxiliary losses that the settings switch on, see `losses`."""
+        """Algorithm 1, with the auxiliary losses that the settings switch on."""
         return loss_parts(self.networks, episodes)
 
     def begin(self, rows: int) -> State:
         """Empty banks."""
-        nothing: list[list[str]] = [[]] * rows
-        meta = {"tokens_read": [0] * rows, "truncated_documents": [0] * rows, "read": nothing, "members": nothing}
-        return State(rows, meta=meta)
+        return State(rows, meta={**super().begin(rows).meta, "read": [[]] * rows, "members": [[]] * rows})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
@@ -86,12 +87,9 @@ class Mac(Trainable[MacSettings]):
             fault = f"Banks that hold no more than bank_cap={self.settings.bank_cap} entries cannot be put together."
             raise UserError(fault, "Read all texts with one command: --context A B.")
         first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)[new]
-        meta = {
-            "tokens_read": [a + b for a, b in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)],
-            "truncated_documents": [state.meta["truncated_documents"][0] + other.meta["truncated_documents"][0]],
-            "read": [[*state.meta["read"][0], *(other.meta["read"][0][number] for number in new)]],
-            "members": [[*state.meta["members"][0], *(other.meta["members"][0][number] for number in new)]],
-        }
+        meta = {name: [state.meta[name][0] + other.meta[name][0]] for name in self.counts}
+        for name in ("read", "members"):
+            meta[name] = [[*state.meta[name][0], *(other.meta[name][0][number] for number in new)]]
         return State(1, _stacked([torch.cat([first_KTD, second_KTD])]), meta)
 
     @torch.no_grad()
@@ -112,8 +110,7 @@ class Mac(Trainable[MacSettings]):
         if s.hierarchy is None:
             held_RK = torch.arange(bank_RKTD.shape[1], device=bank_RKTD.device) < counts_R[:, None]
             mask = None if bool(held_RK.all()) else held_RK
-            latent_RQTD: Tensor = aggregator(x_RQTD, bank_RKTD, mask)
-            return latent_RQTD.flatten(0, 1)
+            return aggregator(x_RQTD, bank_RKTD, mask).flatten(0, 1)
         rows = []
         for row, x_QTD in enumerate(x_RQTD):
             bank_KTD = self._bank_of(state, row)
@@ -130,13 +127,11 @@ class Mac(Trainable[MacSettings]):
 
     def _unread(self, read: Sequence[str], observes: Sequence[Observe]) -> list[tuple[str, Observe]]:
         """The pieces whose texts are new, in order, with digests of their texts."""
-        before, fresh = set(read), []
+        fresh: dict[str, Observe] = {}
         for observe in observes:
-            digest = hashlib.blake2b(observe.text.encode(), digest_size=6).hexdigest()
-            if digest not in before:
-                fresh.append((digest, observe))
-            before.add(digest)
-        return fresh
+            fresh.setdefault(hashlib.blake2b(observe.text.encode(), digest_size=6).hexdigest(), observe)
+        before = set(read)
+        return [(digest, observe) for digest, observe in fresh.items() if digest not in before]
 
 
 def appended(
@@ -179,3 +174,111 @@ def _stacked(banks: Sequence[Tensor]) -> dict[str, Tensor]:
     """Banks of unequal length as one zero-padded tensor [R, K, T, D], and their lengths."""
     padded = nn.utils.rnn.pad_sequence(list(banks), batch_first=True)
     return {"bank": padded, "counts": torch.tensor([len(entries) for entries in banks], device=padded.device)}
+
+
+SMALLEST_SHARE = 1e-9
+"""Added before the logarithm of an attention share, which may underflow."""
+TEMPERATURE = 0.05
+"""Of the cosines in `retrieval_aux`."""
+WORD_SCALE = 3.0
+"""Sharpens the T5's head: a state is normalised, and has to name several words at once."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One episode as tensors."""
+
+    bank_KTD: Tensor
+    x_QTD: Tensor
+    slots_M: Tensor
+    """Questions whose document is known (`Ask.source_key`)."""
+    own_M: Tensor
+    """Its place in the bank."""
+
+    @classmethod
+    def of(cls, bank_KTD: Tensor, x_QTD: Tensor, pieces: Sequence[Observe], asks: Sequence[Ask]) -> Lesson:
+        """What was read and asked, with latents of documents and questions."""
+        keys = {piece.key: place for place, piece in reversed(list(enumerate(pieces)))}
+        pairs = [(at, keys[ask.source_key]) for at, ask in enumerate(asks) if ask.source_key and ask.source_key in keys]
+        slots_M, own_M = torch.tensor(pairs, dtype=torch.int64, device=bank_KTD.device).view(-1, 2).unbind(1)
+        return cls(bank_KTD, x_QTD, slots_M, own_M)
+
+
+def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+    """Weighted losses by name: of the answers, and the auxiliary ones that the settings switch on."""
+    s, episodes = mac.settings, [episode for episode in episodes if episode.observes()]
+    if not episodes:
+        raise UserError("MAC trains on documents, and no episode of a step has one.", "Give more --documents.")
+    pieces = [episode.observes() for episode in episodes]
+    carries = [_carrying(s, len(read)) for read in pieces]
+    few = s.lite == "released" and s.backprop_dropout > 0  # as many questions as documents that carry gradient
+    asks = [one.asks()[: len(carry) if few else None] for one, carry in zip(episodes, carries, strict=True)]
+    flat = [ask for group in asks for ask in group]
+    assert flat, "training episodes without a query"
+    banks, ids_C, states_CTE = _banks(mac, pieces, carries)
+    x_NTD = mac.questions([ask.question_text for ask in flat])
+    questions = torch.split(x_NTD, [len(group) for group in asks])
+    lessons = list(map(Lesson.of, banks, questions, pieces, asks))
+    latents = [mac.aggregator(one.x_QTD[None], one.bank_KTD[None])[0] for one in lessons]
+    items = [training_item(mac.lm, ask, s.question_tokens) for ask in flat]
+    total, tokens = nll(mac.lm, mac.modulate(torch.cat(latents)), items)
+    parts = {"answer": total / tokens}
+    known = any(len(lesson.own_M) for lesson in lessons)
+    if known and s.retrieval_aux:
+        parts["retrieval"] = s.retrieval_aux * _retrieval(lessons)
+    if known and s.attention_aux:
+        look = mac.aggregator.document_shares
+        own = [look(one.x_QTD[None], one.bank_KTD[None])[0, one.slots_M, one.own_M] for one in lessons]
+        parts["attention"] = -s.attention_aux * (torch.cat(own) + SMALLEST_SHARE).log().mean()
+    if s.words_aux:
+        parts["words"] = s.words_aux * _words(mac, ids_C, states_CTE)
+    return parts
+
+
+def _carrying(s: MacSettings, documents: int) -> set[int]:
+    """The documents of an episode that carry gradient."""
+    if s.lite == "released":
+        share = round(1 - s.backprop_dropout, 9)  # 1 - 0.8 falls just short of 0.2, and 10 documents of 2
+        return set(range(max(1, int(share * documents))))
+    count = max(1, round((1 - s.backprop_dropout) * documents))
+    return set(torch.randperm(documents)[:count].tolist()) if count < documents else set(range(documents))
+
+
+def _banks(
+    mac: MacNetworks, pieces: Sequence[Sequence[Observe]], carries: Sequence[set[int]]
+) -> tuple[list[Tensor], list[list[int]], Tensor]:
+    """Latents [K, T, D] of an episode's documents; ids and states [C, T, E] of those that carry gradient."""
+    texts = [piece.text for read in pieces for piece in read]
+    ids, _ = mac.document_text.encode(texts, mac.settings.document_tokens, "start")
+    carried = [place in carry for read, carry in zip(pieces, carries, strict=True) for place in range(len(read))]
+    order = sorted(range(len(ids)), key=lambda place: not carried[place])
+    split = sum(carried)
+    states_CTE = mac.document_states([ids[place] for place in order[:split]])
+    latents = mac.amortiser.lifted(states_CTE)
+    if order[split:]:
+        with torch.no_grad():
+            fixed = mac.documents([ids[place] for place in order[split:]])
+        latents = torch.cat([latents, fixed])[torch.tensor(order, device=latents.device).argsort()]
+    return list(torch.split(latents, list(map(len, pieces)))), [ids[place] for place in order[:split]], states_CTE
+
+
+def _retrieval(lessons: Sequence[Lesson]) -> Tensor:
+    """Cosines of mean latents over `TEMPERATURE`; the candidates are the documents of all episodes in the batch."""
+    candidates = normalize(torch.cat([lesson.bank_KTD for lesson in lessons]).mean(1), dim=-1)
+    before = torch.tensor([0, *(len(lesson.bank_KTD) for lesson in lessons)]).cumsum(0).tolist()
+    target = torch.cat([lesson.own_M + first for lesson, first in zip(lessons, before, strict=False)])
+    questions = normalize(torch.cat([lesson.x_QTD[lesson.slots_M] for lesson in lessons]).mean(1), dim=-1)
+    return cross_entropy(questions @ candidates.T / TEMPERATURE, target)
+
+
+def _words(mac: MacNetworks, ids_C: Sequence[list[int]], states_CTE: Tensor) -> Tensor:
+    """Documents whose decoder states tell their words: each word weighs its inverse document frequency, and the
+    weights [C, V] of a document sum to 1."""
+    head_VE = mac.amortiser.t5.get_input_embeddings().weight
+    held_CV = torch.zeros(len(ids_C), len(head_VE))
+    for row, words in zip(held_CV, ids_C, strict=True):
+        row[words[:-1]] = 1
+    rarity_CV = held_CV * (len(held_CV) / held_CV.sum(0).clamp(min=1)).log()
+    weights_CV = (rarity_CV / rarity_CV.sum(1, keepdim=True).clamp(min=1e-6)).to(head_VE.device)
+    logits_CV = states_CTE.mean(1) @ head_VE.T * WORD_SCALE * head_VE.shape[1] ** -0.5
+    return -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()

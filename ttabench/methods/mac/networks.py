@@ -21,8 +21,9 @@ from transformers import T5Model
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.methods.mac import HierarchyBy, MacSettings
-from ttabench.methods.mac.t5 import T5Text, is_scratch, start, start_embeddings, t5_config
+from ttabench.methods.mac import MacSettings
+from ttabench.methods.mac.t5 import HINT, T5Text, hub_id, is_scratch, start_embeddings, t5_config
+from ttabench.methods.parts.stored import stored_model, stored_tokenizer
 
 TOKENS_AT_ONCE = 8192
 """Padded T5 tokens amortised in one batch of documents."""
@@ -81,19 +82,17 @@ class Amortiser(nn.Module):
     def lifted(self, x_BTE: Tensor) -> Tensor:
         """The MLPs: states of the learnable tokens to latent tokens [B, T, D]."""
         skip_BTD = x_BTE if self.skip is None else self.skip(x_BTE)
-        mixed_BTD: Tensor = self.mix(torch.tanh(self.lift(self.norm(x_BTE))))
-        return skip_BTD + mixed_BTD
+        return skip_BTD + self.mix(torch.tanh(self.lift(self.norm(x_BTE))))
 
     def hidden(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
         """States of the T learnable tokens, [B, T, E], before the MLPs."""
         encoded_BNE = self.t5.encoder(input_ids=ids_BN, attention_mask=mask_BN).last_hidden_state
-        decoded_BTE: Tensor = self.t5.decoder(
+        return self.t5.decoder(
             inputs_embeds=self.prompts.expand(len(ids_BN), -1, -1),
             encoder_hidden_states=encoded_BNE,
             encoder_attention_mask=mask_BN if self.mask_pads else None,
             use_cache=False,
         ).last_hidden_state
-        return decoded_BTE
 
 
 class TokenExpansion(nn.Module):
@@ -103,7 +102,6 @@ class TokenExpansion(nn.Module):
 
     def __init__(self, tokens: int, expanded: int, width: int, width_out: int, hidden: int) -> None:
         super().__init__()
-        assert expanded >= tokens, (expanded, tokens)
         copies = torch.full((tokens,), expanded // tokens)
         copies[: expanded % tokens] += 1
         source_A = torch.arange(tokens).repeat_interleave(copies, output_size=expanded)
@@ -116,16 +114,14 @@ class TokenExpansion(nn.Module):
     def forward(self, latent_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, A, width_out]."""
         x_BAD = latent_BTD[:, self.source]
-        fed: Tensor = self.feed_out(gelu(self.feed_in(self.norm(x_BAD))))
-        return fed + (x_BAD if self.project is None else self.project(x_BAD))
+        fed_BAD = self.feed_out(gelu(self.feed_in(self.norm(x_BAD))))
+        return fed_BAD + (x_BAD if self.project is None else self.project(x_BAD))
 
 
 class PrefixExpansion(nn.Module):
-    """Latent to keys and values of some slots in every layer (P-tuning v2).
-
-    The token with index v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated.
-    `shape`: P, layers L, H and E of the base model's cache.
-    """
+    """Latent to keys and values of some slots in every layer (P-tuning v2). The token with index
+    v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated. `shape`: P, layers L, H and
+    E of the base model's cache."""
 
     def __init__(self, tokens: int, width: int, shape: tuple[int, int, int, int], hidden: int = 768) -> None:
         super().__init__()
@@ -167,7 +163,9 @@ class MacNetworks(nn.Module):
     def _text(self, name: str) -> T5Text:
         if is_scratch(name) or self.lm.random_weights:
             return T5Text(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
-        return T5Text.named(name)
+        hint = "Give a folder that holds one, or --random-weights for a profile."
+        tokenizer = stored_tokenizer(hub_id(name), "T5", hint)
+        return T5Text(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
 
     def load_pretrained(self) -> None:
         """Start T5s from their published weights, or from the base model's embeddings."""
@@ -176,25 +174,22 @@ class MacNetworks(nn.Module):
             if s.embeddings_from_base and is_scratch(name):
                 start_embeddings(reader.t5, self.lm)
             if not is_scratch(name) and not self.lm.random_weights:
-                start(reader.t5, name)
+                reader.t5.load_state_dict(stored_model(T5Model, hub_id(name), "T5", HINT).state_dict())
 
     def questions(self, texts: Sequence[str]) -> Tensor:
         """g_input: query tokens [B, T, D]; questions beyond `question_tokens` keep their end."""
         ids, _ = self.question_text.encode(texts, self.settings.question_tokens, "end")
         ids_BN, mask_BN = self.question_text.pad(ids)
-        x_BTD: Tensor = self.input_encoder(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
-        return x_BTD
+        return self.input_encoder(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
 
     def documents(self, ids: Sequence[list[int]]) -> Tensor:
         """g_amort: latents [B, T, D] of documents given as ids of `document_text`, in one batch."""
-        phi_BTD: Tensor = self.amortiser.lifted(self.document_states(ids))
-        return phi_BTD
+        return self.amortiser.lifted(self.document_states(ids))
 
     def document_states(self, ids: Sequence[list[int]]) -> Tensor:
         """States [B, T, E] of the amortiser's learnable tokens, before its MLPs."""
         ids_BN, mask_BN = self.document_text.pad(ids)
-        x_BTE: Tensor = self.amortiser.hidden(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
-        return x_BTE
+        return self.amortiser.hidden(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
 
     def documents_by_length(self, ids: Sequence[list[int]]) -> Tensor:
         """Latents [B, T, D] of any number of documents, in batches of like length, in the order given."""
@@ -210,8 +205,7 @@ class MacNetworks(nn.Module):
         """What a latent does to the base model: keys and values in front of the text. `filled_B`: bool, false for
         questions to an empty bank, which must not change the base model; None if all are."""
         filled_B = latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool) if filled_B is None else filled_B
-        patch: Patch = self.expansion(latent_BTD, filled_B, self.lm.dtype)
-        return patch
+        return self.expansion(latent_BTD, filled_B, self.lm.dtype)
 
 
 class BankAttention(nn.Module):
@@ -238,8 +232,7 @@ class BankAttention(nn.Module):
         query, key, value = self._query(x_RXD), self._split(self.key(normed_RND)), self._split(self.value(normed_RND))
         mixed_RHXE = scaled_dot_product_attention(query, key, value, attn_mask=mask_R11N)
         x_RXD = x_RXD + self.out(mixed_RHXE.transpose(1, 2).flatten(2))
-        fed_RXD: Tensor = self.feed_out(gelu(self.feed_in(self.feed_norm(x_RXD))))
-        return x_RXD + fed_RXD
+        return x_RXD + self.feed_out(gelu(self.feed_in(self.feed_norm(x_RXD))))
 
     def shares(self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None) -> Tensor:
         """Attention weights averaged over heads, [R, X, N]; for supervision and inspection."""
@@ -247,15 +240,13 @@ class BankAttention(nn.Module):
         scores_RHXN = query_RHXE @ key_RHNE.transpose(-1, -2) * query_RHXE.shape[-1] ** -0.5
         if mask_R11N is not None:
             scores_RHXN = scores_RHXN.masked_fill(~mask_R11N, -torch.inf)
-        shares_RHXN: Tensor = scores_RHXN.softmax(-1)
-        return shares_RHXN.mean(1)
+        return scores_RHXN.softmax(-1).mean(1)
 
     def _query(self, x_RXD: Tensor) -> Tensor:
         return self._split(self.query(self.norm(x_RXD)))
 
     def _normed(self, bank_RND: Tensor) -> Tensor:
-        normed_RND: Tensor = self.bank_norm(bank_RND.to(self.bank_norm.weight.dtype))
-        return normed_RND
+        return self.bank_norm(bank_RND.to(self.bank_norm.weight.dtype))
 
     def _split(self, x_RXI: Tensor) -> Tensor:
         return x_RXI.view(*x_RXI.shape[:-1], self.heads, -1).transpose(1, 2)
@@ -294,11 +285,9 @@ def _flat(x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None) -> tuple[Te
     return x_RQTD.flatten(1, 2), bank_RKTD.flatten(1, 2), mask
 
 
-def latent(
-    aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int, by: HierarchyBy = "aggregated"
-) -> Tensor:
+def latent(aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int, by: str = "aggregated") -> Tensor:
     """phi* [Q, T, D] of every question over one reader's documents. `group`: M, at least 2; the last group of a level
-    may be smaller."""
+    may be smaller; `by`: what stands for a group, see `MacSettings.hierarchy_by`."""
     if by == "attended":
         return by_group(aggregator, x_QTD, _most_attended(aggregator, x_QTD, bank_KTD, group), group)[:, 0]
     entries_OKTD = by_group(aggregator, x_QTD, bank_KTD[None], group)

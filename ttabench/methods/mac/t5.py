@@ -18,7 +18,7 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
 from ttabench.lm.texts import backend
 from ttabench.methods.mac import PUBLISHED, SCRATCH, T5_VOCABULARY, scratch_shape
-from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
+from ttabench.methods.parts.stored import stored_config
 
 HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
 
@@ -53,11 +53,6 @@ def hub_id(name: str) -> str:
     return f"google-t5/{name}" if name in PUBLISHED else name
 
 
-def start(model: T5Model, name: str) -> None:
-    """Give a T5 the published weights of that name."""
-    model.load_state_dict(stored_model(T5Model, hub_id(name), "T5", HINT).state_dict())
-
-
 def start_embeddings(model: T5Model, lm: LM) -> None:
     """Give a T5 the word embeddings of the base model, scaled to a standard deviation of 1, at which its own start."""
     words, own = lm.model.get_input_embeddings().weight, model.get_input_embeddings().weight
@@ -79,20 +74,11 @@ class T5Text:
         self._texts = backend(tokenizer)
         self.eos_id, self.pad_id = eos_id, pad_id
 
-    @classmethod
-    def named(cls, name: str) -> T5Text:
-        """The tokenizer published with a T5."""
-        hint = "Give a folder that holds one, or --random-weights for a profile."
-        tokenizer = stored_tokenizer(hub_id(name), "T5", hint)
-        return cls(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
-
     def encode(
         self, texts: Sequence[str], max_tokens: int, keep: Literal["start", "end"]
     ) -> tuple[list[list[int]], list[int]]:
         """Ids of each text with the end token, at most `max_tokens`, and the length each text had before the cut.
-
-        `keep`: which side survives a cut: documents keep their start, questions their end.
-        """
+        `keep`: which side survives a cut: documents keep their start, questions their end."""
         refuse_long(texts)
         rows = [list(row.ids) for row in self._texts.encode_batch(list(texts), add_special_tokens=False)]
         room = max_tokens - 1

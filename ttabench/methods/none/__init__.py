@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from ttabench.cost import Cost, NoSettings, Shape, Workload, closed_book
+from ttabench.cost import closed_book
 from ttabench.methods.spec import MethodSpec
-
-
-def cost(_: NoSettings, shape: Shape, work: Workload) -> Cost:
-    """Closed book."""
-    return closed_book(shape, work)
-
 
 NONE = MethodSpec(
     name="none",
     summary="closed book: the base model without context",
     where="ttabench.methods.none.method:NoContext",
-    cost=cost,
+    cost=lambda _, shape, work: closed_book(shape, work),
 )
-
 METHODS = (NONE,)

@@ -60,7 +60,6 @@ class CptSettings(DescentSettings):
     """Settings of `cpt`; the defaults are those of the Generative Adapter's paper for Mistral-7B."""
 
     lr: float = 1e-5
-    """Learning rate: chosen on validation data."""
     epochs: int = 8
     """Passes over all documents that are read between two questions."""
     batch: int = 16
@@ -69,33 +68,6 @@ class CptSettings(DescentSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, epochs=self.epochs, batch=self.batch)
-
-
-UNIFORM_PRESETS: Mapping[str, OnlineSettings] = {
-    # The best of 1e-2, 3e-3, 1e-3, 3e-4 and 1e-4 by nats of the answer, validation split of the twin of streamingqa.
-    "nano": OnlineSettings(lr=3e-4),
-    # The rate of MAC's baselines (arXiv 2403.04317, appendix), which cut documents at 512 tokens.
-    "mac": OnlineSettings(lr=6.5e-6, max_tokens=512),
-}
-SALIENT_PRESETS: Mapping[str, SalientSettings] = {
-    "nano": SalientSettings(),
-    "mac": SalientSettings(lr=6.5e-6, max_tokens=512),
-}
-CAMELS_PRESETS: Mapping[str, CamelsSettings] = {
-    # Steps of plain descent that are large enough to write a fact; in use the best of Adam's 3e-4, 1e-3 and 3e-3.
-    "nano": CamelsSettings(normaliser="tokens", inner_lr=0.1, lr=1e-3),
-    "mac": CamelsSettings(lr=2.5e-5, max_tokens=512),
-}
-CPT_PRESETS: Mapping[str, CptSettings] = {
-    "nano": CptSettings(lr=1e-3),
-    "mistral-7b-instruct": CptSettings(),
-    "llama-2-7b-chat": CptSettings(lr=3e-5),
-}
-RECIPES: Mapping[str, Recipe] = {
-    # Validation was lowest after 80 steps; with as many more it was back where it began.
-    "nano": Recipe(documents=(6,), batch_documents=24, steps=80, lr=1e-3),
-    "mac": Recipe(documents=(6,), batch_documents=24, steps=1000, lr=1e-5),
-}
 
 
 def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
@@ -136,21 +108,24 @@ def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost:
     return replace(base, added_parameters=added, adapt_flops=base.adapt_flops + weighing)
 
 
-GONE: Mapping[str, Json] = {"rank": 64, "alpha": 64.0, "targets": [], "restrict": "none", "optimizer": "adam"}
-"""Settings of earlier versions, see `MethodSpec.retired`."""
-
+RETIRED: Mapping[str, Json] = {"rank": 64, "alpha": 64.0, "targets": [], "restrict": "none", "optimizer": "adam"}
 UNIFORM = MethodSpec(
     name="uniform",
     summary="weights finetuned on each document, every token alike",
     where="ttabench.methods.online.method:Uniform",
     Settings=OnlineSettings,
-    presets=UNIFORM_PRESETS,
+    presets={
+        # The best of 1e-2, 3e-3, 1e-3, 3e-4 and 1e-4 by nats of the answer, validation split of streamingqa's twin.
+        "nano": OnlineSettings(lr=3e-4),
+        # The rate of MAC's baselines (arXiv 2403.04317, appendix), which cut documents at 512 tokens.
+        "mac": OnlineSettings(lr=6.5e-6, max_tokens=512),
+    },
     growth="constant",
     cost=cost,
     # a larger eps: Adam would blow float noise in gradients near zero up to the rate
     checked=OnlineSettings(lr=1e-2, eps=1e-3, pad_len=32),
     paper="2305.15076",
-    retired=GONE,
+    retired=RETIRED,
 )
 SALIENT_SPANS = replace(
     UNIFORM,
@@ -158,9 +133,9 @@ SALIENT_SPANS = replace(
     summary="weights finetuned on the named entities of each document",
     where="ttabench.methods.online.method:SalientSpans",
     Settings=SalientSettings,
-    presets=SALIENT_PRESETS,
+    presets={"nano": SalientSettings(), "mac": SalientSettings(lr=6.5e-6, max_tokens=512)},
     checked=SalientSettings(lr=1e-2, eps=1e-3, pad_len=32),
-    retired={**GONE, "spacy_model": "en_core_web_sm", "spans": "spacy"},
+    retired={**RETIRED, "spacy_model": "en_core_web_sm", "spans": "spacy"},
 )
 CAMELS = replace(
     UNIFORM,
@@ -168,23 +143,33 @@ CAMELS = replace(
     summary="weights finetuned on each document, tokens weighed by a small trained LM",
     where="ttabench.methods.online.camels:Camels",
     Settings=CamelsSettings,
-    presets=CAMELS_PRESETS,
-    recipes=RECIPES,
+    presets={
+        # Steps of plain descent that are large enough to write a fact; in use the best of Adam's 3e-4, 1e-3 and 3e-3.
+        "nano": CamelsSettings(normaliser="tokens", inner_lr=0.1, lr=1e-3),
+        "mac": CamelsSettings(lr=2.5e-5, max_tokens=512),
+    },
+    recipes={
+        # Validation was lowest after 80 steps; with as many more it was back where it began.
+        "nano": Recipe(documents=(6,), batch_documents=24, steps=80, lr=1e-3),
+        "mac": Recipe(documents=(6,), batch_documents=24, steps=1000, lr=1e-5),
+    },
     trainable=True,
     cost=camels_cost,
     checked=CamelsSettings(lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
-    retired={**GONE, "proxy": "", "first_order": False, "reset_every": 24},
+    retired={**RETIRED, "proxy": "", "first_order": False, "reset_every": 24},
 )
-CPT = MethodSpec(
+CPT = replace(
+    UNIFORM,
     name="cpt",
     summary="weights finetuned in several passes over all documents",
     where="ttabench.methods.online.method:Cpt",
     Settings=CptSettings,
-    presets=CPT_PRESETS,
-    growth="constant",
-    cost=cost,
+    presets={
+        "nano": CptSettings(lr=1e-3),
+        "mistral-7b-instruct": CptSettings(),
+        "llama-2-7b-chat": CptSettings(lr=3e-5),
+    },
     checked=CptSettings(lr=1e-2, eps=1e-3, epochs=2, batch=2),
     paper="2411.05877",
-    retired=GONE,
 )
 METHODS = (UNIFORM, SALIENT_SPANS, CAMELS, CPT)

@@ -52,6 +52,7 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means. Each
         episode begins from the base's own weights."""
         s, lm, start = self.settings, self.lm, shaped(self._trained.start(), self._trained.layout)
+        self._texts = self._texts or written_texts(lm, WRITTEN, s.kl_tokens, s.seed)
         answer, locality = [], []
         for episode in episodes:
             pieces = episode.observes()
@@ -62,7 +63,8 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             after, _ = stepped(lm, before, steps, s, s.inner_lr)
             items = [training_item(lm, ask) for ask in episode.asks()]
             answer.append(answers_loss(lm, after, items))
-            locality.append(s.kl_weight * moved(lm, before, after, self._locality(episode)).mean())
+            elsewhere = self._texts[sum(map(ord, str(episode.key))) % WRITTEN]  # the same for the same episode
+            locality.append(s.kl_weight * moved(lm, before, after, elsewhere).mean())
         return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
 
     def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
@@ -87,18 +89,10 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
 
     def _weighed(self, rows: list[list[int]]) -> list[Tensor]:
         """Weights of the tokens of each row, differentiable; what begins a text is read, too."""
-        begin = list(self.lm.bos_ids)
-        ids_BT, mask_BT = (
-            padded.to(self.lm.device) for padded in pad([begin + row for row in rows], self.lm.pad_id, "right")
-        )
-        weights_BT: Tensor = self.weigher(ids_BT, mask_BT)
+        lm, begin = self.lm, list(self.lm.bos_ids)
+        ids_BT, mask_BT = (part.to(lm.device) for part in pad([begin + row for row in rows], lm.pad_id, "right"))
+        weights_BT = self.weigher(ids_BT, mask_BT)
         return [weights_T[len(begin) : len(begin) + len(row)] for weights_T, row in zip(weights_BT, rows, strict=True)]
-
-    def _locality(self, episode: Episode) -> list[int]:
-        """One of the base's own texts, the same for the same episode."""
-        if not self._texts:
-            self._texts = written_texts(self.lm, WRITTEN, self.settings.kl_tokens, self.settings.seed)
-        return self._texts[sum(map(ord, str(episode.key))) % WRITTEN]
 
 
 BETA = 3.0
@@ -118,7 +112,7 @@ class TokenWeights(nn.Module):
 
     def forward(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
         """Weights [B, T] of these tokens, 0 where padded; padding stands behind the text, which never sees it."""
-        hidden_BTC: Tensor = self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
+        hidden_BTC = self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
         weights_BT = softplus(self.mix(gelu(self.lift(hidden_BTC)))[..., 0], beta=BETA)
         return weights_BT if mask_BT is None else weights_BT * mask_BT
 
@@ -134,8 +128,7 @@ def written_texts(lm: LM, count: int, tokens: int, seed: int) -> list[list[int]]
         logits_BV = lm.logits(lm.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state[:, -1])
         next_B1 = torch.multinomial(logits_BV.float().softmax(-1), 1, generator=draw)
         ids_BT = torch.cat([ids_BT, next_B1], dim=1)
-    rows: list[list[int]] = ids_BT.tolist()
-    return rows
+    return ids_BT.tolist()
 
 
 Document = tuple[list[int], Tensor]

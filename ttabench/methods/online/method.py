@@ -40,6 +40,7 @@ Document = tuple[Observe, list[int]]
 class Descending(BaseMethod[DescentT]):
     """State: the numbers `weights` [1, N], Adam's moments of them, and `steps` [1]."""
 
+    counts = ("tokens_read", "truncated_documents")
     one_reader = True
 
     def __init__(self, lm: LM, settings: DescentT) -> None:
@@ -51,14 +52,10 @@ class Descending(BaseMethod[DescentT]):
         numbers of those in which something is predicted, in the order in which they are read."""
         return ([number] for number in documents)
 
-    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
-        """The loss of a step; differentiable. `logprobs`: of the tokens of each; of all but the first where nothing
-        stands before it."""
-        raise NotImplementedError
-
-    def begin(self, rows: int) -> State:
-        """Nothing read, and nothing kept: the base's own weights."""
-        return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0] * rows})
+    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:  # noqa: ARG002  # for `Online`
+        """The loss of a step, by default the mean over all tokens that are predicted; differentiable. `logprobs`: of
+        the tokens of each document; of all but the first where nothing stands before it."""
+        return -torch.cat(list(logprobs)).mean()
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Take all gradient steps; a UserError where a loss or its gradient is not finite."""
@@ -136,11 +133,11 @@ def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor)
 
 
 class Online(Descending[OnlineT]):
-    """A step on each document. A method says what its tokens weigh, see `token_weights`."""
+    """A step on each document. A method says what its tokens weigh."""
 
-    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
+    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
         """Weights of the losses of a document's first tokens, those that are read: float32 [T], none negative."""
-        raise NotImplementedError
+        return torch.ones(len(ids), device=self.lm.device)
 
     def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
         """The weighted loss of the one document."""
@@ -152,10 +149,6 @@ class Uniform(Online[OnlineSettings]):
     """Every token weighs the same."""
 
     spec = UNIFORM
-
-    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
-        """Ones."""
-        return torch.ones(len(ids), device=self.lm.device)
 
 
 class Cpt(Descending[CptSettings]):
@@ -171,10 +164,6 @@ class Cpt(Descending[CptSettings]):
         for _ in range(self.settings.epochs):
             order = [documents[place] for place in torch.randperm(len(documents), generator=drawn).tolist()]
             yield from (order[begin : begin + size] for begin in range(0, len(order), size))
-
-    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:  # noqa: ARG002
-        """Mean over all tokens that are predicted."""
-        return -torch.cat(list(logprobs)).mean()
 
 
 Span: TypeAlias = tuple[int, int]

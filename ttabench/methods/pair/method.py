@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -46,37 +46,12 @@ class Pair(BaseMethod[Any]):
 
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         """Every part reads all pieces."""
-        return self._each(state, lambda part, own: part.adapt(own, pieces))
+        parts = self._labelled()
+        return self._joined({label: part.adapt(self.state_of(state, label), pieces) for label, part in parts})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """The merged patch of all parts."""
-        return self._merged([part.patch(self.state_of(state, label), asks) for label, part in self._labelled()])
-
-    def state_of(self, state: State, label: str) -> State:
-        """The state of one part."""
-        begins = f"{label}."
-        own = {name.removeprefix(begins): tensor for name, tensor in state.tensors.items() if name.startswith(begins)}
-        return State(state.rows, own, state.meta[PARTS][label])
-
-    def _labelled(self) -> list[tuple[str, BaseMethod[Any]]]:
-        return list(zip(self.spec.labels, self._parts, strict=True))
-
-    def _each(self, state: State, work: Callable[[BaseMethod[Any], State], State]) -> State:
-        return self._joined({label: work(part, self.state_of(state, label)) for label, part in self._labelled()})
-
-    def _joined(self, states: Mapping[str, State]) -> State:
-        rows = next(iter(states.values())).rows
-        tensors = {f"{label}.{name}": tensor for label, own in states.items() for name, tensor in own.tensors.items()}
-        meta: dict[str, Json] = {PARTS: {label: dict(own.meta) for label, own in states.items()}}
-        for own in states.values():
-            for key, counts in own.meta.items():
-                if key == "tokens_read" or key.startswith("truncated"):
-                    before = meta.get(key) or counts
-                    meta[key] = [max(pair) for pair in zip(counts, before, strict=True)]
-        return State(rows, tensors, meta)
-
-    def _merged(self, patches: Sequence[Patch]) -> Patch:
-        """Prefix and deltas of all, then the tokens of each behind a break where text stands in front of them."""
+        """Prefix and deltas of all parts, then the tokens of each behind a break where text stands in front of them."""
+        patches = [part.patch(self.state_of(state, label), asks) for label, part in self._labelled()]
         putting = [part.name for part, patch in zip(self._parts, patches, strict=True) if patch.prefix is not None]
         if len(putting) > 1:
             fault = f"{putting[0]} and {putting[1]} both put keys and values in front of the text: these have no order"
@@ -91,6 +66,26 @@ class Pair(BaseMethod[Any]):
                 whole += self._behind(patch) if follows else Patch(patch.tokens_BT, patch.tokens_mask_BT)
                 follows = True
         return whole
+
+    def state_of(self, state: State, label: str) -> State:
+        """The state of one part."""
+        begins = f"{label}."
+        own = {name.removeprefix(begins): tensor for name, tensor in state.tensors.items() if name.startswith(begins)}
+        return State(state.rows, own, state.meta[PARTS][label])
+
+    def _labelled(self) -> list[tuple[str, BaseMethod[Any]]]:
+        return list(zip(self.spec.labels, self._parts, strict=True))
+
+    def _joined(self, states: Mapping[str, State]) -> State:
+        rows = next(iter(states.values())).rows
+        tensors = {f"{label}.{name}": tensor for label, own in states.items() for name, tensor in own.tensors.items()}
+        meta: dict[str, Json] = {PARTS: {label: dict(own.meta) for label, own in states.items()}}
+        for own in states.values():
+            for key, counts in own.meta.items():
+                if key == "tokens_read" or key.startswith("truncated"):
+                    before = meta.get(key) or counts
+                    meta[key] = [max(pair) for pair in zip(counts, before, strict=True)]
+        return State(rows, tensors, meta)
 
     def _behind(self, patch: Patch) -> Patch:
         """The tokens of a patch behind what stands between two texts; none where a row has no tokens."""

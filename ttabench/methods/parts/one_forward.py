@@ -71,16 +71,11 @@ def read_piece(row: Row, ids: list[int], first: int) -> None:
     row.texts.append(row.add(ids, first, [*row.starts, *row.texts]))
 
 
-def sees_text(row: Row, first: int) -> tuple[list[int], int]:  # noqa: ARG001  # the arguments of `laid`
-    """All pieces so far, as text."""
-    return [*row.starts, *row.texts], 0
-
-
 def laid(
     lm: LM,
     episode: Episode,
     piece: Callable[[Row, list[int], int], None] = read_piece,
-    question: Callable[[Row, int], tuple[list[int], int]] = sees_text,
+    question: Callable[[Row, int], tuple[list[int], int]] = lambda row, _: ([*row.starts, *row.texts], 0),
 ) -> Row:
     """An episode as one row, by default under full context. `piece` adds a piece to the row: its ids, and the position
     of the first of them; `question`: which blocks the next question sees, and how many pieces as slots; it may add

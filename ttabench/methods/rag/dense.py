@@ -19,9 +19,7 @@ from ttabench.lm.loading.model_reader import small_file
 from ttabench.lm.texts import backend
 from ttabench.methods.parts.stored import place_of, stored_config, stored_model, stored_tokenizer
 
-HINT = (
-    "Give a folder with config.json, tokenizer.json and model.safetensors (save_pretrained writes them), or a hub id."
-)
+HINT = "Give a folder of save_pretrained (config.json, tokenizer.json, model.safetensors), or a hub id."
 AT_ONCE = 32
 """Texts encoded in one batch."""
 KINDS = {"Transformer", "Pooling", "Normalize"}

@@ -101,10 +101,7 @@ class WordRetriever:
 
         def scores(words: Tensor) -> NDArray[np.float32]:
             asked = [places[word] for word in words.tolist() if word in places]
-            scores_K: NDArray[np.float32] = (
-                index.get_scores_from_ids(asked) if asked else np.zeros(len(documents), dtype=np.float32)
-            )
-            return scores_K
+            return index.get_scores_from_ids(asked) if asked else np.zeros(len(documents), dtype=np.float32)
 
         return scores
 
@@ -114,6 +111,7 @@ class Rag(BaseMethod[RagSettings]):
     see `appended`."""
 
     spec = RAG
+    counts = ("tokens_read", "truncated_documents")
     one_reader = True
 
     def __init__(self, lm: LM, settings: RagSettings) -> None:
@@ -127,7 +125,7 @@ class Rag(BaseMethod[RagSettings]):
 
     def begin(self, rows: int) -> State:
         """No documents."""
-        return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0], "keys": [[]]})
+        return State(rows, meta={**super().begin(rows).meta, "keys": [[]]})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Keep the documents, and what their index is made of."""
@@ -147,35 +145,27 @@ class Rag(BaseMethod[RagSettings]):
         ids = piece_ids(self.lm, replace(piece, turns=None), first=True)[: self.settings.document_tokens]
         return Observe(text=self.lm.decode(ids), key=piece.key, joiner=piece.joiner)
 
-    def found(self, state: State, asks: Sequence[Ask]) -> list[list[int]]:
-        """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question."""
-        return [sorted(ids) for ids in self._read(state, self._scores(state, asks))]
-
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The documents found for each question, in the window."""
         if not asks or "texts" not in state.tensors:
             return Patch()
-        found = self._read(state, self._scores(state, asks))
-        read = [[token for _, ids in sorted(own.items()) for token in ids] for own in found]
+        read = [[token for ids in found.values() for token in ids] for found in self.found(state, asks)]
         check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for ids in read], MEND)
         ids_BT, mask_BT = pad(read, self.lm.pad_id, "right")
         return Patch(ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
 
-    def _scores(self, state: State, asks: Sequence[Ask]) -> NDArray[np.float32]:
-        """How well each document matches each question, [Q, K]; the index stays while one state is asked."""
-        texts = state.tensors["texts"]
-        if self._settled is None or self._settled[0] is not texts:
-            self._settled = texts, self.retriever.scorer(items(state.tensors, self.retriever.tensor))
-        asked = self.retriever.questions([ask.question_text for ask in asks])
-        return np.stack([self._settled[1](question) for question in asked])
-
-    def _read(self, state: State, scores_QK: NDArray[np.float32]) -> list[dict[int, list[int]]]:
-        """Ids of the documents that each question reads as they stand in the window, by their number; where room
-        decides, of as many as fit, the last one cut."""
+    def found(self, state: State, asks: Sequence[Ask]) -> list[dict[int, list[int]]]:
+        """Ids of the documents that each question reads as they stand in the window, by their number, from 0 in the
+        order of the stream; where room decides, of as many as fit, the worst one cut."""
+        held = state.tensors["texts"]
+        if self._settled is None or self._settled[0] is not held:  # the index stays while one state is asked
+            self._settled = held, self.retriever.scorer(items(state.tensors, self.retriever.tensor))
         texts, (read,) = items(state.tensors, "texts"), state.meta["tokens_read"]
         room = self.settings.room(read, len(self.lm.start_ids))
         by_question = []
-        for ranked in map(ranking, scores_QK):
+        for question in self.retriever.questions([ask.question_text for ask in asks]):
+            # the best first, of equal ones the last
+            ranked = np.argsort(self._settled[1](question), kind="stable")[::-1].tolist()
             if room is None:
                 ranked = ranked[: self.settings.top]
             else:
@@ -185,11 +175,5 @@ class Rag(BaseMethod[RagSettings]):
             for number in ranked:
                 found[number] = piece_ids(self.lm, unpacked(texts[number]), first=number == min(ranked))[:left]
                 left = None if left is None else left - len(found[number])
-            by_question.append(found)
+            by_question.append(dict(sorted(found.items())))
         return by_question
-
-
-def ranking(scores_K: NDArray[np.float32]) -> list[int]:
-    """All places, the highest score first; of equal ones the last."""
-    places: list[int] = np.argsort(scores_K, kind="stable")[::-1].tolist()
-    return places

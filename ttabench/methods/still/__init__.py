@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ttabench.core.errors import at_least
@@ -27,12 +26,6 @@ class StillSettings:
         at_least(1, slots=self.slots, heads=self.heads)
         if self.width < 1 or self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads={self.heads}, got {self.width}")
-
-
-PRESETS: Mapping[str, StillSettings] = {
-    "nano": StillSettings(slots=4),
-    "smollm2-135m": StillSettings(slots=4, width=256),
-}
 
 
 def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
@@ -67,7 +60,7 @@ STILL = MethodSpec(
     summary="keys and values that a small Perceiver a layer writes of each piece",
     where="ttabench.methods.still.method:Still",
     Settings=StillSettings,
-    presets=PRESETS,
+    presets={"nano": StillSettings(slots=4), "smollm2-135m": StillSettings(slots=4, width=256)},
     recipes={
         "": Recipe(
             documents=(2, 4, 8),

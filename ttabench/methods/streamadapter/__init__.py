@@ -56,39 +56,8 @@ class StreamAdapterSettings:
             raise ValueError(f"stride must be whole chunks of {self.chunk}, got {self.stride}")
 
 
-PRESETS: Mapping[str, StreamAdapterSettings] = {
-    "nano": StreamAdapterSettings(down=16, chunk=64, query_std=3.0),
-    "nano-book": StreamAdapterSettings(down=16, chunk=64, query_std=3.0, window=1024),
-    # 6.4 M parameters, 4.6 % of adapter and base together. Keys of SmolLM2 vary by a norm of 10.5 in a page, so that
-    # queries of 1.5 begin with attention logits of a standard deviation of 2.
-    "smollm2-135m-book": StreamAdapterSettings(
-        queries=14, down=8, chunk=32, query_std=1.5, gate_bias=-0.4, scale=0.02, window=256, stride=128
-    ),
-    # What `profile` measures: any length in flat memory, decoding like the base model.
-    "stream": StreamAdapterSettings(window=1024, merge=True),
-    "tinyllama-1.1b": StreamAdapterSettings(),
-    "tinyllama-1.1b-book": StreamAdapterSettings(window=1024),
-    "llama-3-8b": StreamAdapterSettings(),
-    "phi-3-medium": StreamAdapterSettings(queries=48),
-}
-
 _NANO = Recipe(schedule="cosine", clip=1.0, beta2=0.98)
 _PAPER = Recipe(schedule="cosine", beta2=0.95, decay=0.01)
-RECIPES: Mapping[str, Recipe] = {
-    "nano": replace(
-        _NANO, documents=(5, 10, 20, 30), rounds=600, questions=8, batch_documents=160, steps=1600, lr=2.5e-4, warmup=50
-    ),
-    "nano-book": replace(_NANO, documents=(1,), batch_documents=1, steps=300, lr=4e-5, warmup=20),
-    "smollm2-135m-book": replace(
-        _NANO, documents=(1,), batch_documents=2, steps=4000, lr=5e-4, warmup=20, schedule="constant"
-    ),
-    "tinyllama-1.1b": replace(_PAPER, documents=(30,), batch_documents=480, lr=5e-5, warmup=100),
-    "tinyllama-1.1b-book": replace(_PAPER, documents=(1,), batch_documents=8, lr=5e-5, warmup=500),
-    "llama-3-8b": replace(_PAPER, documents=(60,), batch_documents=240, lr=2e-5, warmup=500),
-    "phi-3-medium": replace(_PAPER, documents=(60,), batch_documents=120, lr=1e-5, warmup=800),
-}
-"""The paper trains for 3 epochs of its tasks and 1 of its books: set `--steps` for the data at hand. Books are read in
-sequences of `--task-set sequence_tokens` (the paper: 8,192 for TinyLlama, 16,384 for the others)."""
 
 
 def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
@@ -147,15 +116,48 @@ RETIRED: Mapping[str, Json] = {
     "keep_cache": False, "mapping": "recurrent", "gate_spread": 0.0, "centred": False, "share_heads": True,
     "bptt": "detach", "form": "queries", "step_segments": 4, "rehearse": False,
 }  # fmt: skip
-"""Settings of earlier versions, see `MethodSpec.retired`."""
-
 STREAMADAPTER = MethodSpec(
     name="streamadapter",
     summary="weight deltas mapped from keys and values",
     where="ttabench.methods.streamadapter.method:StreamAdapter",
     Settings=StreamAdapterSettings,
-    presets=PRESETS,
-    recipes=RECIPES,
+    presets={
+        "nano": StreamAdapterSettings(down=16, chunk=64, query_std=3.0),
+        "nano-book": StreamAdapterSettings(down=16, chunk=64, query_std=3.0, window=1024),
+        # 6.4 M parameters, 4.6 % of adapter and base together. Keys of SmolLM2 vary by a norm of 10.5 in a page, so
+        # that queries of 1.5 begin with attention logits of a standard deviation of 2.
+        "smollm2-135m-book": StreamAdapterSettings(
+            queries=14, down=8, chunk=32, query_std=1.5, gate_bias=-0.4, scale=0.02, window=256, stride=128
+        ),
+        # What `profile` measures: any length in flat memory, decoding like the base model.
+        "stream": StreamAdapterSettings(window=1024, merge=True),
+        "tinyllama-1.1b": StreamAdapterSettings(),
+        "tinyllama-1.1b-book": StreamAdapterSettings(window=1024),
+        "llama-3-8b": StreamAdapterSettings(),
+        "phi-3-medium": StreamAdapterSettings(queries=48),
+    },
+    # The paper trains for 3 epochs of its tasks and 1 of its books: set `--steps` for the data at hand. Books are read
+    # in sequences of `--task-set sequence_tokens` (the paper: 8,192 for TinyLlama, 16,384 for the others).
+    recipes={
+        "nano": replace(
+            _NANO,
+            documents=(5, 10, 20, 30),
+            rounds=600,
+            questions=8,
+            batch_documents=160,
+            steps=1600,
+            lr=2.5e-4,
+            warmup=50,
+        ),
+        "nano-book": replace(_NANO, documents=(1,), batch_documents=1, steps=300, lr=4e-5, warmup=20),
+        "smollm2-135m-book": replace(
+            _NANO, documents=(1,), batch_documents=2, steps=4000, lr=5e-4, warmup=20, schedule="constant"
+        ),
+        "tinyllama-1.1b": replace(_PAPER, documents=(30,), batch_documents=480, lr=5e-5, warmup=100),
+        "tinyllama-1.1b-book": replace(_PAPER, documents=(1,), batch_documents=8, lr=5e-5, warmup=500),
+        "llama-3-8b": replace(_PAPER, documents=(60,), batch_documents=240, lr=2e-5, warmup=500),
+        "phi-3-medium": replace(_PAPER, documents=(60,), batch_documents=120, lr=1e-5, warmup=800),
+    },
     growth="constant",
     trainable=True,
     cost=cost,

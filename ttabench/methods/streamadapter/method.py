@@ -60,24 +60,18 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
                 deltas = dense(self.lm, hooked)
         return replace(window_of(state.tensors), deltas=deltas)
 
-    # everything into the weights
-
     def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
-        start = list(self.lm.start_ids)
-        ids_BT, mask_BT = (
-            padded.to(self.lm.device) for padded in pad([start + row for row in rows], self.lm.pad_id, "right")
-        )
-        check_fits(self.lm, None, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
+        """The state after these texts, which go into the weights as a whole."""
+        lm, start = self.lm, list(self.lm.start_ids)
+        ids_BT, mask_BT = (part.to(lm.device) for part in pad([start + row for row in rows], lm.pad_id, "right"))
+        check_fits(lm, None, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
         with torch.no_grad():
-            whole = read_on(self.lm, None, ids_BT, mask_BT)
-        keys, values = ([each[:, :, len(start) :] for each in part] for part in (whole.keys_LBHPD, whole.values_LBHPD))
-        return self.networks.absorbed(
-            dict(state.tensors) or self.networks.empty(state.rows), keys, values, mask_BT[:, len(start) :]
-        )
-
-    # what leaves the window
+            text = read_on(lm, None, ids_BT, mask_BT).layers_as(lambda layer: layer[:, :, len(start) :])
+        before = state.tensors or self.networks.empty(state.rows)
+        return self.networks.absorbed(before, text.keys_LBHPD, text.values_LBHPD, mask_BT[:, len(start) :])
 
     def _windows(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
+        """The state after these texts, of which what leaves the window goes into the weights."""
         assert self.settings.window is not None
         window, stride = self.settings.window, self.settings.stride
         h_LBMRE = (state.tensors or self.networks.empty(state.rows))["h"]
@@ -96,9 +90,6 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         h_LBMRE, start, device = h_LBMRE.detach(), list(self.lm.start_ids), self.lm.device
         ids_BT = torch.tensor([start + row for row in rows], device=device)
         with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):
-            seen = read_on(self.lm, None, ids_BT)
-        keys, values = (
-            [tensor[:, :, len(start) :] for tensor in pair] for pair in (seen.keys_LBHPD, seen.values_LBHPD)
-        )
+            text = read_on(self.lm, None, ids_BT).layers_as(lambda layer: layer[:, :, len(start) :])
         full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
-        return self.networks.advanced(h_LBMRE, keys, values, full_B)
+        return self.networks.advanced(h_LBMRE, text.keys_LBHPD, text.values_LBHPD, full_B)

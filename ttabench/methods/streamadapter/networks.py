@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -66,26 +67,15 @@ class StreamAdapterNetworks(nn.Module):
             valid_BS = torch.cat([held_BS, valid_BS], dim=1)
             keys = [torch.cat(pair, dim=2) for pair in zip(tensors["tail_keys"], keys, strict=True)]
             values = [torch.cat(pair, dim=2) for pair in zip(tensors["tail_values"], values, strict=True)]
-        order_BS = (~valid_BS).long().argsort(dim=1, stable=True)
-        count_B = valid_BS.sum(1)
-        full_B = count_B // chunk
-        whole_BS = order_BS[:, : int(full_B.max()) * chunk]
-        rest_BS = full_B[:, None] * chunk + torch.arange(chunk - 1, device=count_B.device)
-        left_B = count_B - full_B * chunk
-        tail_BS = order_BS.gather(1, rest_BS.clamp(max=order_BS.shape[1] - 1))
-        tail_BS = tail_BS.masked_fill(torch.arange(chunk - 1, device=count_B.device) >= left_B[:, None], -1)
-        h = self.advanced(
-            tensors["h"],
-            [_taken(tensor, whole_BS) for tensor in keys],
-            [_taken(tensor, whole_BS) for tensor in values],
-            full_B,
-        )
-        kept = {"tail_keys": keys, "tail_values": values}
-        return {
-            "h": h,
-            "tail": left_B,
-            **{name: torch.stack([_taken(layer, tail_BS) for layer in layers]) for name, layers in kept.items()},
-        }
+        order_BS, count_B = (~valid_BS).long().argsort(dim=1, stable=True), valid_BS.sum(1)
+        full_B, left_B = count_B // chunk, count_B % chunk
+        whole_BS, place_N = order_BS[:, : int(full_B.max()) * chunk], torch.arange(chunk - 1, device=count_B.device)
+        rest_BN = (full_B[:, None] * chunk + place_N).clamp(max=order_BS.shape[1] - 1)
+        tail_BN = order_BS.gather(1, rest_BN).masked_fill(place_N >= left_B[:, None], -1)
+        full_keys, full_values = ([_taken(layer, whole_BS) for layer in layers] for layers in (keys, values))
+        tails = (torch.stack([_taken(layer, tail_BN) for layer in layers]) for layers in (keys, values))
+        h = self.advanced(tensors["h"], full_keys, full_values, full_B)
+        return {"h": h, "tail": left_B, **dict(zip(("tail_keys", "tail_values"), tails, strict=True))}
 
     def flushed(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """h [L, B, M, R, E] with the tail as a short last chunk; the state itself stays as it is."""
@@ -100,10 +90,9 @@ class StreamAdapterNetworks(nn.Module):
 
     def deltas(self, h_LBMRE: Tensor) -> dict[str, LowRank]:
         """Deltas of all adapted linear maps, by name."""
-        by_name: dict[str, LowRank] = {}
-        for mapper, names, h_BMRE in zip(self._layers, self.names, h_LBMRE, strict=True):
-            by_name |= dict(zip(names, mapper.deltas(h_BMRE), strict=True))
-        return by_name
+        each = zip(self._layers, self.names, h_LBMRE, strict=True)
+        made = (zip(names, mapper.deltas(h_BMRE), strict=True) for mapper, names, h_BMRE in each)
+        return dict(chain.from_iterable(made))
 
 
 def _taken(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.errors import at_least
@@ -45,17 +44,6 @@ class TempLoraSettings(LoraShape):
             raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
 
 
-PRESETS: Mapping[str, TempLoraSettings] = {
-    # Learning rates of nano: the best of those tried on the validation split. Ten demonstrations of superglue, 1e-5 to
-    # 1e-2: accuracy 39, 45, 77, 92 (3e-3), 49. Books of 8k tokens, 5e-5 to 3e-3: ppl 4.26, 4.14, 3.91, 3.62.
-    "nano": TempLoraSettings(lr=3e-3),
-    "nano-demonstrations": TempLoraSettings(by="epoch", epochs=5, prefix=0, lr=3e-3, schedule="onecycle"),
-    "temp-lora": TempLoraSettings(prefix=3072),
-    "streamadapter-book": TempLoraSettings(),
-    "streamadapter": TempLoraSettings(by="epoch", epochs=5, prefix=0, lr=1e-5, schedule="onecycle"),
-}
-
-
 def cost(settings: TempLoraSettings, shape: Shape, work: Workload) -> Cost:
     """Temp-LoRA (arXiv 2401.11504, section 3): gradient steps of a LoRA on every piece, behind `prefix` tokens. The
     state holds factors, two moments of Adam, the prefix, and three counts. Steps are counted as those that keep what
@@ -73,8 +61,8 @@ def cost(settings: TempLoraSettings, shape: Shape, work: Workload) -> Cost:
     kept = min(max(0, settings.prefix - 1), before)  # the query brings one
     slots = shape.starts + kept if kept else 0
     floats, asked = 3 * factors.size, work.asked + (0 if kept else shape.starts)
-    return Cost(
-        parameters=shape.parameters,
+    return replace(
+        bare,
         state_floats=floats,
         state_bytes=SINGLE * floats + INTEGER * (settings.prefix + 3),
         adapt_slots=max(peak, slots),
@@ -90,7 +78,15 @@ TEMPLORA = MethodSpec(
     summary="a LoRA trained while the context is read",
     where="ttabench.methods.templora.method:TempLora",
     Settings=TempLoraSettings,
-    presets=PRESETS,
+    presets={
+        # Learning rates of nano: the best of those tried on the validation split. Ten demonstrations of superglue, 1e-5
+        # to 1e-2: accuracy 39, 45, 77, 92 (3e-3), 49. Books of 8k tokens, 5e-5 to 3e-3: ppl 4.26, 4.14, 3.91, 3.62.
+        "nano": TempLoraSettings(lr=3e-3),
+        "nano-demonstrations": TempLoraSettings(by="epoch", epochs=5, prefix=0, lr=3e-3, schedule="onecycle"),
+        "temp-lora": TempLoraSettings(prefix=3072),
+        "streamadapter-book": TempLoraSettings(),
+        "streamadapter": TempLoraSettings(by="epoch", epochs=5, prefix=0, lr=1e-5, schedule="onecycle"),
+    },
     growth="constant",
     cost=cost,
     # a larger eps: Adam would blow float noise in gradients near zero up to the rate
@@ -98,5 +94,4 @@ TEMPLORA = MethodSpec(
     paper="2401.11504",
     retired={"recompute": "auto", "decay": 0.0},
 )
-
 METHODS = (TEMPLORA,)

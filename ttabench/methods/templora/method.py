@@ -6,7 +6,7 @@ Shape letters: B rows · N numbers of a row's factors · R rank · I/O features 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -17,7 +17,7 @@ from torch import Tensor
 from ttabench.core.environment import forked_draws
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.patching import check_fits, deltas_applied, layers_recomputed, step_bytes
-from ttabench.lm.forward.tokens import new_ids
+from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import Item, target_logprobs
@@ -51,7 +51,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         held, pieces = dict(state.tensors) or self._fresh(), new_ids(self.lm, state, chunks)[0]
         (text,), before, count = ids_of(held, 1), int(held["steps"]), int(held["pieces"])
         trained = {name: held[name].clone() for name in VECTORS}
-        lessons = list(self._lessons(text, pieces, count))
+        lessons = self._lessons(text, pieces, count)
         self._train({name: vector[0] for name, vector in trained.items()}, lessons, before)
         counts = {"steps": held["steps"] + len(lessons), "pieces": held["pieces"] + len(pieces)}
         return self._read(state, {**held, **trained, **counts}, pieces)
@@ -70,15 +70,13 @@ class TempLora(BaseMethod[TempLoraSettings]):
         size, (before,) = self.settings.prefix, state.meta["tokens_read"]
         text = [*ids_of(tensors, 1)[0], *chain(*pieces)]
         kept = text[max(0, len(text) - size) :] if size else []
-        tokens_1T = torch.full((1, size), self.lm.pad_id, dtype=torch.int64)
-        tokens_1T[0, : len(kept)] = torch.tensor(kept, dtype=torch.int64)
+        tokens_1T = pad([kept, [0] * size], self.lm.pad_id, "right")[0][:1]
         window = {"tokens": tokens_1T.to(self.lm.device), "lengths": torch.tensor([len(kept)], device=self.lm.device)}
         return State(1, {**tensors, **window}, {"tokens_read": [before + sum(map(len, pieces))]})
 
     def _fresh(self) -> dict[str, Tensor]:
         start_1N, none_1 = self._factors.start()[None], torch.zeros(1, dtype=torch.int64, device=self.lm.device)
-        zeros_1N = torch.zeros_like(start_1N)
-        vectors = {"factors": start_1N, "first_moment": zeros_1N, "second_moment": zeros_1N}
+        vectors = dict.fromkeys(VECTORS, torch.zeros_like(start_1N)) | {"factors": start_1N}
         return {**vectors, "steps": none_1, "pieces": none_1}
 
     def _train(self, vectors: Mapping[str, Tensor], lessons: list[Lesson], before: int) -> None:
@@ -116,19 +114,17 @@ class TempLora(BaseMethod[TempLoraSettings]):
                     (-values.sum() / len(values)).backward()  # type: ignore[no-untyped-call]
         return len(values) > 0
 
-    def _lessons(self, held: list[int], pieces: list[list[int]], before: int) -> Iterator[tuple[float, Item]]:
-        """(learning rate, (prefix ids, target ids)) of every step."""
-        s = self.settings
-        text, items = list(held), []
+    def _lessons(self, held: list[int], pieces: list[list[int]], before: int) -> list[Lesson]:
+        """Those of every step."""
+        s, text, items = self.settings, list(held), []
         for piece in pieces:
             items.append((text[max(0, len(text) - s.prefix) :] if s.prefix else [], piece))
             text += piece
+        order = [*range(len(items))] * s.epochs
         if s.by == "unit":
-            order = [number for number in range(len(items)) for _ in range(s.epochs)]
-        else:
-            order = [number for _ in range(s.epochs) for number in range(len(items))]
+            order.sort()
         rates = self._rates(order, before)
-        yield from ((rate, items[number]) for rate, number in zip(rates, order, strict=True) if items[number][1])
+        return [(rate, items[number]) for rate, number in zip(rates, order, strict=True) if items[number][1]]
 
     def _rates(self, order: Sequence[int], before: int) -> list[float]:
         s = self.settings
@@ -138,9 +134,9 @@ class TempLora(BaseMethod[TempLoraSettings]):
             return [s.lr] * len(order)
         probe = torch.optim.SGD([torch.zeros(1)], lr=s.lr)
         cycle = torch.optim.lr_scheduler.OneCycleLR(probe, max_lr=s.lr, total_steps=max(2, len(order)))
-        rates = [float(*cycle.get_last_lr())]
-        for _ in order[1:]:
+        rates = []
+        for _ in order:
+            rates.append(float(*cycle.get_last_lr()))
             probe.step()
             cycle.step()
-            rates.append(float(*cycle.get_last_lr()))
         return rates

@@ -1,6 +1,6 @@
 """The page: what a comparison has, put into the template beside this module; one file for a browser, fetching nothing.
 
-    write_page(compared(runs), Path("report.html"))
+    write_atomically(Path("report.html"), page(compared(runs)))
 
 Vega-Lite draws charts (altair, vl-convert-python), DataTables sorts tables (itables). The page's own policy
 (`Content-Security-Policy`) lets only the scripts run that were put there, by their digests.
@@ -13,33 +13,23 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ttabench.core import __version__
-from ttabench.core.amounts import figure
-from ttabench.core.declared import as_typed
 from ttabench.core.errors import printable
-from ttabench.core.files import read_text, write_atomically
+from ttabench.core.files import read_text
 from ttabench.records.local_paths import without_homes
 from ttabench.records.samples import is_digest, kept_text
 from ttabench.report import pictures
 from ttabench.report.blocks import called
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.comparison_tables import (
-    GLOSSARY,
-    differences_table,
-    entries_table,
-    not_paired,
-    overview,
-    title_of,
-)
+from ttabench.report.comparison_tables import GLOSSARY, differences_table, entries_table, not_paired, overview, title_of
 from ttabench.report.differences import worth
 from ttabench.report.entries import plain, running, shown
-from ttabench.report.show import Cells, gold, likelihood, prediction
-from ttabench.report.stored import Place, Query, cells_of, flat, seed_of, whole
+from ttabench.report.show import Cells, gold, likelihood, prediction, tail
+from ttabench.report.stored import Place, Query, cells_of, seed_of
 from ttabench.report.tables import about_tables
 from ttabench.report.verdict import sentences
 from ttabench.stats.metrics import known
@@ -50,7 +40,7 @@ if TYPE_CHECKING:
 
 TEMPLATE, STYLE, SCRIPT = "page.html", "page.css", "page.js"
 HERE = Path(__file__).parent
-NEEDED = {**pictures.NEEDED, "itables": "itables", "jinja2": "jinja2"}
+NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python", "itables": "itables", "jinja2": "jinja2"}
 """Packages that the page is made of, by the module that they bring."""
 EARLY = 'document.documentElement.dataset.scripts = "yes";'
 """Runs before anything is shown: of long tables only the first page."""
@@ -63,8 +53,6 @@ MISSING = -1e308
 """Order of a number that is not known."""
 UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NUMBER = re.compile(r"<?(-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?)(?: (\w+))?")
-HEADINGS = {"": "block", "of": "best method"}
-"""Of the table of all blocks, where a terminal needs none or a short one."""
 COLUMNS = ("mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
 LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
 
@@ -82,15 +70,17 @@ class Libraries(NamedTuple):
 @lru_cache(maxsize=1)
 def libraries() -> Libraries:
     """The libraries, read once; the first takes seconds to be bundled."""
+    import altair
     import itables
     import vl_convert
 
+    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])  # as vl-convert takes it
     folder = Path(itables.__file__).parent / "html"
     tables = read_text(folder / "dt_bundle.js")
     name = re.search(r"export\{[^}]*?\b(\w+) as default\b[^}]*\}", tables)
     assert name is not None, "the bundle of itables exports no table"
     return Libraries(
-        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=pictures.vega_lite())),
+        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)),
         tables=closed(f"{tables}\nwindow.DataTable = {name[1]};\n"),
         style=read_text(folder / "dt_bundle.css").replace("</", "<\\/"),
     )
@@ -101,13 +91,8 @@ def closed(script: str) -> str:
     return re.sub(r"</(?=script)", r"<\\/", script, flags=re.IGNORECASE).replace("<!--", "<\\!--")
 
 
-def write_page(comparison: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
-    """Write the page of a comparison, with so many queries of each block at most, and remarks on what was left out."""
-    write_atomically(path, page(comparison, samples=samples, remarks=remarks))
-
-
 def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> str:
-    """The text of the page, see `write_page`."""
+    """The page of a comparison, with so many queries of each block at most, and remarks on what was left out."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     from ttabench.report.charts import charts_of
@@ -125,8 +110,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
         return list(enumerate(charts, len(specs) - len(charts)))
 
     blocks: list[dict[str, Any]] = [
-        {"name": block.place.name, "title": title_of(block),
-         "charts": placed(list(charts_of(block, look))),
+        {"name": block.place.name, "title": title_of(block), "charts": placed(charts_of(block, look)),
          "several": len(block.entries) > 1, "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
         for block in comparison.blocks
     ]  # fmt: skip
@@ -172,19 +156,7 @@ class Cell(NamedTuple):
     strong: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A table of the page."""
-
-    name: str
-    """Its id there."""
-    title: str
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-def tables_of(comparison: Comparison) -> list[Shown]:
+def tables_of(comparison: Comparison) -> list[dict[str, Any]]:
     """All blocks beside each other, where there are several; every line; every difference. One block is not named."""
     blocks = comparison.blocks
     lines, pairs = list[Row](), list[Row]()
@@ -198,23 +170,26 @@ def tables_of(comparison: Comparison) -> list[Shown]:
         pairs += [name | row for row in (_rows(differences_table(block)) if block.differences else ())]
     tables = [_shown("lines", "Lines", "", lines), _shown("differences", "Differences", "", pairs)]
     if len(blocks) > 1 and (whole := overview(blocks)) is not None:
-        rows = [{HEADINGS.get(column, column): cell for column, cell in row.items()} for row in _rows(whole)]
+        rows = [{column or "block": cell for column, cell in row.items()} for row in _rows(whole)]
         caption = f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold."
         tables.insert(0, _shown("overview", "All blocks", caption, rows))
-    return [table for table in tables if table.rows]
+    return [table for table in tables if table["rows"]]
 
 
 def _rows(table: Table) -> list[Row]:
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
-def _shown(name: str, title: str, caption: str, rows: Sequence[Row]) -> Shown:
-    """Rows of cells by their columns; those of numbers begin with "#"."""
+def _shown(name: str, title: str, caption: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """A table of the page, `name` is its id there, from rows of cells by their columns; those of numbers begin with
+    "#"."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     meanings = [meaning for column, meaning in GLOSSARY.items() if column in columns]
-    cells = tuple(tuple(_cell(row.get(column, ""), column) for column in columns) for row in rows)
-    return Shown(name=name, title=title, caption=" ".join(filter(None, [*meanings, caption])), rows=cells,
-                 columns=tuple(column.removeprefix("#") for column in columns))  # fmt: skip
+    return {
+        "name": name, "title": title, "caption": " ".join(filter(None, [*meanings, caption])),
+        "columns": [column.removeprefix("#") for column in columns],
+        "rows": [[_cell(row.get(column, ""), column) for column in columns] for row in rows],
+    }  # fmt: skip
 
 
 def _cell(text: str, column: str) -> Cell:
@@ -230,15 +205,13 @@ def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
     places = [block.place for block in comparison.blocks]
     for entry in comparison.entries:
         for record in entry.records:
-            row, config = record.value(entry.metric), flat(whole(record.config).to_json())
-            about = about_tables(record, everything=False)[0]
+            row, (about, settings, costs, _) = record.value(entry.metric), about_tables(record, everything=True)
             yield {
                 "id": record.id, "label": entry.label, "block": called(entry.place, places), "seed": seed_of(record),
                 "value": f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
                 "facts": list(zip(about.columns[1:], about.rows[0][1:], strict=True)),
-                "settings": "\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items()),
-                "costs": "\n".join(f"{name.replace('_', ' ')} = {figure(name, value)}"
-                                   for name, value in record.cost.items()),
+                "settings": "\n".join(f"{name} = {value}" for name, value, _ in settings.rows),
+                "costs": "\n".join(f"{name} = {value}" for name, value in costs.rows),
             }  # fmt: skip
 
 
@@ -275,24 +248,15 @@ def _disagreement(
     seed, episode, key = query[:3]
     step = f"step {first['step']:,}" if first.get("step") else ""
     prompt = kept_text(str(first.get("prompt") or ""))
+    metric = block.place.metric
     sides = [
         {"label": block.entries[place].marked, "prediction": prediction(cells, LONGEST_ANSWER) if cells else "",
-         "nats": likelihood(cells), "gain": _figure(block, gains[place])}
+         "nats": likelihood(cells),  # a query's figure, or nats where the metric is no mean over queries (`ppl`)
+         "gain": f"{abs(gains[place]):,.2f} nats" if known(metric).ratio else plain(metric, abs(gains[place]))}
         for place, cells in zip(ordered, kept, strict=True)
     ]  # fmt: skip
     return {
         "key": key, "place": ", ".join(filter(None, [str(first.get("subtask") or episode), f"seed {seed}", step])),
-        "question": _end(" ".join(prompt.split()), LONGEST_QUESTION), "prompt": _end(prompt, LONGEST_PROMPT),
+        "question": tail(" ".join(prompt.split()), LONGEST_QUESTION), "prompt": tail(prompt, LONGEST_PROMPT),
         "gold": gold(first)[:LONGEST_ANSWER], "sides": sides,
     }  # fmt: skip
-
-
-def _figure(block: Block, gain: float) -> str:
-    """A query's term: its figure, or nats where the metric is no mean over queries (`ppl`)."""
-    metric = block.place.metric
-    return f"{abs(gain):,.2f} nats" if known(metric).ratio else plain(metric, abs(gain))
-
-
-def _end(text: str, most: int) -> str:
-    """The end of a prompt: a question stands behind what it is about."""
-    return text if len(text) <= most else f"... {text[-most:]}"
