@@ -22,7 +22,7 @@ class QueryTrainingSettings(LoraShape):
     """Gradient steps on what is read between two questions."""
     span: int = 128
     """Tokens of a step: a stretch of the text, behind the keys and values of all before it."""
-    lr: float = 1e-3
+    lr: float = 1e-4
     """Learning rate of Adam."""
 
     def __post_init__(self) -> None:
