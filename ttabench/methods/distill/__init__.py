@@ -101,7 +101,7 @@ CARTRIDGE = MethodSpec(
     summary="keys and values trained on what the base says of the context",
     where="ttabench.methods.distill.cartridge:Cartridge",
     Settings=CartridgeSettings,
-    presets={"nano": CartridgeSettings(seeds=("In", "Who", "What", "Where"), lr=1e-2)},
+    presets={"nano": CartridgeSettings(seeds=(), steps=256, lr=1e-1)},  # nano writes nothing of a text
     growth="constant",
     keep=_slots,
     checked=CartridgeSettings(slots=8, length=16, steps=4, batch=2, questions=1, lr=1e-2),

@@ -28,22 +28,20 @@ class Slots:
     """Keys and values in front of the text; the first slot, that of what begins a text, is not trained."""
 
     def __init__(self, lm: LM, slots: int) -> None:
-        self.slots, self._layers = slots, range(lm.layers)
+        self.slots, self._layers, self._dtype = slots, range(lm.layers), lm.dtype
         size = torch.Size((1, lm.kv_heads, slots, lm.head_dim))
         self.layout = {f"{kind}.{layer}": size for layer in self._layers for kind in ("keys", "values")}
 
     def patch(self, parts: Mapping[str, Tensor]) -> Patch:
         """A prefix behind which text goes on as behind so many tokens."""
-        keys, values = (
-            tuple(map(_held, (parts[f"{kind}.{layer}"] for layer in self._layers))) for kind in ("keys", "values")
-        )
+        kinds = ([self._held(parts[f"{kind}.{layer}"]) for layer in self._layers] for kind in ("keys", "values"))
+        keys, values = map(tuple, kinds)
         next_B = torch.full((1,), self.slots, device=keys[0].device)
         return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
 
-
-def _held(part_BHPD: Tensor) -> Tensor:
-    """The same, without a gradient to the first slot."""
-    return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2)
+    def _held(self, part_BHPD: Tensor) -> Tensor:
+        """The same in the base's number format, without a gradient to the first slot."""
+        return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2).to(self._dtype)
 
 
 class Cartridge(Studying[CartridgeSettings]):
