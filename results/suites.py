@@ -20,7 +20,7 @@ SUITES = (
     "reductions-64", "reductions-1665", "hierarchy", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh",
     "unseen", "lessons",
     "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
-    "pg19", "swap", "retention", "forgetting", "composed", "retrieval", "ruler", "sessions", "override", "diet-seeds",
+    "pg19", "swap", "retention", "forgetting", "composed", "retrieval", "ruler", "sessions", "override", "diet-seeds", "compaction",
 )  # fmt: skip
 IN_BATCHES = (
     "--throughput --piece-tokens 64 --task metaicl --memory-limit 768MiB --row-seconds 30 --repeat 3 --generate 8"
@@ -54,7 +54,7 @@ WITHOUT_PAIRS = ("adaptation-ratio", "nine", "diet-seeds", "online", "transfer",
 """Too many runs to compare every pair, or a table that has them."""
 UNDER_STATES = ("forgetting",)
 """Suites of states that were read before, of one draw."""
-ADAPTERS_ELSEWHERE = ("amortisers", "mac-seeds", "hierarchy", "online", "streamingqa-seeds")
+ADAPTERS_ELSEWHERE = ("amortisers", "mac-seeds", "hierarchy", "online", "streamingqa-seeds", "diet-seeds")
 """Suites of adapters that are too large to be kept: results/SUITE/README.md has the commands that train them."""
 BY_TRAINING = ("ccm-seeds", "lamp-seeds", "streamingqa-seeds", "mac-seeds", "lessons", "diet-seeds")
 """Suites of adapters that differ in their training's seed."""
