@@ -20,7 +20,8 @@ SUITES = (
     "reductions-64", "reductions-1665", "hierarchy", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh",
     "unseen", "lessons",
     "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
-    "pg19", "swap", "retention", "forgetting", "composed", "retrieval", "ruler", "sessions", "override", "diet-seeds", "compaction",
+    "pg19", "swap", "retention", "forgetting", "composed", "retrieval", "ruler", "sessions", "override", "diet-seeds",
+    "compaction",
 )  # fmt: skip
 IN_BATCHES = (
     "--throughput --piece-tokens 64 --task metaicl --memory-limit 768MiB --row-seconds 30 --repeat 3 --generate 8"
