@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ttabench.core.errors import at_least
-from ttabench.cost import INTEGER, SINGLE, Cost, Factors, Shape, Workload, answer, closed_book, targeted
+from ttabench.cost import INTEGER, SINGLE, Cost, Factors, Shape, Workload, answer, closed_book
 from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec
 
@@ -35,10 +35,12 @@ class QueryTrainingSettings(LoraShape):
 
 def cost(settings: QueryTrainingSettings, shape: Shape, work: Workload) -> Cost:
     """Full context, then gradient steps of factors of the queries on spans that stand, on average, behind half of it
-    (arXiv 2512.13898, section 4); the pieces arrive together."""
+    (arXiv 2512.13898, section 4); the pieces arrive together. A base whose queries come with keys and values is counted
+    with factors of that map, and refused when it is run."""
     if not work.pieces:
         return closed_book(shape, work)
-    factors = Factors(shape, settings.rank, targeted(settings.targets, shape))
+    maps = [linear for linear in shape.linears if linear.name in settings.targets]
+    factors = Factors(shape, settings.rank, maps or list(shape.attention_linears[:1]))
     slots, span = shape.starts + work.tokens, min(settings.span, work.tokens)
     behind = shape.starts + (work.tokens - span) // 2
     steps = settings.steps * factors.step(span - 1, span - 1, behind) if span > 1 else 0
