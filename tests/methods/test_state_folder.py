@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,15 @@ def test_a_lora_without_what_stands_in_the_window_says_so(adapt: Adapt) -> None:
     assert "peft_without" not in adapt(method="templora").json()
     window = adapt("--force", "--set", "prefix=9", method="templora").json()
     assert "the last 8 tokens" in window["peft_without"]
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "leaves"),
+    [("lora", (), True), ("cartridge", ("slots=8", "steps=1", "seeds="), True), ("icl", (), False)],
+)
+def test_what_does_not_grow_leaves_for_peft(adapt: Adapt, method: str, words: Sequence[str], leaves: bool) -> None:
+    written = adapt(*(part for word in words for part in ("--set", word)), method=method).json()
+    assert ("peft" in written) == leaves
 
 
 def test_reading_on_is_reading_both(adapt: Adapt, ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

@@ -145,7 +145,8 @@ def _written(
     patch = Patch() if method.looks_at_question else method.patch(state, [])
     window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
     said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
-    leaves = exportable(patch) and method.growth == "constant"  # all of a long text is not written twice
+    twice = patch.prefix is not None and method.growth != "constant"  # all of a long text is not written twice
+    leaves = exportable(patch) and not twice
     written = replace_state(folder, state, said, partial(save_peft, lm, patch) if leaves else None)
     return written, [*resolved.notes(), *state_caveats(method, state)]
 

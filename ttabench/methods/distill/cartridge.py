@@ -24,7 +24,7 @@ from ttabench.methods.distill import CARTRIDGE, CartridgeSettings
 from ttabench.methods.distill.method import BREAK, Studying
 
 
-class Slots:
+class TrainedCache:
     """Keys and values in front of the text; the first slot, that of what begins a text, is not trained."""
 
     def __init__(self, lm: LM, slots: int) -> None:
@@ -53,7 +53,7 @@ class Cartridge(Studying[CartridgeSettings]):
 
     def __init__(self, lm: LM, settings: CartridgeSettings) -> None:
         super().__init__(lm, settings)
-        self.student = Slots(lm, settings.slots)
+        self.student = TrainedCache(lm, settings.slots)
 
     @torch.no_grad()
     def start(self, texts: Sequence[list[int]]) -> Tensor:

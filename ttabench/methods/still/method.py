@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor, nn
@@ -103,10 +103,7 @@ class Still(Trainable[StillSettings]):
         count = sum(map(len, texts))
         before = whole.keys_LBHPD[0].shape[2] - count
         first = int(whole.next_position_B) - count
-        spans, begin = list[range](), 0
-        for text in texts:
-            spans.append(range(begin, begin + len(text)))
-            begin += len(text)
+        spans = [range(end - len(text), end) for text, end in zip(texts, accumulate(map(len, texts)), strict=True)]
         positions_1T = torch.arange(first, first + count, device=self.lm.device)[None]
         keys, values = list[Tensor](), list[Tensor]()
         for layer, pair in enumerate(zip(whole.keys_LBHPD, whole.values_LBHPD, strict=True)):
