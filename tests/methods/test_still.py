@@ -11,7 +11,7 @@ import torch
 from tests.methods.reading import read, read_apart
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
-from ttabench.core.types import Episode
+from ttabench.core.types import Episode, Observe
 from ttabench.methods.still import StillSettings
 from ttabench.methods.still.method import Compactor, Still
 from ttabench.methods.trainable import answer_loss
@@ -45,6 +45,11 @@ def test_the_loss_in_one_forward_is_that_of_use(make: Any) -> None:
         with torch.no_grad():
             found, wanted = method.loss_parts(episodes)["answer"], answer_loss(method, episodes)
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_a_piece_without_tokens_has_no_slots() -> None:
+    steps = (Observe(text=""), *told((2,)).steps)
+    assert taught(tiny_llama).loss_parts([Episode(key="e", steps=steps)])["answer"].isfinite()
 
 
 def test_slots_begin_as_means_of_neighbours() -> None:

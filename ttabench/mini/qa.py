@@ -52,7 +52,7 @@ def documents(
     made, named = [], [one for one in RELATIONS[kind] if one.name == relation]
     for entity in draw_entities(source, kind, split, count):
         told = [Fact(entity, one, source.choice(one.values)) for one in named]
-        if not named:
+        if relation is None:
             number = facts_told if isinstance(facts_told, int) else source.choice(facts_told)
             told = facts(source, kind, entity, min(number, len(RELATIONS[kind])))
         made.append(document(source, entity, told))

@@ -174,10 +174,10 @@ def ask(lm: LM, method: Method, state: State, asks: Sequence[Ask], tokens: int, 
     return [after - before for before, after in pairwise(stamps)]
 
 
-def reading(lm: LM, method: Method, pieces: Sequence[Observe], load: Load) -> tuple[dict[str, Figure], State, int]:
+def reading(lm: LM, method: Method, texts: Sequence[Observe], load: Load) -> tuple[dict[str, Figure], State, int]:
     """Figures of reading, the state, and the most bytes of tensors: the first pass warms up and is counted, the others
     are timed."""
-    read, meters, states = [[piece] for piece in pieces], list[Meter](), list[State]()
+    read, meters, states = [[text] for text in texts], list[Meter](), list[State]()
 
     def once() -> None:
         meters.append(Meter(lm.device))
@@ -210,7 +210,7 @@ def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
         "first_seconds": figure([meter.seconds["first"] for meter in asked]),
         "first_ms": figure([1000 * meter.seconds["first"] for meter in asked]),
         "decode_seconds": figure([sum(seconds) for seconds in gaps]),
-        **peak("ask_peak_bytes", [most for meter in asked for most in meter.peak_bytes.values()]),
+        **peak("ask_peak_bytes", [peak_bytes for meter in asked for peak_bytes in meter.peak_bytes.values()]),
         **({"tokens_read": figure([state.meta["tokens_read"][0]])} if "tokens_read" in state.meta else {}),
     }
     figures["total_seconds"] = added([figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")])
@@ -284,7 +284,7 @@ def _rates(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[s
 
 def training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     """Adapting to one document, and training steps where the method is trained; the first of each warms up."""
-    figures, *_ = reading(lm, method, pieces(lm, tokens, tokens), load)
+    figures = reading(lm, method, pieces(lm, tokens, tokens), load)[0]
     if method.spec.trainable:
         figures |= _steps(lm, method, tokens, load)
     return Row(method=method.name, prefill=tokens, figures=figures)

@@ -59,7 +59,7 @@ def load(
     ask = next((ask for episode in task.episodes() for ask in episode.asks()), None)
     if ask is None:
         why = f" ({reasons(task.dropped)})" if task.dropped else ""
-        hint = f"Change --task-set of {bound.name}, or give a larger --limit."
+        hint = f"Change --task-set of {bound.name}" + (f", or give more than --limit {limit}." if limit else ".")
         raise UserError(f"There is nothing to ask of {task.source}{why}.", hint)
     check_judges(bound.name, map(metric, task.card.metrics), ask.mode)
     return task

@@ -124,6 +124,8 @@ class SubTask(_Part):
     def _has_template(self) -> SubTask:
         if "lm_eval" not in self.templates:
             raise ValueError(f"templates must have 'lm_eval', received {list(self.templates)}")
+        if self.shape == "labels" and len(self.options) < 2:
+            raise ValueError(f"shape 'labels' needs options, received {list(self.options)}")
         return self
 
 

@@ -91,9 +91,12 @@ def twin_tasks(
     """Tasks of the miniature world that stands for a split."""
     files = generated(card, split, seed, **arguments)
     made = {name: parse(twin_rows(card, held)) for name, held in files.items()}
-    stems = {name.partition("_")[0]: name.removesuffix("train") for name in made if name.endswith("_train")}
-    names = named("MetaICL task", stems, wanted)
-    return [MetaTask(name=name, shown=made[f"{stems[name]}train"], asked=made[f"{stems[name]}test"]) for name in names]
+    ending = f"_{SHOTS}_{seed}_"
+    known = [name.removesuffix(f"{ending}train") for name in made if name.endswith("_train")]
+    return [
+        MetaTask(name=name, shown=made[f"{name}{ending}train"], asked=made[f"{name}{ending}test"])
+        for name in named("MetaICL task", known, wanted)
+    ]
 
 
 def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list[MetaTask], Table]:
@@ -187,9 +190,10 @@ class MetaIcl(Bound[Settings]):
         spare = [row for row in self._short(task.spare, size) if row.pair not in taken]
         shown = [*own, *spare[: wanted - len(own)]]
         sizes = [size(_text(row) + BETWEEN) for row in shown]
-        beside = {row.id: size(_prompt(row)) + max(size(f" {option}") for option in row.options) for row in asked}
-        most = self.settings.max_tokens
-        fit = {key: fitting(sizes, most, taking) if most else len(sizes) for key, taking in beside.items()}
+        fit = dict.fromkeys((row.id for row in asked), len(sizes))
+        if most := self.settings.max_tokens:
+            beside = {row.id: size(_prompt(row)) + max(size(f" {option}") for option in row.options) for row in asked}
+            fit = {key: fitting(sizes, most, taking) for key, taking in beside.items()}
         wished = {(row.id, step): min(step, len(shown)) for row in asked for step in self.settings.steps}
         places = {key: min(number, fit[key[0]]) for key, number in wished.items()}
         dropped = {

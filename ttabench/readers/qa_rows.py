@@ -54,10 +54,10 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
 
     def row_of(raw: RawRow) -> QARow | str:
         cells = {field: raw.cell(names) for field, names in card.columns.items()}
-        question = text_of("question", _needed(card, raw, "question") or "").strip()
+        question = _text("question", _needed(card, raw, "question")).strip()
         answers = answers_of(_needed(card, raw, "answers"), card.source.answers)
         key, title = _label(cells.get("text_key")), _label(cells.get("title"))
-        text = text_of("text", _needed(card, raw, "text") or "") if texts is None else texts.get(key, "")
+        text = _text("text", _needed(card, raw, "text")) if texts is None else texts.get(key, "")
         if not text.strip():
             return "no text" if texts is None else "no article"
         if not question or not answers:
@@ -77,6 +77,10 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> list[QARow]:
         )
 
     return usable(data, row_of)
+
+
+def _text(field: str, cell: object) -> str:
+    return "" if cell is None else text_of(field, cell)
 
 
 def _needed(card: Card, raw: RawRow, field: str) -> object:

@@ -172,7 +172,8 @@ class QAStream(Bound[Settings]):
         episode = Episode(key="", steps=tuple(blanks_in_front([*map(self._observe, documents), *asks])))
         if not self.settings.window:
             return episode.steps
-        return tuple(replace(ask, window=tuple(episode.observes())) for ask in episode.asks())
+        window = tuple(episode.observes())
+        return tuple(replace(ask, window=window) for ask in episode.asks())
 
     def _observe(self, document: Document) -> Observe:
         return Observe(text=document.text, key=document.key, joiner=self.card.prompt.joiner)

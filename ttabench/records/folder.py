@@ -69,7 +69,7 @@ class RunFolder:
                 content = self.journal.read_bytes()
                 whole = content[: content.rfind(b"\n") + 1]
                 if len(whole) < len(content):
-                    files.write_atomically(self.journal, whole)
+                    os.truncate(self.journal, len(whole))
         except Missing:
             return []
         return whole.splitlines()
@@ -82,7 +82,8 @@ class RunFolder:
 
     def discard(self) -> None:
         """Drop the partial results."""
-        self.journal.unlink(missing_ok=True)
+        with reading(self.journal, "Remove it, or give another --out.", most=None):
+            self.journal.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self, notify: Callable[[str], None]) -> Iterator[None]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.attention import Call, Watcher, watched
-from ttabench.lm.forward.patching import READ_LESS, check_fits
+from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.forward.ways import Rotary, rotary_of, ways_of
 from ttabench.lm.model import LM
@@ -121,13 +121,14 @@ def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
     return table.index_select(0, rows_N).view(*front, -1, *source_LBHS.shape[4:])
 
 
+FEWER = "Read less (--task-set documents=N) or give a --model of more positions."
 MOVE_UP = "Read in pieces that move up: --set positions=cache --set chunk=256, and a budget in tokens."
 
 
 def before_text(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None) -> Prefix | None:
     """The kept cache as a prefix, once it is known that the tokens of a text have positions left behind it."""
     start = None if kept is None else kept.prefix(rotary)
-    check_fits(lm, start, mask_BT.sum(1), MOVE_UP if ways_of(lm).rotary else READ_LESS)
+    check_fits(lm, start, mask_BT.sum(1), MOVE_UP if ways_of(lm).rotary else FEWER)
     return start
 
 

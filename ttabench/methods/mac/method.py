@@ -139,8 +139,8 @@ def appended(
 ) -> tuple[Tensor, list[list[str]]]:
     """The bank with N further entries, and the document names behind each entry. Whenever an append exceeds the cap, an
     entry is dropped or two are averaged (section 4.3 and Figure 7). One call with N entries gives what N calls with one
-    entry give. `read`: documents this bank has taken in before, dropped and averaged ones included; it seeds the random
-    rules."""
+    entry give, but where two pairs are equally near. `read`: documents this bank has taken in before, dropped and
+    averaged ones included; it seeds the random rules."""
     cap, kept, pool_PTD = settings.bank_cap, len(bank_KTD), torch.cat([bank_KTD, new_NTD])
     order, members = list(range(kept)), [*map(list, members), *([name] for name in names)]
     nearest = settings.bank_reduce == "average_nearest" and cap is not None and len(pool_PTD) > cap

@@ -52,7 +52,7 @@ class Descending(BaseMethod[DescentT]):
         numbers of those in which something is predicted, in the order in which they are read."""
         return ([number] for number in documents)
 
-    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:  # noqa: ARG002  # for `Online`
+    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:  # noqa: ARG002  # the methods' arguments
         """The loss of a step, by default the mean over all tokens that are predicted; differentiable. `logprobs`: of
         the tokens of each document; of all but the first where nothing stands before it."""
         return -torch.cat(list(logprobs)).mean()
@@ -133,7 +133,7 @@ def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor)
 
 
 class Online(Descending[OnlineT]):
-    """A step on each document. A method says what its tokens weigh."""
+    """A step on each document, by default with every token alike; a method may weigh them otherwise."""
 
     def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
         """Weights of the losses of a document's first tokens, those that are read: float32 [T], none negative."""

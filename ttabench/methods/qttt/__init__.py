@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ttabench.core.errors import at_least
-from ttabench.cost import INTEGER, SINGLE, Cost, Factors, Shape, Workload, answer, closed_book
+from ttabench.cost import INTEGER, SINGLE, Cost, Factors, Shape, Workload, closed_book, in_window
 from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec
 
@@ -17,7 +17,8 @@ class QueryTrainingSettings(LoraShape):
     rank: int = 16
     alpha: float = 16.0
     targets: tuple[str, ...] = ("q_proj",)
-    """Last parts of the names of the linear maps that make queries: nothing that makes keys or values."""
+    """Last parts of the names of the linear maps that make queries. Others are not refused, though keys and values that
+    they would change stay as they were read."""
     steps: int = 32
     """Gradient steps on what is read between two questions."""
     span: int = 128
@@ -45,16 +46,10 @@ def cost(settings: QueryTrainingSettings, shape: Shape, work: Workload) -> Cost:
     behind = shape.starts + (work.tokens - span) // 2
     steps = settings.steps * factors.step(span - 1, span - 1, behind) if span > 1 else 0
     size = SINGLE * factors.size + shape.cache_bytes(slots, work.value_bytes) + INTEGER * (work.tokens + 2)
-    return Cost(
-        parameters=shape.parameters,
-        state_floats=factors.size + shape.slot_floats * slots,
-        state_bytes=size,
-        adapt_slots=slots,
-        ask_slots=slots + work.asked,
-        adapt_flops=shape.forward(slots) + steps,
-        ask_flops=answer(shape, work, slots, begun=True) + factors.forward(work.asked),
-        positions=slots + work.asked,
-    )
+    floats = factors.size + shape.slot_floats * slots
+    whole = in_window(shape, work, slots, state_floats=floats, state_bytes=size)
+    asked = whole.ask_flops + factors.forward(work.asked)
+    return replace(whole, adapt_flops=whole.adapt_flops + steps, ask_flops=asked)
 
 
 QTTT = MethodSpec(

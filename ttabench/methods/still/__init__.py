@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ttabench.core.errors import at_least
-from ttabench.cost import INTEGER, Cost, Shape, Workload, answer, closed_book
+from ttabench.cost import INTEGER, Cost, Shape, Workload, closed_book, in_window
 from ttabench.methods.spec import MethodSpec, Recipe
 
 
@@ -37,20 +37,20 @@ def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
     latent = 6 * w * w + w * heads * w + w * entries  # queries and output of attention, feed-forward; mixes; changes
     small = 2 * entries + w * (s.slots + 1) + 4 * w + 4 * w + 3 * w + heads * w + entries + 1  # norms, latents, biases
     added = shape.layers * (token + latent + small)
-    bare = replace(closed_book(shape, work), added_parameters=added)
     if not work.pieces:
-        return bare
+        return replace(closed_book(shape, work), added_parameters=added)
     slots, tokens = shape.starts + s.slots * len(work.pieces), shape.starts + work.tokens
     looked = 2 * w + heads * w + entries  # of a latent and a token: attention, and what is mixed
     networks = 2 * shape.layers * (work.tokens * (token + s.slots * looked) + len(work.pieces) * s.slots * latent)
-    return replace(
-        bare,
+    return in_window(
+        shape,
+        work,
+        slots,
+        added_parameters=added,
         state_floats=shape.slot_floats * slots,
         state_bytes=shape.cache_bytes(slots, work.value_bytes) + INTEGER,
         adapt_slots=tokens,
-        ask_slots=slots + work.asked,
         adapt_flops=shape.forward(tokens) + networks,
-        ask_flops=answer(shape, work, slots, begun=True),
         positions=tokens + work.asked,
     )
 

@@ -127,7 +127,8 @@ class Still(Trainable[StillSettings]):
         asked = 0
 
         def piece(row: Row, ids: list[int], first: int) -> None:
-            row.texts.append(row.add(ids, first, [*row.starts, *row.texts[asked:]], asked))
+            if ids:
+                row.texts.append(row.add(ids, first, [*row.starts, *row.texts[asked:]], asked))
 
         def question(row: Row, _: int) -> tuple[list[int], int]:
             nonlocal asked

@@ -17,7 +17,7 @@ from torch import Tensor
 from ttabench.core.environment import forked_draws
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.patching import check_fits, deltas_applied, layers_recomputed, step_bytes
-from ttabench.lm.forward.tokens import new_ids, pad
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import Item, target_logprobs
@@ -70,7 +70,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         size, (before,) = self.settings.prefix, state.meta["tokens_read"]
         text = [*ids_of(tensors, 1)[0], *chain(*pieces)]
         kept = text[max(0, len(text) - size) :] if size else []
-        tokens_1T = pad([kept, [0] * size], self.lm.pad_id, "right")[0][:1]
+        tokens_1T = torch.tensor([[*kept, *[self.lm.pad_id] * (size - len(kept))]], dtype=torch.int64)
         window = {"tokens": tokens_1T.to(self.lm.device), "lengths": torch.tensor([len(kept)], device=self.lm.device)}
         return State(1, {**tensors, **window}, {"tokens_read": [before + sum(map(len, pieces))]})
 
