@@ -15,6 +15,7 @@ from ttabench.lm.forward.patching import encoded, forward, select_rows, text_sta
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, piece_ids, prompt_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, Patch
+from ttabench.lm.verbs import scoring
 from ttabench.lm.verbs.scoring import choose, nll, score_options, target_logprobs, token_logprobs
 
 ITEMS = [([65, 66, 67], [68, 69]), ([70], [71]), ([72, 73, 74, 75, 76, 77], [78, 79, 80]), ([81, 82], [83])]
@@ -102,3 +103,16 @@ def test_pieces_prompts_and_targets() -> None:
     written = Ask(prompt="Where?", key="q", want=Generate(answers=("x",)))
     assert gold_ids(lm, written) == [*lm.encode(" x"), lm.eos_id]
     assert gold_ids(lm, replace(written, want=Score(continuation=" x"))) == lm.encode(" x")
+
+
+def test_logits_of_a_trained_head_in_slices_have_the_same_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny_llama()
+    weight = lm.model.get_output_embeddings().weight.requires_grad_()
+    hidden, targets = torch.randn(20, weight.shape[1]), torch.randint(0, lm.vocab_size, (20,))
+    found = []
+    for most in (2**26, 3 * lm.vocab_size):
+        monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", most)
+        values = scoring.logprobs_of(lm, hidden, targets)
+        found.append((values.detach(), *torch.autograd.grad(values.sum(), weight)))
+    for whole, sliced in zip(*found, strict=True):
+        torch.testing.assert_close(sliced, whole)

@@ -54,6 +54,13 @@ def test_study_brings_it_to_its_teacher(seeds: tuple[str, ...]) -> None:
         torch.testing.assert_close(mine[:, :, 0], theirs[:, :, 0], msg="the first slot is not trained")
 
 
+def test_a_context_as_long_as_the_positions_leaves_room_for_a_seed() -> None:
+    lm = tiny_llama()
+    text = " ".join(TEXTS * (1 + lm.max_positions // 20))
+    assert len(lm.encode(text)) > lm.max_positions
+    read(Cartridge(lm, replace(TINY, steps=1, questions=1, window=2**20)), text)
+
+
 @MAKES
 def test_peft_reads_what_leaves(make: Any, tmp_path: Path) -> None:
     lm = make()

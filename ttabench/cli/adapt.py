@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -84,9 +84,13 @@ def adapt(
         seed_everything(0)
         lm = ModelCache().get(request, chat_template=chat)
         method = resolved.build(lm)
-        states = [resolved.stored_state(one, lm) for one in earlier]
-        with fitting(earlier[-1] if earlier else None, method.name):
-            session = Session(lm, method, reduce(method.combined, states) if states else None)
+        together: State | None = None
+        for folder in earlier:
+            one = resolved.stored_state(folder, lm)
+            with fitting(folder, method.name):
+                together = one if together is None else method.combined(together, one)
+        with fitting(state, method.name):
+            session = Session(lm, method, together)
             written, notes = _written(session, read(session, texts, tick), resolved, provenance, out)
     result = {"method": resolved.spec.name, "model": request.base_name, "files": len(files), "pieces": len(texts)}
     if "tokens_read" in written["meta"]:

@@ -70,8 +70,10 @@ def ask(
     from ttabench.run.resolve import resolve_method, resolve_prompting
 
     if bool(questions) == bool(file):
-        fault = "Questions are both typed and in a file." if questions else "There is no question."
-        raise UserError(fault, 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.')
+        if questions:
+            raise UserError("Questions are both typed and in a file.", "Give one of them.")
+        hint = 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.'
+        raise UserError("There is no question.", hint)
     wanted = own_questions(file) if file else typed_questions(questions or [])
     earlier, before, lost = (state or DEFAULT_STATE) if state or not context else None, list[Observe](), ""
     if earlier is not None:

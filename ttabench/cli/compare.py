@@ -63,7 +63,7 @@ def compare(
 def compared(
     names: Sequence[str], out: Path, wanted: Wanted, metric: str, *, all_pairs: bool
 ) -> tuple[Comparison, list[str]]:
-    """The comparison of the runs that were asked for; a remark tells, and names, each thing that was left out of it."""
+    """The comparison of the runs that were asked for; remarks, printed and returned, name what was left out."""
     from ttabench.report.compare import compared as of_runs
     from ttabench.report.finding import selected
 

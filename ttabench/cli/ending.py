@@ -95,7 +95,7 @@ def _of_system(error: Exception) -> int:
 
 def _of_words(error: typer.TyperException) -> int:
     """Tell the fault of a command's words; where nothing was typed, the help is shown by then."""
-    message, context = error.format_message(), getattr(error, "ctx", None)
+    message, context = error.format_message().replace("Value error, ", ""), getattr(error, "ctx", None)
     if message and context is not None:
         message = message if message.endswith(("?", ".")) else f"{message}."
         message += f" `{context.command_path} --help` lists what it takes."

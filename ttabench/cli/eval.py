@@ -12,6 +12,7 @@ import typer
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
 from ttabench.core.declared import parse_value
+from ttabench.core.errors import UserError
 from ttabench.core.types import no_word
 from ttabench.records.run_fields import STATES_OF
 from ttabench.run.request import RunRequest
@@ -50,7 +51,9 @@ def eval_(
     from ttabench.run.plan import make_plan
 
     requests = [replace(request, state_of=state) for state in STATES_OF] if swap_state else [request]
-    numbers = dict.fromkeys(parse_value(seeds, list[int], "--seeds") or [0])
+    numbers = dict.fromkeys(parse_value(seeds, list[int], "--seeds"))
+    if not numbers:
+        raise UserError("--seeds names no seed.", "Write --seeds 1,2,3.")
     if not dry_run:
         bounded(threads, memory_limit, request.device)
     plans = [make_plan(one, number) for one in requests for number in numbers]

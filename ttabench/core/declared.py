@@ -106,7 +106,7 @@ def parse_value(text: str, hint: Any, where: str) -> Json:
     arguments = getattr(hint, "__args__", ())
     raw: Json = None if text.lower() in ("none", "null") and type(None) in arguments else text
     if isinstance(raw, str) and getattr(hint, "__origin__", None) in (tuple, list):
-        raw = [part for part in raw.split(",") if part]
+        raw = raw.split(",") if raw else []
     if isinstance(raw, str) and int in (hint, *arguments) and (size := tokens_in(text)) is not None:
         raw = size
     if {int, float} <= set(arguments) and "." in text:

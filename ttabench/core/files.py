@@ -3,7 +3,7 @@
 write_atomically(Path("run.json"), text)
 with replacing(Path("samples.parquet")) as scratch:
     write_table(table, scratch)           a reader sees the old file (with folder=True folder) or the new, never half
-append(Path("partial.jsonl"), lines)                  whole lines, or none of them
+append(Path("partial.jsonl"), lines)                  behind what is there; a fault may leave half a line
 with reading(Path("test.jsonl")) as at:
     for at.line, text in enumerate(file, start=1):
         json.loads(text)               Unreadable: test.jsonl line 3 cannot be read: not valid JSON (Expecting ...)
@@ -252,6 +252,11 @@ def append(path: Path, text: str) -> None:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")  # names of files may be no text
+
+
+def cut(path: Path, length: int) -> None:
+    """Drop what a file holds after so many bytes; needs no room on the disk."""
+    os.truncate(path, length)
 
 
 def remove(path: Path) -> None:

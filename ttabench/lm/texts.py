@@ -190,7 +190,7 @@ def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple
 def _behind(own: Tokenizer) -> Tokenizer:
     """What reads texts that follow other text: a copy that puts no blank in front, or the same where it puts none."""
     held = {name: getattr(own, name) for name in ("normalizer", "pre_tokenizer")}
-    parts = {name: part and json.loads(part.__getstate__()) for name, part in held.items()}
+    parts = {name: None if part is None else json.loads(part.__getstate__()) for name, part in held.items()}
     changed = {name: _without_blank(part) for name, part in parts.items()}
     if changed == parts:
         return own

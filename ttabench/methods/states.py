@@ -168,16 +168,16 @@ def held(folder: Path, *, force: bool) -> Iterator[None]:
 
 
 def replace_state(
-    folder: Path, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None
+    folder: Path, state: State, belongs: Mapping[str, Json], for_peft: Callable[[Path], object] | None = None
 ) -> dict[str, Any]:
-    """Write a state into a folder that is `held`, and with `lora`, which is given a folder, its low-rank deltas in
-    `peft`. All files are made aside first; the header moves first, whose digests do not fit what a kill leaves.
+    """Write a state into a folder that is `held`, and with `for_peft`, which is given a folder, what peft loads of it.
+    All files are made aside first; the header moves first, whose digests do not fit what a kill leaves.
     Returns its header, see `save_state`."""
     staged = folder / STAGED
     try:
         with files.replacing(staged, folder=True) as scratch:
-            if lora is not None:
-                lora(scratch / PEFT)
+            if for_peft is not None:
+                for_peft(scratch / PEFT)
             save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
         files.remove(folder / PEFT)
         for name in OURS:

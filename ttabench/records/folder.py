@@ -69,7 +69,7 @@ class RunFolder:
                 content = self.journal.read_bytes()
                 whole = content[: content.rfind(b"\n") + 1]
                 if len(whole) < len(content):
-                    os.truncate(self.journal, len(whole))
+                    files.cut(self.journal, len(whole))
         except Missing:
             return []
         return whole.splitlines()

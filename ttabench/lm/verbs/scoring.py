@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
+from torch.utils.checkpoint import checkpoint
 
 from ttabench.core.errors import UserError
 from ttabench.lm.forward import patching
@@ -171,9 +172,10 @@ def _behind_prompts(
 
 
 LOGITS_AT_ONCE = 2**26
-"""Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
+"""Float32 logits alive at a time without gradients, or of a trained head (256 MiB), however large vocabulary and batch
+are."""
 LOGITS_TRAINED = {"cpu": 2**22, "cuda": 2**26}
-"""The same with gradients. On a CPU 16 MiB: so little is used again, without asking the system for memory."""
+"""The same with gradients through a frozen head. On a CPU 16 MiB: so little is used again without asking."""
 
 
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
@@ -186,7 +188,17 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     plain = lm.linear_head and type(head) is nn.Linear and not head._forward_hooks
     moves = plain and any(part is not None and part.requires_grad for part in (head.weight, head.bias))
     if not plain or moves or head.weight.device != hidden_ND.device:
-        return _chosen(lm.logits(hidden_ND), targets_N)
+        slices = _slices(lm, LOGITS_AT_ONCE, hidden_ND, targets_N)
+        if not plain or len(slices) == 1:
+            return _chosen(lm.logits(hidden_ND), targets_N)
+        weight_VD, bias_V = head.weight, head.bias  # of this forward, whatever stands there
+
+        def of_slice(hidden: Tensor, targets: Tensor) -> Tensor:
+            return _chosen(linear(hidden.to(weight_VD.device), weight_VD, bias_V), targets.to(weight_VD.device))
+
+        # what is more than that is computed again on the way back
+        values = [checkpoint(of_slice, *part, use_reentrant=False, preserve_rng_state=False) for part in slices]
+        return torch.cat(values).to(hidden_ND.device)
     frozen_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head.weight, head.bias)  # type: ignore[no-untyped-call]
     return frozen_N
 

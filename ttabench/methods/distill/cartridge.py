@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, cycle, islice
 
 import torch
 from torch import Tensor
 
+from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import encoded
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
@@ -54,24 +55,34 @@ class Cartridge(Studying[CartridgeSettings]):
     def __init__(self, lm: LM, settings: CartridgeSettings) -> None:
         super().__init__(lm, settings)
         self.student = TrainedCache(lm, settings.slots)
+        if settings.slots <= len(lm.start_ids):
+            fault = f"{settings.slots} slots hold no more than the {len(lm.start_ids)} tokens that begin a text."
+            raise UserError(fault, "Give a larger --set slots=N.")
 
     @torch.no_grad()
     def start(self, texts: Sequence[list[int]]) -> Tensor:
         """Keys and values of the first tokens of the context; a shorter context is repeated."""
         wanted = self.settings.slots - len(self.lm.start_ids)
         begun = list(chain(*texts)) or [self.lm.eos_id]
-        tokens_1T = torch.tensor([(begun * wanted)[:wanted]], device=self.lm.device)
+        tokens_1T = torch.tensor([[*islice(cycle(begun), wanted)]], device=self.lm.device)
         prefix = encoded(self.lm, Patch(tokens_BT=tokens_1T)).prefix
         assert prefix is not None, "tokens that are read are a prefix"
         pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
         return torch.cat([tensor.float().flatten() for tensor in chain(*pairs)])
+
+    def opening(self) -> int:
+        """Those of the longest seed."""
+        return max(map(len, self._seeds()), default=super().opening())
+
+    def _seeds(self) -> list[list[int]]:
+        return [self.lm.encode(BREAK + seed, follows=True) for seed in self.settings.seeds]
 
     def items(self, before: Patch, group: Sequence[list[int]], read: int) -> list[Item]:
         """What the base writes from each seed behind each text alone."""
         s, lm = self.settings, self.lm
         if not s.seeds:
             return super().items(before, group, read)
-        seeds = [lm.encode(BREAK + seed, follows=True) for seed in s.seeds for _ in range(s.questions)]
+        seeds = [ids for ids in self._seeds() for _ in range(s.questions)]
         drawn = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + read)
 
         def pick(logits_BV: Tensor) -> Tensor:

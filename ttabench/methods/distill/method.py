@@ -81,6 +81,10 @@ class Studying(BaseMethod[SettingsT]):
         """The student's numbers [N] before it has read anything."""
         raise NotImplementedError
 
+    def opening(self) -> int:
+        """Tokens between the context and a lesson, at most."""
+        return len(self.lm.encode(BREAK, follows=True))
+
     def items(self, before: Patch, group: Sequence[list[int]], read: int) -> list[Item]:  # noqa: ARG002
         """What the teacher reads behind these texts: by default each once more, in stretches. `before`: the student;
         `read`: tokens that it had read by then."""
@@ -110,7 +114,7 @@ class Studying(BaseMethod[SettingsT]):
         """Lessons about these texts, which the teacher reads behind all of a group, the student behind nothing, or
         behind what it keeps."""
         lm, size, joint = self.lm, self.settings.length, self.lm.encode(BREAK, follows=True)
-        behind = len(joint) + size  # of the teacher's window
+        behind = self.opening() + size  # of the teacher's window
         held = len(lm.start_ids) if before.prefix is None else int(before.prefix.next_position_B.max())
         room = min(self.settings.window, lm.max_positions - held - behind)
         if room < 2:
