@@ -19,6 +19,7 @@ from ttabench.core.types import At
 from ttabench.records.samples import digest_of
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.charts import by_bytes, by_step, by_time
+from ttabench.report.comparison_tables import title_of
 from ttabench.report.page import digest, disagreeing, libraries, page
 from ttabench.report.pictures import styles
 from ttabench.report.verdict import sentences
@@ -227,6 +228,8 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
     }  # fmt: skip
     assert look["mac"][0] in json.dumps(spec)
     assert '"#000000"' in json.dumps(spec), "floor and ceiling are black"
+    read = Read(page(found))
+    assert all(title_of(block) in read.said("h3") for block in found.blocks), "several blocks, one page"
 
 
 def test_the_command_writes_it_and_refuses_what_compare_refuses(

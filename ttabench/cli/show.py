@@ -11,7 +11,11 @@ from ttabench.cli import options as o
 
 def show(
     run_: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run: its folder, SUITE/ID, or (the beginning of) an id in --out.")
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run: its folder, SUITE/ID, or an id, its beginning, or a method that has one run in --out.",
+        ),
     ],
     everything: Annotated[
         bool,

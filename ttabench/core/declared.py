@@ -99,7 +99,7 @@ def as_typed(value: Json) -> str:
 def parse_value(text: str, hint: Any, where: str) -> Json:
     """A text as a value of an annotated type: numbers, booleans, literals, optional values, comma-separated tuples.
 
-    Whole numbers may be written as sizes: `16k` is 16,384.
+    A whole number may be written as a size: `16k` is 16,384.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -114,7 +114,9 @@ def parse_value(text: str, hint: Any, where: str) -> Json:
     try:
         return TypeAdapter(hint).validate_python(raw)
     except ValidationError:
-        raise UserError(f"{where} takes {type_name(hint)}, got {text!r}.", "Give a value of that type.") from None
+        several = getattr(hint, "__origin__", None) in (tuple, list)
+        mend = "Give values of that type with commas between them: a,b,c." if several else "Give a value of that type."
+        raise UserError(f"{where} takes {type_name(hint)}, got {text!r}.", mend) from None
 
 
 def type_name(hint: Any) -> str:

@@ -83,7 +83,7 @@ def _leaders(blocks: Sequence[Block], names: Sequence[str]) -> Table:
         lines = (end_of(block.entries, FLOOR), end_of(block.entries, CEILING), best)
         values = [plain(entry.metric, entry.value) if entry else "" for entry in lines]
         rows.append((name, *values, best.label if best else "", str(len(block.entries))))
-    columns = ("", "#none", "#icl", "#best", "of", "#lines")
+    columns = ("", "#none", "#icl", "#best", "best method", "#lines")
     return Table(title="All blocks", columns=columns, rows=tuple(rows), spare=("#lines",))
 
 

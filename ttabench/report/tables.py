@@ -147,6 +147,7 @@ def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:
 def _about(record: RunRecord) -> Table:
     (command, caveat), hardware = command_of(record), record.hardware
     memory = size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
+    cores = f"{hardware['cores']} cores" if hardware.get("cores") else ""
     about = {
         "what": f"{answering(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
         "command": command,
@@ -154,7 +155,9 @@ def _about(record: RunRecord) -> Table:
         "model": _model(record),
         "costs": _costs(record),
         "made": _made(record),
-        "machine": ", ".join(filter(None, [computed_on(hardware, None), memory, str(hardware.get("system") or "")])),
+        "machine": ", ".join(
+            filter(None, [computed_on(hardware, None), cores, memory, str(hardware.get("system") or "")])
+        ),
         "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
         "notes": "\n".join((*record.notes, *caveat)),
     }

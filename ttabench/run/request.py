@@ -161,6 +161,6 @@ def _placed(text: str) -> str:
     """The absolute path of a file, folder or object in a file (`mine.py:Mine`); a name stays as it is."""
     if text in ("", NO_CHECKPOINT) or text.startswith(SHIPPED):
         return text
-    path, colon, name = text.partition(":")
-    place = Path(path).expanduser()
-    return f"{place.absolute()}{colon}{name}" if place.exists() else text
+    path, mark, name = text.partition(".py:")
+    place = Path(f"{path}.py" if mark else text).expanduser()
+    return str(place.absolute()) + f":{name}" * bool(mark) if place.exists() else text

@@ -266,9 +266,10 @@ def resolve_prompting(request: RunRequest, card: Card | None = None) -> Promptin
         fault = f"{card.name} scores given texts and asks nothing, so it needs no chat template."
         raise UserError(fault, "Leave --chat-template out.")
     usual = _trained(request, card)
-    if usual is None and not request.random_weights and (request.chat_template or has_template(request.model)):
-        usual = card.prompt.chat
-        if usual is not None and request.chat_template and not usual.turns:  # turns that were asked for: no examples
+    own = None if request.random_weights else card.prompt.chat
+    if usual is None and own is not None and (request.chat_template or has_template(request.model)):
+        usual = own
+        if request.chat_template and not usual.turns:  # turns that were asked for: no examples
             usual = Manner(prompt=usual.prompt)
     chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
     words = {} if usual is None or "prompt" in typed else {"prompt": usual.prompt, "examples": str(usual.examples)}

@@ -51,7 +51,7 @@ def show(tables: Sequence[Table], form: Format = "table") -> None:
         import pandas as pd
 
         rows = [{"table": table.title, **row} for table in tables for row in table.data]
-        _write(pd.DataFrame(rows, dtype=object).to_csv(index=False))
+        _write(pd.DataFrame(rows, columns=None if rows else ["table"], dtype=object).to_csv(index=False))
     elif form == "markdown":
         glossary = "".join(f"{line}\n" for line in explained(tables))
         sys.stdout.write(printable("\n".join([*map(as_markdown, tables), *([glossary] if glossary else [])])))
