@@ -25,6 +25,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import claims
 import composed
 import english
 import english_run
@@ -56,7 +57,6 @@ from suites import (
 )
 
 from ttabench.cli import app as cli
-from ttabench.papers.claims import claims_page
 from ttabench.papers.judging import TRIALS, stored
 from ttabench.records.packing import pack
 from ttabench.report.finding import runs_in
@@ -171,7 +171,7 @@ def committed() -> list[Path]:
 
 def write_claims() -> None:
     """`claims.md`: every claim of the papers, from the committed runs."""
-    (HERE / "claims.md").write_text(claims_page(stored(committed())), encoding="utf-8")
+    (HERE / "claims.md").write_text(claims.claims_page(stored(committed())), encoding="utf-8")
 
 
 def measure() -> None:

@@ -12,15 +12,14 @@ from tests.conftest import Command, one_line
 from tests.papers.test_judging import run
 from tests.places import ROOT
 from ttabench.papers import declared
-from ttabench.papers.claims import claims_page
 from ttabench.papers.judging import stored
 
 
 def test_the_committed_claims_are_what_the_committed_runs_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "results")
-    make = importlib.import_module("make")
+    make, claims = importlib.import_module("make"), importlib.import_module("claims")
     page = (ROOT / "results/claims.md").read_text(encoding="utf-8")
-    assert claims_page(stored(make.committed())) == page, "run: python results/make.py claims"
+    assert claims.claims_page(stored(make.committed())) == page, "run: python results/make.py claims"
     assert make.committed()
     assert not [folder for folder in make.committed() if "scratch" in folder.parts]
 
@@ -63,11 +62,14 @@ def test_a_table_without_runs_shows_the_papers_figures(ttabench: Command) -> Non
     assert "CCM with a retriever is not here" in ran.err
 
 
-def test_all_claims_are_shown_and_are_a_page(ttabench: Command, tmp_path: Path) -> None:
+def test_all_claims_are_shown_and_are_a_page(
+    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "suite").mkdir()
     run(tmp_path / "suite", "uniform", 0.2)
     run(tmp_path / "suite", "salient_spans", 0.8)
-    page = claims_page(stored([tmp_path / "x", tmp_path]))
+    monkeypatch.syspath_prepend(ROOT / "results")
+    page = importlib.import_module("claims").claims_page(stored([tmp_path / "x", tmp_path]))
     assert "salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | 60.0 [" in page
     assert "distinct claims 1 have runs. Scale by scale, 0 hold with a memory" in page
     found = ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "--json").json()["claims"]

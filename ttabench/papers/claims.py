@@ -17,7 +17,6 @@ from ttabench.papers.declared import COUNTED, SCALES, Scale
 from ttabench.papers.judging import Held, Judged, Stored, judged, over, spots
 from ttabench.report.entries import shown
 from ttabench.stats.metrics import known
-from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
 
 RULE = """\
@@ -32,12 +31,6 @@ where all that varies differs alike, the sign test's p below 5 % stands for the 
 A claim is one comparison of one table. Its settings are places of that table (a task, a length) in one block of runs,
 each judged under every training of the adapter, by an interval of its own. Where all that can tell say the same, that
 is the verdict, else it is **mixed**. Claims were chosen by hand, most of them when these runs were there."""
-COSTS = """## Costs
-
-Bytes are counted: fewer reproduces a claim. Times are of small models, on machines that other programs used: the
-longest of several draws at most half of the shortest of the other side reproduces a claim, the shortest at
-least twice the longest contradicts it; what lies between is undecided, and what was measured once, or on different
-machines, cannot tell."""
 
 
 def all_claims(stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
@@ -141,38 +134,6 @@ def _data(row: Judged) -> dict[str, Any]:
         "left_cost": left and left.value, "right_cost": right and right.value,
         "paper_says": theirs([row]), "verdict": row.verdict, "reason": row.reason,
     }  # fmt: skip
-
-
-def claims_page(stored_runs: Stored) -> str:
-    """Every claim as a page of Markdown: `results/claims.md`."""
-    rows = all_claims(stored_runs)
-    costs, quality = ([row for row in rows if bool(row.claim.cost) == cost] for cost in (True, False))
-    parts = ["# What the papers claim, and what our runs say", headline(quality), RULE]
-    for of in declared.PAPERS:
-        about, own = declared.paper(of), [row for row in quality if row.paper == of]
-        parts += [f"## {of}\n\n{about.title} (arXiv {about.arxiv}). {counts(own)}", _bare(claims_table(of, own)),
-                  "Setting by setting:", _bare(settings_table(of, own))]  # fmt: skip
-    parts += [f"{COSTS} {counts(costs)}", _bare(claims_table("costs", costs))]
-    return "\n\n".join(parts) + "\n"
-
-
-def headline(rows: Sequence[Judged]) -> str:
-    """How many claims have runs, and how many hold with a memory of the own text."""
-    distinct = {(row.paper, row.table, row.claim.text): False for row in rows}
-    distinct |= {(row.paper, row.table, row.claim.text): True for row in rows if row.scale}
-    verdicts = Counter((line.settings[0][0].memory, line.verdict) for line in by_claim(rows))
-    return (
-        f"Of {len(distinct)} distinct claims {sum(distinct.values())} have runs. Scale by scale, "
-        f"{verdicts[True, 'reproduced']} hold with a memory of the own text wherever it can be told, "
-        f"{verdicts[True, 'mixed']} are mixed; of those about no memory {verdicts[False, 'reproduced']} hold. Costs "
-        "stand apart, at the end."
-    )
-
-
-def _bare(table: Table) -> str:
-    """A table of Markdown alone."""
-    lines = as_markdown(Table(title="", columns=table.columns, rows=table.rows)).splitlines()
-    return "\n".join(line for line in lines if line.startswith("|"))
 
 
 def ours(row: Judged) -> str:

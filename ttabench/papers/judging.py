@@ -7,7 +7,7 @@
 Lines of a table are stored runs, in the words of a suite held against its patterns. Blocks, pooling of draws, rules
 that set runs aside, differences, intervals and units of error are those of `ttabench compare`. Of a cost bytes are
 counted: the order of two lines decides. Times are measured in draws, and have to be twice apart in all of them.
-`claims.RULE` and `claims.COSTS` say the rules in full.
+`claims.RULE` says the rules in full, `results/claims.md` those of costs, too.
 """
 
 from __future__ import annotations
