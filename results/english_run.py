@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from english import HERE, SQUAD, SUITES
+from packing import pack
 
-from ttabench.records.packing import pack
 from ttabench.records.samples import has_samples
 from ttabench.records.schema import RunRecord, load_record
 

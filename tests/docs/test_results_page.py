@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
-from collections.abc import Iterator
-from types import ModuleType
 
-import pytest
+import english_keep
+import english_tables
+import families
 
 from tests.conftest import Command
 from tests.docs.pages import pages
 from tests.places import ROOT
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[dict[str, ModuleType]]:
-    """Modules of results/."""
-    sys.path.insert(0, str(ROOT / "results"))
-    try:
-        yield {name: importlib.import_module(name) for name in ("english_tables", "english_keep", "families", "figure")}
-    finally:
-        sys.path.remove(str(ROOT / "results"))
 
 
 def block(page: str, marker: str) -> str:
@@ -31,18 +19,17 @@ def block(page: str, marker: str) -> str:
     return text[text.index(f"<!-- {marker} -->\n") : text.index(f"<!-- /{marker} -->")].partition("\n")[2]
 
 
-def test_real_results_are_what_the_records_say(scripts: dict[str, ModuleType]) -> None:
-    english, keep = scripts["english_tables"], scripts["english_keep"]
-    assert block("README.md", "english") == block("docs/results.md", "english") == keep.shown_in_readme()
-    shown = f"{keep.shown_in_reading()}\n{english.shown_in_reading()}"
+def test_real_results_are_what_the_records_say() -> None:
+    assert block("README.md", "english") == block("docs/results.md", "english") == english_keep.shown_in_readme()
+    shown = f"{english_keep.shown_in_reading()}\n{english_tables.shown_in_reading()}"
     assert block("results/english/reading.md", "tables") == shown
-    tables = (english.HERE / "README.md").read_text(encoding="utf-8")
-    there = [name for name in english.SUITES if (english.HERE / name).is_dir()]
-    assert [name for name in there if english.written(name, english.HERE) not in tables] == []
+    tables = (english_tables.HERE / "README.md").read_text(encoding="utf-8")
+    there = [name for name in english_tables.SUITES if (english_tables.HERE / name).is_dir()]
+    assert [name for name in there if english_tables.written(name, english_tables.HERE) not in tables] == []
 
 
-def test_results_are_what_the_records_say(ttabench: Command, scripts: dict[str, ModuleType]) -> None:
-    figures, _, trainings = scripts["families"].tables(ROOT / "results")
+def test_results_are_what_the_records_say(ttabench: Command) -> None:
+    figures, _, trainings = families.tables(ROOT / "results")
     assert block("docs/results.md", "results") == figures + trainings
     for suite in ("streamingqa-16", "squad_seq-16"):
         ran = ttabench("compare", "--out", ROOT / "results" / suite, "--format", "markdown")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 
+import claims
+import make
 import pytest
 
 from tests.conftest import Command, one_line
@@ -15,9 +16,7 @@ from ttabench.papers import declared
 from ttabench.papers.judging import stored
 
 
-def test_the_committed_claims_are_what_the_committed_runs_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "results")
-    make, claims = importlib.import_module("make"), importlib.import_module("claims")
+def test_the_committed_claims_are_what_the_committed_runs_say() -> None:
     page = (ROOT / "results/claims.md").read_text(encoding="utf-8")
     assert claims.claims_page(stored(make.committed())) == page, "run: python results/make.py claims"
     assert make.committed()
@@ -62,14 +61,11 @@ def test_a_table_without_runs_shows_the_papers_figures(ttabench: Command) -> Non
     assert "CCM with a retriever is not here" in ran.err
 
 
-def test_all_claims_are_shown_and_are_a_page(
-    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_claims_are_shown_and_are_a_page(ttabench: Command, tmp_path: Path) -> None:
     (tmp_path / "suite").mkdir()
     run(tmp_path / "suite", "uniform", 0.2)
     run(tmp_path / "suite", "salient_spans", 0.8)
-    monkeypatch.syspath_prepend(ROOT / "results")
-    page = importlib.import_module("claims").claims_page(stored([tmp_path / "x", tmp_path]))
+    page = claims.claims_page(stored([tmp_path / "x", tmp_path]))
     assert "salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | 60.0 [" in page
     assert "distinct claims 1 have runs. Scale by scale, 0 hold with a memory" in page
     found = ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "--json").json()["claims"]

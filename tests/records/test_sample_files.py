@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from packing import pack
 
 from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
-from ttabench.records.packing import pack
 from ttabench.records.samples import has_samples, read_samples
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.finding import runs_in

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from packing import pack
 
 from tests.conftest import Command, one_line
 from tests.report.test_compare import stored
-from ttabench.records.packing import pack
 from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE
 
 VALUES = {"q1": 0.0, "q2": 1.0, "q3": 0.0, "q4": 1.0, "q5": 0.0, "q6": 1.0, "q7": 0.25, "q8": 0.75}

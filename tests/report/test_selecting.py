@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packing import pack
 
 from tests.conftest import Command, one_line
 from tests.report.test_compare import stored
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.records.packing import pack
 from ttabench.report.finding import Loaded, selected
 
 VALUES = {"a": 1.0, "b": 0.0}

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packing import pack
 
 from tests.conftest import Command, one_line
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer
-from ttabench.records.packing import pack
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.tables import command_of
 

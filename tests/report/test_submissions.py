@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from packing import pack
 
 from tests.conftest import Command, one_line
 from tests.report.test_compare import stored
-from ttabench.records.packing import pack
 from ttabench.records.samples import digest_of
 from ttabench.records.schema import load_record, save_record
 

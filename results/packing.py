@@ -1,0 +1,55 @@
+"""Moves the finished runs of a suite into its files (`ttabench/records/schema.py` reads them)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ttabench.core.errors import UserError
+from ttabench.core.files import LOCK_FILE, locked, read_text, remove
+from ttabench.records.packing import joined, subtasks
+from ttabench.records.samples import SCORES_FILE, samples_table, store_table, without_texts
+from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, load_record, runs
+
+
+def pack(suite: Path, *, scores: bool = False) -> int:
+    """Move every finished run below a folder into its files; returns how many.
+
+    A run that is packed already is replaced. Folders are removed once their content has been read back. With `scores`,
+    samples are written without their texts, too, into a file that may be passed on.
+    """
+    import pyarrow as pa
+
+    folders = {file.parent.name: file.parent for file in suite.glob(f"*/{RECORD_FILE}")}
+    if not folders:
+        return 0
+    with locked(suite, lambda: None):
+        texts = {name: run.record for name, run in runs(suite).items()}
+        texts |= {name: read_text(folder / RECORD_FILE) for name, folder in folders.items()}
+        records = {name: load_record(suite / name) for name in texts}
+        order = sorted(records, key=lambda name: (records[name].created, name))
+        tables = {name: table for name in order if (table := samples_table(suite / name))}
+        _write_samples(suite / SAMPLES_FILE, tables)
+        if scores:
+            bare = {name: without_texts(table, subtasks(records[name])) for name, table in tables.items()}
+            _write_samples(suite / SCORES_FILE, bare)
+        rows = [{"id": name, "created": records[name].created, "record": texts[name]} for name in order]
+        store_table(suite / RUNS_FILE, pa.Table.from_pylist(rows))
+        packed = runs(suite)
+        for name, folder in folders.items():
+            if packed[name].record != read_text(folder / RECORD_FILE):
+                raise UserError(f"{folder} was not packed as it is.", "Leave it alone while it is packed.")
+            for file in (RECORD_FILE, SAMPLES_FILE, LOCK_FILE):
+                remove(folder / file)
+            with suppress(OSError):  # something else lies in it
+                folder.rmdir()
+    return len(folders)
+
+
+def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
+    if samples:
+        store_table(path, joined(samples))
+    else:
+        remove(path)
