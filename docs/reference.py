@@ -14,11 +14,15 @@ from ttabench.core.amounts import count, size
 from ttabench.cost import Workload
 from ttabench.methods import registry
 from ttabench.methods.spec import MethodSpec, Recipe
+from ttabench.profiling.on_paper import RATE, training_table
 from ttabench.report import page as report_page
 from ttabench.report.comparison_tables import GLOSSARY
 from ttabench.report.listing import adapters_table, methods_table, models_table, settings_table, tasks_table
+from ttabench.run.request import RunRequest
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
+from ttabench.training.config import TrainOptions
+from ttabench.training.stages import plan_training
 
 MODEL, LENGTHS, PIECE = "llama-3-8b", {"1k": 1024, "64k": 65536}, 256
 """Load that costs on paper are shown for: bfloat16, pieces of so many tokens, 32 asked and 128 written."""
@@ -26,8 +30,10 @@ PACKAGE = Path(__file__).resolve().parents[1] / "ttabench"
 STREAM = "stream"
 """The preset that `profile` takes where a method has it."""
 LARGE, MILLION = ("llama-3-8b", "llama-3-70b"), 2**20
-RATE, BANDWIDTH = 400e12, 3.35e12
-"""Operations a second that an H100 reaches in bfloat16 (40 per cent of 989 T), and bytes a second of its memory."""
+TRAINED, SYSTEMS = ("tinyllama-1.1b", "llama-3-8b"), ("ccm", "mac", "generative_adapter", "streamadapter")
+RECIPE = {"documents": (16,), "batch_documents": 16, "questions": 1, "steps": 1000}
+BANDWIDTH = 3.35e12
+"""Bytes a second of an H100's memory."""
 
 
 def parts() -> dict[str, str]:
@@ -39,6 +45,7 @@ def parts() -> dict[str, str]:
         "adapters.md": adapters_table(),
         "glossary.md": glossary_table(),
         **{f"million/{model}.md": million_table(model) for model in LARGE},
+        **{f"training/{model}.md": trainings_table(model) for model in TRAINED},
     }
     return {name: _bare(table) for name, table in pages.items()} | {
         f"methods/{page_of(spec)}.md": method_part(spec) for spec in specs()
@@ -148,3 +155,20 @@ def _linked(table: Table) -> Table:
 def _bare(table: Table) -> str:
     """A list of names without its title: the page has one."""
     return as_markdown(table).split("\n", 2)[2]
+
+
+def trainings_table(model: str) -> Table:
+    """What the four systems take to train by one recipe, with layers kept and computed again on the way back."""
+    rows = []
+    for method in SYSTEMS:
+        request = RunRequest(
+            method=method, task="streamingqa", split="train", model=model, source="mini", random_weights=True
+        )
+        options = [TrainOptions(recompute=again) for again in (False, True)]
+        plans = [plan_training(request, RECIPE, each, Path("adapter")) for each in options]
+        (kept, again) = (training_table(plan, "bfloat16").data[-1] for plan in plans)
+        figures = [count(kept["trained_weights"]), count(kept["tokens"])]
+        figures += [cell for one in (kept, again) for cell in (f"{one['h100_hours']:.2g}", size(one["memory_bytes"]))]
+        rows.append((f"`{method}`", *figures))
+    columns = ("method", "#trained", "#tokens", "#hours", "#memory", "#hours, recomputed", "#memory, recomputed")
+    return Table(title="", columns=columns, rows=tuple(rows))

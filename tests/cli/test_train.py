@@ -65,3 +65,16 @@ def test_several_tasks_take_turns(ttabench: Command, tiny_base: Path, tmp_path: 
     assert "tasks" in one_line(ttabench(*words, "--task", mixture, "--out", tmp_path / "wrong"))
     again = ttabench(*words, "--task", "streamingqa", "--steps", 3, "--out", tmp_path / "both")
     assert "was trained otherwise" in one_line(again)
+
+
+def test_what_a_training_takes_is_told_on_paper(ttabench: Command, tmp_path: Path) -> None:
+    words = ("train", "--method", "ccm", "--model", "llama-3-8b", "--random-weights", "--source", "mini", "--json")
+    words += ("--dtype", "bfloat16", "--steps", "1000", "--out", tmp_path / "adapter", "--dry-run")
+    ((plain,), (again,)) = (ttabench(*words, *more).json()["training on paper"] for more in ((), ("--recompute",)))
+    pieces, asked = 16 * 256, 16 * (32 + 16 - 1)
+    assert plain["tokens"] == again["tokens"] == 1000 * (pieces + asked)
+    assert again["flops"] == 1.5 * plain["flops"] > 1.5 * 4 * 7e9 * 1000 * pieces
+    weights = 2 * 8_030_261_248 + 16 * plain["trained_weights"]
+    assert weights < again["memory_bytes"] < 1.2 * weights < plain["memory_bytes"]
+    assert not (tmp_path / "adapter").exists()
+    assert "not known on paper" in one_line(ttabench("train", "--method", "compressive", "--dry-run"))

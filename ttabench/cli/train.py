@@ -38,6 +38,7 @@ def train(
         o.option(HOW, "Folder of the checkpoint. (default: results/scratch/checkpoints/...)", "--out", "-o"),
     ] = None,
     force: Annotated[bool, o.option(HOW, "Start again in --out, without what is saved there.", "--force")] = False,
+    dry_run: Annotated[bool, o.option(HOW, "Show what it takes on paper, and train nothing.", "--dry-run")] = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -52,6 +53,11 @@ def train(
         name = f"{resolve_method(request).spec.name}-{Path(request.task).stem}-{Path(request.base_name).name}"
         out = o.DEFAULT_OUT / "checkpoints" / name
     plan = plan_training(request, changes, replace(training, resume=not force), out, render.remark)
+    if dry_run:
+        from ttabench.profiling.on_paper import training_table
+
+        render.show([training_table(plan, request.dtype)], "json" if json else "table")
+        return
     record = plan.run(lambda: render.progress(talking))
     figures = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
     last = record.validation[-1] if record.validation else {}

@@ -1,4 +1,5 @@
-"""What every method costs on paper, over context lengths: `ttabench profile --analytic`. Nothing is loaded.
+"""What methods cost on paper, over context lengths (`ttabench profile --analytic`), and a training (`train --dry-run`).
+Nothing is loaded.
 
 A row counts for one reader, in the number format given. `break_even_queries` is where the method and full context
 (`icl` with its defaults) have cost as many operations, reading included; `cheaper` says on which side the method is.
@@ -6,8 +7,9 @@ A row counts for one reader, in the number format given. `break_even_queries` is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from ttabench import cost
 from ttabench.core import amounts
@@ -20,9 +22,17 @@ from ttabench.methods import registry
 from ttabench.methods.settings import preset_for, settings_of, typed_values
 from ttabench.methods.spec import MethodSpec
 from ttabench.profiling.job import Load, method_names, shared_out
+from ttabench.run.resolve import resolve_method
 from ttabench.terminal.table import Table
+from ttabench.training.stages import TrainPlan
 
 Row: TypeAlias = dict[str, Json]
+RATE = 400e12
+"""Operations a second that an H100 reaches in bfloat16 (40 per cent of 989 T)."""
+OPTIMISED = 16
+"""Bytes of a weight that is trained: in float32 itself, its gradient and Adam's two moments."""
+TAUGHT = Workload(pieces=(256,), prompt_tokens=32, new_tokens=16)
+"""What is read, asked and answered in training."""
 COLUMNS = {
     "#added": ("added_parameters", amounts.count), "#floats": ("state_floats", amounts.count),
     "#state": ("state_bytes", amounts.size), "#KV adapting": ("adapt_peak_kv_bytes", amounts.size),
@@ -112,6 +122,46 @@ def _row(spent: Cost, shape: Shape, work: Workload) -> Row:
         "positions": spent.positions,
         "fits": None if shape.positions is None else spent.positions <= shape.positions,
     }
+
+
+def training_table(plan: TrainPlan, dtype: str) -> Table:
+    """The tokens, operations, hours and memory of a training, a line a stage."""
+    width, again = cost.BYTES[dtype], plan.options.recompute
+    data: list[Row] = []
+    for stage in plan.stages:
+        recipe, resolved, shape = stage.recipe, resolve_method(stage.request), cost.shape_of(stage.request.model)
+        counted, steps, lessons = resolved.spec.cost, recipe.steps, len(recipe.documents)
+        trained = tokens = flops = longest = 0
+        for documents in recipe.documents:
+            work = replace(TAUGHT, pieces=TAUGHT.pieces * documents, value_bytes=width)
+            spent = counted(resolved.settings_object, shape, work) if counted and shape else None
+            if spent is None:
+                raise UserError(f"The cost of {resolved.spec.name} on {stage.request.model} is not known on paper.")
+            asks, episodes = documents * recipe.questions, recipe.episodes(documents)
+            step = episodes * (work.tokens + asks * work.asked)
+            whole = (3 if again else 2) * episodes * (spent.adapt_flops + asks * spent.ask_flops)
+            tokens, flops = tokens + step * steps // lessons, flops + whole * steps // lessons
+            trained, longest = spent.added_parameters, max(longest, step)
+        assert shape is not None, "a cost is of a shape"
+        kept = 2 * sum(linear.ends for linear in shape.linears)  # numbers of a token in a layer, for the way back
+        kept = shape.layers * shape.hidden + kept if again else shape.layers * kept
+        data.append({
+            "method": resolved.spec.name, "trained_weights": trained, "steps": steps, "tokens": tokens,
+            "flops": flops, "h100_hours": flops / RATE / 3600,
+            "memory_bytes": width * (shape.parameters + longest * kept) + OPTIMISED * trained,
+        })  # fmt: skip
+    shown: list[Callable[[Any], str]] = [str, *4 * [amounts.count], "{:.2g}".format, amounts.size]
+    caption = (
+        f"Pieces of {TAUGHT.tokens} tokens, {TAUGHT.prompt_tokens} asked and {TAUGHT.new_tokens} answered; forward "
+        f"{'twice' if again else 'once'}, back once; hours at {RATE / 1e12:.0f} T operations a second. memory: "
+        "weights, in float32 those that are trained, their gradient and Adam's moments, and what linear maps keep of "
+        "all tokens of the longest step, at most; norms, scores and logits come on top."
+    )
+    return Table(
+        title="training on paper", caption=caption, data=tuple(data),
+        columns=("method", "#trained", "#steps", "#tokens", "#FLOPs", "#H100 hours", "#memory"),
+        rows=tuple(tuple(show(value) for show, value in zip(shown, row.values(), strict=True)) for row in data),
+    )  # fmt: skip
 
 
 def break_even(adapt: float, ask: float, full_adapt: float, full_ask: float) -> tuple[int | None, str]:
