@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import _cur_sdpa_kernel_backends, sdpa_kernel
 from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import Cache
@@ -212,12 +213,11 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any], number: int, *arg
     """A decoder layer's forward, of which gradients keep nothing but what enters it."""
     if not torch.is_grad_enabled():
         return forward(*args, **named)
-    places: list[tuple[dict[str, Any], tuple[str, ...]]]
-    places = [(vars(module), _OF_MODULES) for module in block.modules()]
-    caches = [each for each in (*args, *named.values()) if isinstance(each, Cache)]
-    places += [(vars(cache.layers[number]), ("keys", "values")) for cache in caches]
-    first = [(place, {name: _as_now(place[name]) for name in names}) for place, names in places]
-    run = partial(copy_context().run, forward)  # with attention's extras
+    modules = [vars(module) for module in block.modules()]
+    caches = [vars(each.layers[number]) for each in (*args, *named.values()) if isinstance(each, Cache)]
+    first = [(place, {name: place[name].copy() for name in _OF_MODULES}) for place in modules]
+    first += [(place, {name: place[name] for name in ("keys", "values")}) for place in caches]
+    run, kernels = partial(copy_context().run, forward), _cur_sdpa_kernel_backends()  # with attention's extras
     times = count()
 
     def layer(*args: Any, **named: Any) -> Any:
@@ -227,16 +227,13 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any], number: int, *arg
         try:
             for place, found in first:
                 place.update(found)
-            return run(*args, **named)
+            with sdpa_kernel(kernels):
+                return run(*args, **named)
         finally:
             for place, found in now:
                 place.update(found)
 
     return checkpoint(layer, *args, use_reentrant=False, **named)
-
-
-def _as_now(held: Any) -> Any:
-    return held.copy() if isinstance(held, dict) else held
 
 
 def step_bytes(lm: LM, tokens: int) -> int:

@@ -349,32 +349,23 @@ KVZIP = MethodSpec(
     keep=as_budget,
     checked=KVzipSettings(budget=12),
     retired={
-        **JOINED,
-        "score": "max",
-        "uniform": False,
-        "sinks": 4,
+        **JOINED, "score": "max", "uniform": False, "sinks": 4,
         "prompt": "\n\nRepeat the previous context exactly.",
         "prompt_later": "\n\nRepeat the part of the previous context exactly, starting with",
     },
     paper="2505.23416",
-)
+)  # fmt: skip
 ATTENTION_MATCHING = replace(
     KVZIP,
     name="attention_matching",
     summary="KVzip's slots, with biases and values that give full attention's output",
     where="ttabench.methods.eviction.kvzip:AttentionMatching",
     retired={
-        **KVZIP.retired,
-        "query_tokens": 1024,
-        "ridge": 0.001,
-        "keys": "kvzip",
-        "queries": "repeat",
-        "fit_bias": True,
-        "fit_values": True,
-        "seed": 0,
+        **KVZIP.retired, "query_tokens": 1024, "ridge": 0.001, "keys": "kvzip", "queries": "repeat", "fit_bias": True,
+        "fit_values": True, "seed": 0,
     },
     paper="2602.16284",
-)
+)  # fmt: skip
 RANDOM_SLOTS = MethodSpec(
     name="random_slots",
     summary="a random choice: a control at equal bytes",

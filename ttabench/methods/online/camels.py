@@ -79,11 +79,10 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         """Of the parts of the loss, and of their sum "loss"; `learning`: whether its gradient is added, too."""
         means = defaultdict[str, Tensor](lambda: torch.zeros((), device=self.lm.device))
         for episode in episodes:
-            with sdpa_kernel(SDPBackend.MATH):  # its gradient has a gradient
-                parts = {name: part / len(episodes) for name, part in self.loss_parts([episode]).items()}
-                loss = torch.stack(list(parts.values())).sum()
-                if learning:
-                    loss.backward()  # type: ignore[no-untyped-call]
+            parts = {name: part / len(episodes) for name, part in self.loss_parts([episode]).items()}
+            loss = torch.stack(list(parts.values())).sum()
+            if learning:
+                loss.backward()  # type: ignore[no-untyped-call]
             for name, part in {**parts, "loss": loss}.items():
                 means[name] += part.detach()
         return dict(means)
@@ -143,7 +142,7 @@ def stepped(
     """Weights after a plain gradient step on each batch of documents, and the losses before each; differentiable."""
     now, losses = dict(parts), []
     for documents in steps:
-        with torch.enable_grad(), weights_as(lm, now):
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), weights_as(lm, now):
             logprobs = target_logprobs(lm, Patch(), [([], ids) for ids, _ in documents])
             weighed = zip(logprobs, documents, strict=True)
             loss = torch.stack([weighted_loss(settings, values, weights) for values, (_, weights) in weighed]).mean()
@@ -155,7 +154,7 @@ def stepped(
 
 def answers_loss(lm: LM, parts: Parts, items: Sequence[Item]) -> Tensor:
     """Mean negative log-likelihood of the target tokens under these weights."""
-    with torch.enable_grad(), weights_as(lm, parts):
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), weights_as(lm, parts):
         summed, count = nll(lm, Patch(), items)
     return summed / count
 
@@ -165,7 +164,7 @@ def moved(lm: LM, before: Parts, after: Parts, ids: Sequence[int]) -> Tensor:
     ids_BT = torch.tensor([list(ids)], device=lm.device)
     with torch.no_grad(), weights_as(lm, before):
         held_TV = _logprobs(lm, ids_BT)
-    with torch.enable_grad(), weights_as(lm, after):
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), weights_as(lm, after):
         now_TV = _logprobs(lm, ids_BT)
     return kl_div(now_TV, held_TV, log_target=True, reduction="none").sum(-1)
 

@@ -62,22 +62,14 @@ STILL = MethodSpec(
     Settings=StillSettings,
     presets={"nano": StillSettings(slots=4), "smollm2-135m": StillSettings(slots=4, width=256)},
     recipes={
-        "": Recipe(
-            documents=(2, 4, 8),
-            batch_documents=32,
-            steps=400,
-            lr=1e-3,
-            warmup=20,
-            schedule="cosine",
-            beta2=0.98,
-            clip=1.0,
-        )
+        "": Recipe(documents=(2, 4, 8), batch_documents=32, steps=400, lr=1e-3, warmup=20, schedule="cosine",
+                   beta2=0.98, clip=1.0),
     },
     growth="linear",
     trainable=True,
     cost=cost,
     checked=StillSettings(slots=2, width=16, heads=2),
     paper="2606.07878",
-)
+)  # fmt: skip
 
 METHODS = (STILL,)
