@@ -93,6 +93,12 @@ def squad_tuned() -> Iterator[Cell]:
 
 KEPT = ("window", "snapkv", "h2o", "random_slots", "kvzip", "attention_matching", "rag")
 """Methods with a budget, on documents."""
+TOGETHER: Mapping[str, tuple[str, ...]] = {
+    "rag 10 % + kvzip 10 %": ("rag+kvzip", "rag_read=0.1", "kvzip_budget=0.1"),
+    "kvzip 20 % + templora": ("kvzip+templora", "kvzip_budget=0.2", f"templora_lr={DOCUMENT_RATE}"),
+    "rag 20 % + templora": ("rag+templora", "rag_read=0.2", f"templora_lr={DOCUMENT_RATE}"),
+}
+"""Two methods at once, within the budget that each has alone."""
 SETS = (4, 8, 16)
 """Documents that are read together."""
 
@@ -111,6 +117,10 @@ def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS)
                 yield Cell(line, column, ("--method", method, "--keep", str(share), *asked))
         if documents == 4 and not more:
             yield Cell("templora", column, ("--method", "templora", "--set", f"lr={DOCUMENT_RATE}", *asked))
+            yield Cell("qttt", column, ("--method", "qttt", *asked))
+            for line, (method, *settings) in TOGETHER.items():
+                words = (word for setting in settings for word in ("--set", setting))
+                yield Cell(line, column, ("--method", method, *words, *asked))
 
 
 def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iterator[Cell]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from english import HERE
-from english_cells import KEPT, SHARES
+from english_cells import KEPT, SHARES, TOGETHER
 from english_tables import figure, gained, runs_of
 from grids import table
 
@@ -16,7 +16,7 @@ from ttabench.report.stored import Run
 
 AT = "20 %"
 PERCENT = [f"{100 * share:.0f} %" for share in sorted(SHARES, reverse=True)]
-PLAIN = ("none", "icl", "templora")
+PLAIN = ("none", "icl", "templora", "qttt")
 """Methods without a budget."""
 ORDER = ("attention_matching", "kvzip", "h2o", "window", "snapkv", "rag", "random_slots")
 HEAD = ("", "all", *PERCENT, f"icl less it, {AT}", "nats", "bytes", "CPU s")
@@ -64,6 +64,20 @@ def measured(runs: Mapping[str, Sequence[Run]], line: str) -> tuple[str, str, st
     )
 
 
+def together() -> str:
+    """Two methods at once beside each of them alone: F1, nats, bytes, and how far the pair is above each part."""
+    runs = {line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]}
+    rows = []
+    for pair in (pair for pair in TOGETHER if pair in runs):
+        parts = ["templora" if part == "templora" else part.replace("10 %", AT) for part in pair.split(" + ")]
+        for part in parts:
+            more, ends = gained(runs[pair], runs[part])
+            interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
+            figures = [figure(runs[line], metric) for metric in ("", "answer_nll") for line in (pair, part)]
+            rows.append((pair, figures[0], figures[2], part, figures[1], figures[3], f"{number(100 * more)}{interval}"))
+    return table(("together", "F1", "nats", "alone", "F1", "nats", "F1 more [95 %]"), rows, 1)
+
+
 def shown_in_readme() -> str:
     """Sets of four."""
     return f"{shown('keep', COLUMNS[0])}\n{LEGEND}\n"
@@ -74,4 +88,6 @@ def shown_in_reading() -> str:
     parts = [("keep", column) for column in COLUMNS] + [("keep-gemma", COLUMNS[0])]
     found = [f"**{suite}, {column} read together.** {shown(suite, column)}" for suite, column in parts
              if all((f"{name} {AT}", column) in runs_of(HERE / suite) for name in ORDER)]  # fmt: skip
-    return "\n".join(["### One budget for all\n", *found, f"{LEGEND}\n"])
+    return "\n".join(
+        ["### One budget for all\n", *found, f"{LEGEND}\n", "**Two methods at once**, sets of four.\n", together()]
+    )
