@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile, mkdtemp, mkstemp
+from tempfile import TemporaryFile, mkdtemp, mkstemp
 from typing import Any
 
 from ttabench.core import environment
@@ -278,7 +278,7 @@ def made(folder: Path, out: Path) -> None:
     """Make a folder, with all above it, and see that it can be written; the error names `out`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        NamedTemporaryFile(dir=folder, prefix=".probe.", suffix=PART).close()
+        TemporaryFile(dir=folder, prefix=".probe.").close()  # no name that `sweep` of another process knows
     except OSError as error:
         raise unwritable(out, error) from None
 
