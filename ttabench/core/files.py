@@ -145,10 +145,9 @@ def json_in(text: str) -> Json:
     level = [value]
     for _ in range(DEEPEST):
         nested = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = [inner for values in nested for inner in values]
-    if level:
-        raise ValueError("it is nested too deep")
-    return value
+        if not (level := [inner for values in nested for inner in values]):
+            return value
+    raise ValueError("it is nested too deep")
 
 
 def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:
