@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from ttabench.core.files import PART, replacing, sweep
+from ttabench.core.files import PART, made, replacing, sweep
 
 
 class Killed(BaseException):
@@ -54,3 +55,21 @@ def test_only_what_we_left_half_written_is_swept(tmp_path: Path) -> None:
         assert sorted(tmp_path.rglob("*")) == before
         file.touch()
         folder.mkdir()
+
+
+def test_a_folder_is_tried_while_another_process_sweeps_it(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def sweeping() -> None:
+        while not ended.is_set():
+            sweep(tmp_path)
+
+    other = threading.Thread(target=sweeping)
+    other.start()
+    try:
+        for _ in range(300):
+            made(tmp_path, tmp_path)
+    finally:
+        ended.set()
+        other.join()
+    assert not list(tmp_path.iterdir())

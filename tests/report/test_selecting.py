@@ -10,7 +10,8 @@ from packing import pack
 from tests.conftest import Command, one_line
 from tests.report.test_compare import stored
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.report.finding import Loaded, selected
+from ttabench.report import finding
+from ttabench.report.finding import Loaded, load_run, selected
 
 VALUES = {"a": 1.0, "b": 0.0}
 
@@ -48,6 +49,20 @@ def test_methods_choose_among_the_folders_given(out: Path, tmp_path: Path) -> No
     assert ids(selected(["mac", str(other)], out, {})) == ["elsewhere"]
     assert ids(selected([str(tmp_path / "suites")], out, {})) == ["elsewhere", "not"], "a folder of suites"
     assert ids(selected(["onemac"], out, {})) == ["onemac"], "an id"
+
+
+def test_for_six_digits_of_an_id_no_other_record_is_read(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(out, "own", VALUES, method="onem")
+    read: list[Path] = []
+    monkeypatch.setattr(finding, "load_run", lambda folder: read.append(folder) or load_run(folder))
+    assert ids(selected(["onepre"], out, {})) == ["onepress"]
+    assert read == [out / "onepress"]
+    assert ids(selected(["onem"], out, {})) == ["own"], "a method of one's own, though an id begins like it"
+    assert len(read) > 6
+    pack(out)
+    assert ids(selected(["onepre"], out, {})) == ["onepress"]
+    with pytest.raises(UserError, match="There is no file or folder"):
+        selected([str(out / "onepres")], out, {})
 
 
 def test_what_no_run_has_is_refused(out: Path) -> None:

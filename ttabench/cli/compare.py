@@ -80,7 +80,6 @@ def compared(
 
 def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
     """A line for names that hold no run; none where all hold some."""
-    if not chosen.skipped:
-        return []
     some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
-    return [f"Skipped {len(chosen.skipped)} of {len(names)} names, which hold no runs: {some}"]
+    line = f"Skipped {len(chosen.skipped)} of {len(names)} names, which hold no runs: {some}"
+    return [line] if chosen.skipped else []

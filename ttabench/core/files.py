@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile, mkdtemp, mkstemp
+from tempfile import TemporaryFile, mkdtemp, mkstemp
 from typing import Any
 
 from ttabench.core import environment
@@ -145,10 +145,9 @@ def json_in(text: str) -> Json:
     level = [value]
     for _ in range(DEEPEST):
         nested = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = [inner for values in nested for inner in values]
-    if level:
-        raise ValueError("it is nested too deep")
-    return value
+        if not (level := [inner for values in nested for inner in values]):
+            return value
+    raise ValueError("it is nested too deep")
 
 
 def object_of(path: Path, hint: str = MEND) -> dict[str, Any]:
@@ -278,7 +277,7 @@ def made(folder: Path, out: Path) -> None:
     """Make a folder, with all above it, and see that it can be written; the error names `out`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        NamedTemporaryFile(dir=folder, prefix=".probe.", suffix=PART).close()
+        TemporaryFile(dir=folder, prefix=".probe.").close()  # no name that `sweep` of another process knows
     except OSError as error:
         raise unwritable(out, error) from None
 

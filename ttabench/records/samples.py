@@ -203,9 +203,7 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str
 
 def has_samples(folder: Path) -> bool:
     """Whether the answers of a run were kept: a packed suite may hold records alone."""
-    if (folder / RECORD_FILE).exists():
-        return (folder / SAMPLES_FILE).exists()
-    return _packed(folder) is not None
+    return (folder / SAMPLES_FILE).exists() if (folder / RECORD_FILE).exists() else _packed(folder) is not None
 
 
 def read_samples(

@@ -189,11 +189,9 @@ def text_of(record: RunRecord) -> str:
     return json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
-def save_record(record: RunRecord, folder: Path) -> Path:
-    """Write `run.json` in the run's folder and return its path."""
-    path = folder / RECORD_FILE
-    write_atomically(path, text_of(record))
-    return path
+def save_record(record: RunRecord, folder: Path) -> None:
+    """Write `run.json` in the run's folder."""
+    write_atomically(folder / RECORD_FILE, text_of(record))
 
 
 def is_stored(folder: Path) -> bool:

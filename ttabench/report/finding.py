@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
+from glob import escape
 from pathlib import Path
 from shlex import quote
 from typing import TypeAlias
@@ -64,8 +65,7 @@ def load_run(folder: Path) -> RunRecord:
 
 def loaded(folders: Iterable[Path]) -> Loaded:
     """The runs in these folders, in their order; refused where all are damaged."""
-    kept: list[Run] = []
-    damaged: list[str] = []
+    kept, damaged = list[Run](), list[str]()
     for folder in folders:
         try:
             kept.append((folder, load_run(folder)))
@@ -84,18 +84,16 @@ def refuse_all_damaged(count: int, damaged: Sequence[str]) -> None:
 
 def _created(file: Path) -> str:
     """When a record says it was made: file times do not survive a clone. Damaged records come first."""
-    try:
+    with suppress(UserError):
         return str(object_of(file).get("created", ""))
-    except UserError:
-        return ""
+    return ""
 
 
 def packed_in(folder: Path) -> dict[Path, str]:
     """When the packed runs of a folder were made; a damaged file of them stands for all: reading it says so."""
-    try:
+    with suppress(UserError):
         return {folder / name: run.created for name, run in runs(folder).items()}
-    except UserError:
-        return {folder / RUNS_FILE: ""}
+    return {folder / RUNS_FILE: ""}
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -152,11 +150,17 @@ def runs_below(folder: Path, levels: int = 2, but: Collection[str] = ()) -> list
     return [run for path in inside if path.name not in but for run in runs_below(path, levels - 1, but)]
 
 
+def _begun(name: str, out: Path) -> set[Path]:
+    """The runs directly below a folder whose ids begin like this; no record is read for it."""
+    inside = [*packed_in(out), *(file.parent for file in out.glob(f"{escape(Path(name).name)}*/{RECORD_FILE}"))]
+    return {run for run in inside if run.name.startswith(name) and run.name != RUNS_FILE}
+
+
 def by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
     """The run whose id begins like this, among these folders or in `out`."""
     if len(Path(name).parts) > 1:
         raise UserError(f"There is no file or folder {name}.", "Check the path, or see `ttabench list runs`.")
-    for place in (folders, [run for run in runs_in(out) if run.name != RUNS_FILE]):
+    for place in (folders, _begun(name, out)):
         matching = [run for run in place if run.name.startswith(name)]
         matching = [run for run in matching if run.name == name] or matching
         if len(matching) == 1:
@@ -164,7 +168,7 @@ def by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
     if matching:
         raise UserError(f"{len(matching)} runs in {out} begin with {name!r}.", "Give more digits of the id.")
     runs(out)  # a damaged file may hold it
-    ids = [run.name for run in (*folders, *place)]
+    ids = [run.name for run in (*folders, *runs_in(out))]
     if not ids:
         raise UserError(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
     fault = f"No run in {out} has an id that begins with {name!r}, and there is no file, folder or method of that name."
@@ -184,15 +188,16 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
     Raises:
         UserError: a name that is none of these; an id that several runs begin with.
     """
-    folders: dict[Path, None] = {}
-    skipped, among, ids = list[str](), list[str](), list[str]()
+    folders, skipped, among, ids = dict[Path, None](), list[str](), list[str](), list[str]()
     known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
     own_methods = cache(lambda: {name for _, record in loaded(runs_in(out)).runs for name in _methods_of(record)})
     for name in names:
         at = at_path(name)
         if at and not (at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)):
             folders.update(dict.fromkeys(at))
-        elif name.partition(":")[0] in known_methods or (at is None and name in own_methods()):
+        elif name.partition(":")[0] in known_methods or (
+            at is None and not (len(name) > 5 and _begun(name, out)) and name in own_methods()
+        ):  # no method is called like six digits of an id, so not all records are read for these
             among.append(name)
         else:
             (ids if at is None else skipped).append(name)
@@ -238,5 +243,4 @@ def _check(names: Sequence[str], among: Sequence[Run], kind: str, of: Callable[[
 
 def lab_of(run: Path) -> str:
     """Name of the submission of a run, `lab-b` of `files/lab-b.parquet`; empty of a run of ours."""
-    file = file_of(run)
-    return file.stem if file else ""
+    return run.parent.stem if file_of(run) else ""

@@ -263,6 +263,8 @@ def take(job: Job) -> Report:
     began, state, reason = time.monotonic(), "failed", ""
     try:
         os.chdir(job.folder)
+        if not job.force and is_stored(Path(job.out) / job.id):  # by another process, since the sweep began
+            return Report(id=job.id, state="stored")
         plan = make_plan(job.request, job.seed)
         if plan.config.identity() != job.id:
             raise UserError("What it reads has changed since the sweep began.", "Give the same command again.")
