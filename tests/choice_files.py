@@ -34,10 +34,7 @@ FOLDERS = {
     "arc_easy": "arc/ARC-V1-Feb2018-2/ARC-Easy/ARC-Easy-Test.jsonl",
     "arc_challenge": "arc/ARC-V1-Feb2018-2/ARC-Challenge/ARC-Challenge-Test.jsonl", "piqa": "piqa/valid.jsonl",
 }  # fmt: skip
-NUMBERS = {
-    "cb": ["entailment", "contradiction", "neutral"],
-    "rte": ["entailment", "not_entailment"],
-}
+NUMBERS = {"cb": ["entailment", "contradiction", "neutral"], "rte": ["entailment", "not_entailment"]}
 
 
 def shared_rows(name: str, count: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

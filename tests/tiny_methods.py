@@ -14,17 +14,7 @@ from ttabench.methods.mac import MAC
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.registry import find, methods
 
-__all__ = [
-    "PROMPTS",
-    "TEXTS",
-    "asks",
-    "episode",
-    "observes",
-    "teach",
-    "tiny_mac",
-    "tiny_method",
-    "trainable",
-]
+__all__ = ["PROMPTS", "TEXTS", "asks", "episode", "observes", "teach", "tiny_mac", "tiny_method", "trainable"]
 TINY: dict[str, Any] = {name: spec.checked or spec.Settings() for name, spec in methods().items()}
 """Settings by method."""
 

@@ -29,12 +29,7 @@ from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.ccm import CcmSettings, GistingSettings
-from ttabench.methods.eviction import (
-    H2OSettings,
-    RandomSlotsSettings,
-    SnapKVSettings,
-    WindowSettings,
-)
+from ttabench.methods.eviction import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.lora import LoraSettings

@@ -56,10 +56,7 @@ def test_names_are_parsed() -> None:
         ("kvpress:AdaKVPress(LastPress", "is not the name of a press"),
         ("kvpress:LastPress?leest=3", "Did you mean 'least'"),
         ("kvpress:LastPress?least=x", "least of LastPress takes int, got 'x'"),
-        (
-            "kvpress:LastPress?compression_ratio=0.5",
-            r"no compression_ratio here \(got 0.5\): .*budget=0.5",
-        ),
+        ("kvpress:LastPress?compression_ratio=0.5", r"no compression_ratio here \(got 0.5\): .*budget=0.5"),
         ("kvpress:LastPress(LastPress)", "LastPress takes no press in brackets"),
         ("kvpress:AdaKVPress(LastPress,LastPress)", "is not the name of a press"),
     ],

@@ -19,12 +19,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch.nn.functional import normalize
-from transformers import (
-    BertConfig,
-    BertModel,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from tests.conftest import Command
 from tests.methods.reading import read

@@ -49,8 +49,7 @@ def spy() -> Spy:
 
 
 @pytest.mark.parametrize(
-    ("reads", "calls"),
-    [("pieces", [READ_AT_ONCE, 300 - READ_AT_ONCE]), ("run", [300]), ("once", [300])],
+    ("reads", "calls"), [("pieces", [READ_AT_ONCE, 300 - READ_AT_ONCE]), ("run", [300]), ("once", [300])]
 )
 def test_what_stands_between_two_questions_is_read_together_as_the_method_says(
     spy: Spy, reads: Any, calls: list[int]

@@ -41,11 +41,7 @@ def test_the_rule(found: Difference, verdict: str) -> None:
 
 @pytest.mark.parametrize(
     ("control", "verdict"),
-    [
-        (apart(0.2, 0.1, 0.3), "reproduced"),
-        (apart(0.2, -0.1, 0.5), "no memory"),
-        (None, "no control"),
-    ],
+    [(apart(0.2, 0.1, 0.3), "reproduced"), (apart(0.2, -0.1, 0.5), "no memory"), (None, "no control")],
 )
 def test_a_memory_is_better_than_another_texts(control: Difference | None, verdict: str) -> None:
     better = apart(0.2, 0.1, 0.3)

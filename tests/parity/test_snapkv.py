@@ -19,10 +19,7 @@ def test_snapkv_keeps_what_the_published_rule_keeps(case: str) -> None:
     tokens, window = spec["tokens"], torch.full((spec["layers"],), min(spec["window"], spec["tokens"]))
     counted = newest(torch.ones(spec["layers"], tokens, dtype=torch.bool), window)
     settings = SnapKVSettings(
-        budget=spec["capacity"],
-        window=spec["window"],
-        kernel=spec["kernel"],
-        pool=spec["pooling"],
+        budget=spec["capacity"], window=spec["window"], kernel=spec["kernel"], pool=spec["pooling"]
     )
     key = t["k"]
     if spec["gqa"] != "group_mean":  # one cache a query head, as released

@@ -17,9 +17,7 @@ from ttabench.stats.figures import CORPORA, MACRO_F1, MEAN, PERPLEXITY, ROOT_MEA
 LABELS = ("sports", "politics", "travel")
 
 
-def numeric(
-    inner: Callable[[Sums], float | None],
-) -> Callable[[Sums], Callable[[Sums], float]]:
+def numeric(inner: Callable[[Sums], float | None]) -> Callable[[Sums], Callable[[Sums], float]]:
     """Pulls of a figure without a known gradient, by central differences; 0 by sums at whose side it is no number."""
 
     def at(sums: Sums) -> Callable[[Sums], float]:

@@ -25,13 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ttabench.core.child import Tell
-from ttabench.core.environment import (
-    accelerator,
-    called,
-    out_of_memory,
-    seed_everything,
-    use_threads,
-)
+from ttabench.core.environment import accelerator, called, out_of_memory, seed_everything, use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter
 from ttabench.core.types import Ask, Episode, Generate, Observe

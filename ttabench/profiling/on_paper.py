@@ -134,8 +134,7 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
         trained = tokens = flops = longest = 0
         for documents in recipe.documents:
             work = replace(TAUGHT, pieces=TAUGHT.pieces * documents, value_bytes=width)
-            spent = counted(resolved.settings_object, shape, work) if counted and shape else None
-            if spent is None:
+            if not (counted and shape and (spent := counted(resolved.settings_object, shape, work))):
                 raise UserError(f"The cost of {resolved.spec.name} on {stage.request.model} is not known on paper.")
             asks, episodes = documents * recipe.questions, recipe.episodes(documents)
             step = episodes * (work.tokens + asks * work.asked)
@@ -143,8 +142,8 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
             tokens, flops = tokens + step * steps // lessons, flops + whole * steps // lessons
             trained, longest = spent.added_parameters, max(longest, step)
         assert shape is not None, "a cost is of a shape"
-        kept = 2 * sum(linear.ends for linear in shape.linears)  # numbers of a token in a layer, for the way back
-        kept = shape.layers * shape.hidden + kept if again else shape.layers * kept
+        layer = 2 * sum(linear.ends for linear in shape.linears)  # numbers of a token that the way back needs
+        kept = shape.layers * shape.hidden + layer if again else shape.layers * layer
         data.append({
             "method": resolved.spec.name, "trained_weights": trained, "steps": steps, "tokens": tokens,
             "flops": flops, "h100_hours": flops / RATE / 3600,

@@ -32,18 +32,7 @@ from ttabench.readers.base import Bound, Training, named, other_seeds, shares
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, parsing, rows, stem, text_of
 from ttabench.readers.qa_rows import answers_of
-from ttabench.readers.ruler_texts import (
-    NEEDS,
-    QA,
-    SUBTASKS,
-    Asked,
-    Documents,
-    Question,
-    Sample,
-    draw,
-    numbered,
-    placed,
-)  # fmt: skip
+from ttabench.readers.ruler_texts import NEEDS, QA, SUBTASKS, Asked, Documents, Question, Sample, draw, numbered, placed
 from ttabench.readers.sources import GENERATED, Request, Table, generated, resolve, usable
 from ttabench.readers.tokens import CutText, TokenCount, Tokens, counted_by
 

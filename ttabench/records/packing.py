@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ttabench.records.local_paths import without_paths
-from ttabench.records.samples import (
-    digest_of,
-    has_samples,
-    read_samples,
-    samples_table,
-    store_table,
-    without_texts,
-)  # fmt: skip
+from ttabench.records.samples import digest_of, has_samples, read_samples, samples_table, store_table, without_texts
 from ttabench.records.schema import RunRecord, text_of
 
 WORDS = ("start", "chat_end")

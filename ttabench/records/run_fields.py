@@ -58,9 +58,8 @@ class RunFields:
     """Options of a run that its record keeps under the same names."""
 
     model: Annotated[
-        str,
-        Declared("Base LM: nano, a name (`list models`), a folder, a .gguf file, or a hub id.", RUN),
-    ] = NANO  # fmt: skip
+        str, Declared("Base LM: nano, a name (`list models`), a folder, a .gguf file, or a hub id.", RUN)
+    ] = NANO
     base_checkpoint: Annotated[
         str,
         Declared("LoRA checkpoint in the base LM under any method: a folder (peft's, too), or shipped:NAME.", RUN,

@@ -29,7 +29,7 @@ from ttabench.records.schema import (
     runs,
     texts_of,
     version_of,
-)  # fmt: skip
+)
 
 SCORES_FILE = "scores.parquet"
 """Samples of a packed suite without a text."""

@@ -70,8 +70,7 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
     rows = [row for record in records if (row := record.value(group.metric)) is not None]
     value, stderr, n = over_runs(rows, list(answers.values.values()))
     step = LENGTHS if task.get("lengths") else DISTANCES if task.get("distances") else PIECES
-    spent = {cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None]
-             for cost in COSTS}  # fmt: skip
+    spent = {cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None] for cost in COSTS}
     return Entry(
         **vars(group), label=label, place=place, values=answers.values, value=value, stderr=stderr, n=n,
         costs={cost: sum(own) / len(own) if own else None for cost, own in spent.items()},

@@ -90,8 +90,7 @@ def _missing(folder: Path, *, kept: bool) -> str:
 
 def _metrics_of(first: Cells, record: RunRecord) -> list[str]:
     """Metrics that samples have a value of, by the first of them; the main one first."""
-    named = [name for name in first
-             if name not in (*COLUMNS, "sample") and isinstance(first[name], int | float)]  # fmt: skip
+    named = [name for name in first if name not in (*COLUMNS, "sample") and isinstance(first[name], int | float)]
     return sorted(named, key=lambda name: name != record.main_metric)
 
 

@@ -329,10 +329,7 @@ H2O = MethodSpec(
     summary="what received most attention, and the latest",
     where="ttabench.methods.eviction.h2o:H2O",
     Settings=H2OSettings,
-    presets={
-        "streamadapter": H2OSettings(),
-        "stream": H2OSettings(heavy=256, recent=256, chunk=512, positions="auto"),
-    },
+    presets={"streamadapter": H2OSettings(), "stream": H2OSettings(heavy=256, recent=256, chunk=512, positions="auto")},
     growth="linear",
     cost=_h2o,
     keep=_h2o_keeps,

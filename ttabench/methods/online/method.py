@@ -104,11 +104,7 @@ class Descending(BaseMethod[DescentT]):
         return leaves, adam
 
     def _slopes(
-        self,
-        leaves: Mapping[str, Tensor],
-        optimiser: torch.optim.Optimizer,
-        documents: Sequence[Document],
-        steps: int,
+        self, leaves: Mapping[str, Tensor], optimiser: torch.optim.Optimizer, documents: Sequence[Document], steps: int
     ) -> float:
         """Take the gradients of a step, clipped; their norm before that."""
         check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for _, ids in documents], SHORTER)

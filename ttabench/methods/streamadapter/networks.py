@@ -127,12 +127,7 @@ class ChunkMapper(nn.Module):
         return maps, queries, heads * self.down.shape[-1]
 
     def forward(
-        self,
-        h_BMRE: Tensor,
-        keys_BHSD: Tensor,
-        values_BHSD: Tensor,
-        there_BN: Tensor,
-        held_BS: Tensor | None = None,
+        self, h_BMRE: Tensor, keys_BHSD: Tensor, values_BHSD: Tensor, there_BN: Tensor, held_BS: Tensor | None = None
     ) -> Tensor:
         """The state after N more chunks of S / N slots: h_i = alpha_i h_{i-1} + S_i, in one sum. `there_BN`: false
         where a row has fewer chunks, S = 0 and alpha = 1; `held_BS`: false at slots of a single chunk that are not
