@@ -225,6 +225,7 @@ They ask {queries:,} queries. Packed, at the {each:.0f} bytes a query of the sui
 
 def write(writers: int = 64, killed: int = 8, seeds: int = 200) -> None:
     """The page."""
+    (HERE / "scratch").mkdir(exist_ok=True)
     with TemporaryDirectory(dir=HERE / "scratch") as folder:
         runs, big, packed, one = (Path(folder) / name for name in ("runs", "big", "packed", "one"))
         counts, ids = written(runs, writers, killed, seeds), copied(runs, big)
