@@ -13,7 +13,7 @@ from torch import nn
 
 from tests import fake_kvpress
 from tests.conftest import Command, one_line
-from ttabench.contract.case import BASES, Case
+from ttabench.contract.case import BASES, Case, episode, tiny_llama
 from ttabench.contract.promises import PROMISES, verdict
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.tokens import new_ids
@@ -259,3 +259,19 @@ def test_what_cannot_be_checked_is_refused(ttabench: Command) -> None:
     ran = ttabench("check", "window", "--set", "positions=cache")  # one base refuses it, the other is checked
     assert ran.code == 0
     assert "Note: not on gpt2: " in ran.err
+
+
+@pytest.mark.parametrize("name", [name for name, spec in methods().items() if spec.trainable])
+def test_it_trains_on_a_base_in_half_precision(name: str) -> None:
+    """The loss is about that of float32, and the gradient is float32 as the parameters are."""
+    losses = []
+    for dtype in (torch.float32, torch.bfloat16):
+        lm = tiny_llama()
+        lm.model.to(dtype)
+        spec, chosen = settings(name)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            method = spec.load()(lm, chosen)
+            losses.append(float(method.accumulate_gradients([episode("a", 3), episode("b", 2)])["loss"]))
+        assert {parameter.grad.dtype for parameter in method.modules().parameters()} == {torch.float32}
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)

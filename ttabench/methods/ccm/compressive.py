@@ -46,7 +46,7 @@ def pooled(held_BHTD: Tensor, taps_BGR: Tensor, kernel_RDD: Tensor) -> Tensor:
     taken_BHGRD = taken_BHGRD * real_BGR1[:, None]
     count_BG1 = real_BGR1.sum(2)[:, None].clamp(min=1)
     kernel = kernel_RDD.to(taken_BHGRD.dtype).flatten(0, 1)
-    return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1)
+    return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1).to(kernel)
 
 
 class Compressive(AttentionMemory[CompressiveSettings]):
