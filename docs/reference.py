@@ -170,5 +170,5 @@ def trainings_table(model: str) -> Table:
         figures = [count(kept["trained_weights"]), count(kept["tokens"])]
         figures += [cell for one in (kept, again) for cell in (f"{one['h100_hours']:.2g}", size(one["memory_bytes"]))]
         rows.append((f"`{method}`", *figures))
-    columns = ("method", "#trained", "#tokens", "#hours", "#memory", "#hours, recomputed", "#memory, recomputed")
+    columns = ("method", "#trained", "#tokens", "#H100 hours", "#memory", "#hours, recomputed", "#memory, recomputed")
     return Table(title="", columns=columns, rows=tuple(rows))

@@ -18,7 +18,7 @@ import csv
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +136,20 @@ class Bench:
         aim = "" if self.name == "nano" else "0.77 times (1.3x)"
         yield self.pair(name, ours, stream, f"{size / 1e6:.0f} MB of weights read once", aim, units=count)
 
-    def together(self, rows: int, held: int, count: int) -> Row:
-        """Queries of 10 to 30 tokens, answered with so many tokens each, together and one by one."""
-        patch = Patch(prefix=read(self.lm, Patch(), torch.tensor([self.ids(held)])))
+    def together(self, rows: int, held: int, count: int, *, weighed: bool = False) -> Row:
+        """Queries of 10 to 30 tokens, answered with so many tokens each, together and one by one; behind slots that
+        heads weigh otherwise, if so."""
+        prefix = read(self.lm, Patch(), torch.tensor([self.ids(held)]))
+        if weighed:
+            prefix = replace(prefix, bias_LBHP=tuple(torch.zeros(keys.shape[:3]) for keys in prefix.keys_LBHPD))
+        patch = Patch(prefix=prefix)
         prompts = [self.ids(10 + 20 * row // rows) for row in range(rows)]
         self.lm.eos_ids = frozenset()  # every answer is as long as it may be
         return self.pair(
-            f"{rows} queries on {held} tokens, {count} written",
+            f"{rows} queries on {held} tokens, {count} written" + ", slots weighed" * weighed,
             lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=rows),
             lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=1),
-            "one by one", "8 times",
+            "one by one", "4 times",
         )  # fmt: skip
 
 
@@ -163,7 +167,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="folder of a model of the size that is meant")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--contexts", default="1024,4096")
-    parser.add_argument("--queries", default="16,32")
+    parser.add_argument("--queries", default="16,64")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--out", type=Path, default=HERE)
     return parser.parse_args()
@@ -180,6 +184,7 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
         yield from large.decoding(1024, 16)
         for rows in map(int, options.queries.split(",")):
             yield large.together(rows, 1024, 16)
+            yield large.together(rows, 1024, 16, weighed=True)
 
 
 def main() -> None:

@@ -96,7 +96,6 @@ KEPT = ("window", "snapkv", "h2o", "random_slots", "kvzip", "attention_matching"
 TOGETHER: Mapping[str, tuple[str, ...]] = {
     "rag 10 % + kvzip 10 %": ("rag+kvzip", "rag_read=0.1", "kvzip_budget=0.1"),
     "kvzip 20 % + templora": ("kvzip+templora", "kvzip_budget=0.2", f"templora_lr={DOCUMENT_RATE}"),
-    "rag 20 % + templora": ("rag+templora", "rag_read=0.2", f"templora_lr={DOCUMENT_RATE}"),
 }
 """Two methods at once, within the budget that each has alone."""
 SETS = (4, 8, 16)

@@ -256,7 +256,7 @@ def _trained(case: Case) -> None:
     for name, again in gradients[0].items():
         plain = gradients[1][name]
         if again is None or plain is None or not torch.allclose(again, plain, rtol=1e-3, atol=1e-6):
-            raise Broken(f"{name} gets another gradient where layers are computed again on the way back")
+            raise Broken(f"{name} gets another gradient where layers are computed again, or draws of its own")
 
 
 def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:

@@ -135,10 +135,12 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
         for documents in recipe.documents:
             work = replace(TAUGHT, pieces=TAUGHT.pieces * documents, value_bytes=width)
             if not (counted and shape and (spent := counted(resolved.settings_object, shape, work))):
-                raise UserError(f"The cost of {resolved.spec.name} on {stage.request.model} is not known on paper.")
+                fault = f"The cost of {resolved.spec.name} on {stage.request.model} with these settings is not known."
+                raise UserError(fault, "Use a method of `ttabench profile --analytic --methods all`.")
             asks, episodes = documents * recipe.questions, recipe.episodes(documents)
             step = episodes * (work.tokens + asks * work.asked)
-            whole = (3 if again else 2) * episodes * (spent.adapt_flops + asks * spent.ask_flops)
+            behind = shape.forward(work.tokens) if getattr(resolved.settings_object, "full_context", False) else 0
+            whole = (3 if again else 2) * episodes * (spent.adapt_flops + asks * spent.ask_flops + behind)
             tokens, flops = tokens + step * steps // lessons, flops + whole * steps // lessons
             trained, longest = spent.added_parameters, max(longest, step)
         assert shape is not None, "a cost is of a shape"
@@ -151,10 +153,10 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
         })  # fmt: skip
     shown: list[Callable[[Any], str]] = [str, *4 * [amounts.count], "{:.2g}".format, amounts.size]
     caption = (
-        f"Pieces of {TAUGHT.tokens} tokens, {TAUGHT.prompt_tokens} asked and {TAUGHT.new_tokens} answered; forward "
-        f"{'twice' if again else 'once'}, back once; hours at {RATE / 1e12:.0f} T operations a second. memory: "
-        "weights, in float32 those that are trained, their gradient and Adam's moments, and what linear maps keep of "
-        "all tokens of the longest step, at most; norms, scores and logits come on top."
+        f"Whatever the task, pieces of {TAUGHT.tokens} tokens, {TAUGHT.prompt_tokens} asked and {TAUGHT.new_tokens} "
+        f"answered; forward {'twice' if again else 'once'}, back once; hours at {RATE / 1e12:.0f} T operations/s. "
+        "memory: weights, in float32 those that are trained, their gradient and Adam's moments, and what the base's "
+        "linear maps keep of all tokens of the longest step; norms, scores, logits and a method's networks come on top."
     )
     return Table(
         title="training on paper", caption=caption, data=tuple(data),

@@ -3,7 +3,7 @@
     selected(["results/nine", "3f0c"], out, {})                      paths, patterns, beginnings of ids
     selected(["mac", "icl"], out, {"task": ["streamingqa"]})         names of methods, too
 
-A packed run (`records.packing`) is named like one in a folder: SUITE/ID; a submission holds runs as a folder does.
+A packed run (`records.schema`) is named like one in a folder: SUITE/ID; a submission holds runs as a folder does.
 Methods choose among the runs of the paths that were given, or among all. What was named and holds no run is skipped
 where there are runs beside it.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ttabench.core.declared import HOW, RECIPE, WHAT, Declared
-from ttabench.core.errors import at_least
+from ttabench.core.errors import UserError, at_least
 from ttabench.core.types import Episode, Json
 from ttabench.methods.spec import Recipe
 
@@ -136,3 +136,8 @@ def rate(config: TrainConfig, step: int) -> float:
         return config.lr
     done = (step - config.warmup) / max(1, config.steps - config.warmup)
     return config.lr * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def untrainable(name: str) -> UserError:
+    """What is said of a method without parameters."""
+    return UserError(f"Method {name} has no parameters to train.", "Choose a trainable method.")

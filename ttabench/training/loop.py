@@ -21,7 +21,7 @@ from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.trainable import Trainable
 from ttabench.training import training_state
-from ttabench.training.config import TrainConfig, TrainRecord, rate
+from ttabench.training.config import TrainConfig, TrainRecord, rate, untrainable
 
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
 
@@ -129,11 +129,6 @@ class _Training:
         if self.config.best and self.record.best() == self.record.steps:
             self.best = {name: each.detach().clone() for name, each in self.method.modules().named_parameters()}
         self.curve.add(self.record.steps, {"validation": figures})
-
-
-def untrainable(name: str) -> UserError:
-    """What is said of a method without parameters."""
-    return UserError(f"Method {name} has no parameters to train.", "Choose a trainable method.")
 
 
 def _is_due(step: int, every: int, last: int) -> bool:

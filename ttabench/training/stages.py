@@ -26,7 +26,7 @@ from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import NO_CHECKPOINT, RunRequest
 from ttabench.run.resolve import resolve_method, trained_with
-from ttabench.training.config import TrainConfig, TrainOptions, TrainRecord
+from ttabench.training.config import TrainConfig, TrainOptions, TrainRecord, untrainable
 
 if TYPE_CHECKING:
     from ttabench.core.types import Episode
@@ -87,16 +87,12 @@ class TrainPlan:
     def _train(self, stage: Stage, words: str, progress: Progress) -> TrainRecord:
         """Train the method of a stage and store its checkpoint."""
         from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
-        from ttabench.methods.trainable import Trainable
         from ttabench.training.loop import train as train_method
-        from ttabench.training.loop import untrainable
         from ttabench.training.training_state import check
 
         options, recipe = self.options, stage.recipe
         plan = make_plan(stage.request, options.seed)
         config = _config(stage, options, plan)
-        if not issubclass(plan.resolved.spec.load(), Trainable):
-            raise untrainable(plan.resolved.spec.name)
         check(stage.out, resume=options.resume)
         seed_everything(options.seed)
         base = ModelCache().get(plan.request, chat_template=plan.config.chat_template)
@@ -151,7 +147,10 @@ def plan_training(
     recipe = recipe_of(resolved.spec, preset, changes)
     stages = _stages(request, recipe, out)
     for stage in reversed(stages):
-        _config(stage, options, make_plan(stage.request, options.seed))
+        plan = make_plan(stage.request, options.seed)
+        if not plan.resolved.spec.trainable:
+            raise untrainable(plan.resolved.spec.name)
+        _config(stage, options, plan)
     return TrainPlan(stages=stages, options=options, notify=notify)
 
 

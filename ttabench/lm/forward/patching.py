@@ -195,14 +195,15 @@ def layers_recomputed(lm: LM) -> Iterator[None]:
 
     One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174).
     """
-    blocks = list(lm.blocks())
+    blocks = [(block, vars(block).get("forward")) for block in lm.blocks()]  # accelerate puts one there
     try:
-        for number, block in enumerate(blocks):
+        for number, (block, _) in enumerate(blocks):
             block.forward = partial(_recomputed, block, block.forward, number)
         yield
     finally:
-        for block in blocks:
-            vars(block).pop("forward", None)
+        for block, own in blocks:
+            vars(block).pop("forward")
+            vars(block).update({} if own is None else {"forward": own})
 
 
 _HOOKS = ("hooks", "pre_hooks", "hooks_with_kwargs", "pre_hooks_with_kwargs")
