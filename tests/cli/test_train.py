@@ -77,4 +77,10 @@ def test_what_a_training_takes_is_told_on_paper(ttabench: Command, tmp_path: Pat
     weights = 2 * 8_030_261_248 + 16 * plain["trained_weights"]
     assert weights < again["memory_bytes"] < 1.2 * weights < plain["memory_bytes"]
     assert not (tmp_path / "adapter").exists()
-    assert "not known on paper" in one_line(ttabench("train", "--method", "compressive", "--dry-run"))
+    lora = ("train", "--method", "lora", "--dry-run", "--json")
+    bare, behind = (
+        ttabench(*lora, *more).json()["training on paper"][0]["flops"] for more in ((), ("--set", "full_context=true"))
+    )
+    assert behind > 1.4 * bare, "the documents are read, too"
+    assert "with these settings is not known" in one_line(ttabench("train", "--method", "compressive", "--dry-run"))
+    assert "icl has no parameters to train" in one_line(ttabench("train", "--method", "icl", "--dry-run"))

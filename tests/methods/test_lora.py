@@ -173,3 +173,13 @@ def test_a_frozen_head_gives_the_gradients_of_autograd(frozen: bool, monkeypatch
 
 def _plainly(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     return lm.logits(hidden_ND).log_softmax(-1)[torch.arange(len(targets_N)), targets_N]
+
+
+def test_a_forward_of_a_layers_own_is_there_again_after_layers_were_recomputed() -> None:
+    lm = tiny_llama()
+    block = lm.blocks()[0]
+    own = block.forward = block.forward  # as accelerate leaves it on a model that lies on several devices
+    with patching.layers_recomputed(lm), patching.layers_recomputed(lm):
+        assert block.forward is not own
+    assert vars(block)["forward"] is own
+    assert "forward" not in vars(lm.blocks()[1])
