@@ -36,7 +36,7 @@ SCORES_FILE = "scores.parquet"
 LONGEST = 1 << 40
 """Bytes of a file of samples."""
 LARGEST_PAGE = 1 << 26
-"""Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
+"""Bytes. Texts repeat from run to run: long pages, and a long look back, make the files several times smaller."""
 COLUMNS = (
     "episode", "key", "mode", "step", "context_tokens", "source_key", "prompt", "prediction", "answers", "ask_ms",
     "ask_cpu_ms", "logprobs", "tokens", "subtask", "position", "words", "ended",
@@ -186,8 +186,8 @@ def store_table(path: Path, table: Any) -> None:
 
     try:
         with replacing(path) as scratch:
-            pq.write_table(table.combine_chunks(), scratch, compression="zstd", compression_level=15,
-                           data_page_size=LARGEST_PAGE, dictionary_pagesize_limit=LARGEST_PAGE)  # fmt: skip
+            long = {"compression": "zstd", "compression_level": 19, "data_page_size": LARGEST_PAGE}
+            pq.write_table(table.combine_chunks(), scratch, **long)
     except OSError as error:
         raise unwritable(path.parent, error) from None
 
