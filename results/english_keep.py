@@ -69,8 +69,7 @@ def together() -> str:
     runs = {line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]}
     rows = []
     for pair in (pair for pair in TOGETHER if pair in runs):
-        parts = ["templora" if part == "templora" else part.replace("10 %", AT) for part in pair.split(" + ")]
-        for part in parts:
+        for part in (part.replace("10 %", AT) for part in pair.split(" + ")):
             more, ends = gained(runs[pair], runs[part])
             interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
             figures = [figure(runs[line], metric) for metric in ("", "answer_nll") for line in (pair, part)]

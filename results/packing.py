@@ -9,9 +9,9 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import LOCK_FILE, locked, read_text, remove
-from ttabench.records.packing import joined, subtasks
 from ttabench.records.samples import SCORES_FILE, samples_table, store_table, without_texts
 from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, load_record, runs
+from ttabench.records.submissions import joined, subtasks
 
 
 def pack(suite: Path, *, scores: bool = False) -> int:

@@ -21,9 +21,9 @@ from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Choose, Generate, Score
 from ttabench.records.local_paths import without_paths
-from ttabench.records.packing import part_of, write_submission
 from ttabench.records.samples import MODES, SCORES_FILE, digest_of, read_samples
 from ttabench.records.schema import RUNS_FILE, SAMPLES_FILE, is_stored, load_record, save_record
+from ttabench.records.submissions import part_of, write_submission
 from ttabench.report.finding import runs_in, selected
 
 FILES = (RUNS_FILE, SAMPLES_FILE)

@@ -53,10 +53,11 @@ def test_methods_choose_among_the_folders_given(out: Path, tmp_path: Path) -> No
 
 def test_for_six_digits_of_an_id_no_other_record_is_read(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(out, "own", VALUES, method="onem")
+    stored(out, "abcdef01", VALUES, method="mac")
     read: list[Path] = []
     monkeypatch.setattr(finding, "load_run", lambda folder: read.append(folder) or load_run(folder))
-    assert ids(selected(["onepre"], out, {})) == ["onepress"]
-    assert read == [out / "onepress"]
+    assert ids(selected(["abcdef"], out, {})) == ["abcdef01"]
+    assert read == [out / "abcdef01"]
     assert ids(selected(["onem"], out, {})) == ["own"], "a method of one's own, though an id begins like it"
     assert len(read) > 6
     pack(out)

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from results.bench_store import written
+from bench_store import written
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")

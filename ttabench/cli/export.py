@@ -26,8 +26,8 @@ def export(
     They name it as a folder of runs, `ttabench compare results/mine submission.parquet`: yours stand beside theirs.
     """
     from ttabench.cli.compare import skipped
-    from ttabench.records.packing import Part, part_of, write_submission
     from ttabench.records.schema import SUFFIX, is_submission
+    from ttabench.records.submissions import Part, part_of, write_submission
     from ttabench.report.finding import refuse_all_damaged, selected
     from ttabench.report.pictures import check_path
 

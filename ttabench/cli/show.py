@@ -11,11 +11,7 @@ from ttabench.cli import options as o
 
 def show(
     run_: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="A run: its folder, SUITE/ID, or an id, its beginning, or a method that has one run in --out.",
-        ),
+        str, typer.Argument(metavar="RUN", help="A run: its folder, SUITE/ID, how its id begins, or its method.")
     ],
     everything: Annotated[
         bool,

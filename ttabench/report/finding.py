@@ -10,6 +10,7 @@ where there are runs beside it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -156,6 +157,10 @@ def _begun(name: str, out: Path) -> set[Path]:
     return {run for run in inside if run.name.startswith(name) and run.name != RUNS_FILE}
 
 
+DIGITS = re.compile("[0-9a-f]{6,}").fullmatch
+"""Of an id: no method is called so, and no record is read to see that."""
+
+
 def by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
     """The run whose id begins like this, among these folders or in `out`."""
     if len(Path(name).parts) > 1:
@@ -195,9 +200,7 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Loaded:
         at = at_path(name)
         if at and not (at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)):
             folders.update(dict.fromkeys(at))
-        elif name.partition(":")[0] in known_methods or (
-            at is None and not (len(name) > 5 and _begun(name, out)) and name in own_methods()
-        ):  # no method is called like six digits of an id, so not all records are read for these
+        elif name.partition(":")[0] in known_methods or (at is None and not DIGITS(name) and name in own_methods()):
             among.append(name)
         else:
             (ids if at is None else skipped).append(name)

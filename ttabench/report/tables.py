@@ -155,9 +155,7 @@ def _about(record: RunRecord) -> Table:
         "model": _model(record),
         "costs": _costs(record),
         "made": _made(record),
-        "machine": ", ".join(
-            filter(None, [computed_on(hardware, None), cores, memory, str(hardware.get("system") or "")])
-        ),
+        "machine": ", ".join(filter(None, [computed_on(hardware, None), cores, memory, hardware.get("system")])),
         "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
         "notes": "\n".join((*record.notes, *caveat)),
     }

@@ -37,11 +37,7 @@ class TrainOptions:
     save_every: Annotated[int, Declared("Steps between checkpoints; 0: at the end only.", HOW)] = 100
     validate_every: Annotated[int, Declared("Steps between validations on the validation split; 0: none.", HOW)] = 100
     stored: Annotated[str, Declared("Stored numbers: float32, float16 or bfloat16 (half the size).", HOW)] = "float32"
-    recompute: Annotated[
-        bool,
-        Declared("Keep what enters each layer alone and compute the rest again on the way back: less memory, one more "
-                 "forward.", HOW),
-    ] = False  # fmt: skip
+    recompute: Annotated[bool, Declared("Compute layers again on the way back: slower, less memory.", HOW)] = False
     resume: bool = True
     """Resume from what is saved, if anything is; False starts again."""
 

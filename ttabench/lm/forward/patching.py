@@ -28,7 +28,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import _cur_sdpa_kernel_backends, sdpa_kernel
 from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import Cache
@@ -218,8 +217,7 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any], number: int, *arg
     caches = [vars(each.layers[number]) for each in (*args, *named.values()) if isinstance(each, Cache)]
     first = [(place, {name: place[name].copy() for name in _OF_MODULES}) for place in modules]
     first += [(place, {name: place[name] for name in ("keys", "values")}) for place in caches]
-    run, kernels = partial(copy_context().run, forward), _cur_sdpa_kernel_backends()  # with attention's extras
-    times = count()
+    run, times = partial(copy_context().run, forward), count()  # with attention's extras
 
     def layer(*args: Any, **named: Any) -> Any:
         if not next(times):
@@ -228,8 +226,7 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any], number: int, *arg
         try:
             for place, found in first:
                 place.update(found)
-            with sdpa_kernel(kernels):
-                return run(*args, **named)
+            return run(*args, **named)
         finally:
             for place, found in now:
                 place.update(found)

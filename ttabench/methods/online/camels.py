@@ -79,10 +79,11 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         """Of the parts of the loss, and of their sum "loss"; `learning`: whether its gradient is added, too."""
         means = defaultdict[str, Tensor](lambda: torch.zeros((), device=self.lm.device))
         for episode in episodes:
-            parts = {name: part / len(episodes) for name, part in self.loss_parts([episode]).items()}
-            loss = torch.stack(list(parts.values())).sum()
-            if learning:
-                loss.backward()  # type: ignore[no-untyped-call]
+            with sdpa_kernel(SDPBackend.MATH):  # on the way back, too, where layers are computed again
+                parts = {name: part / len(episodes) for name, part in self.loss_parts([episode]).items()}
+                loss = torch.stack(list(parts.values())).sum()
+                if learning:
+                    loss.backward()  # type: ignore[no-untyped-call]
             for name, part in {**parts, "loss": loss}.items():
                 means[name] += part.detach()
         return dict(means)

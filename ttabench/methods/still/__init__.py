@@ -43,16 +43,10 @@ def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
     looked = 2 * w + heads * w + entries  # of a latent and a token: attention, and what is mixed
     networks = 2 * shape.layers * (work.tokens * (token + s.slots * looked) + len(work.pieces) * s.slots * latent)
     return in_window(
-        shape,
-        work,
-        slots,
-        added_parameters=added,
-        state_floats=shape.slot_floats * slots,
-        state_bytes=shape.cache_bytes(slots, work.value_bytes) + INTEGER,
-        adapt_slots=tokens,
-        adapt_flops=shape.forward(tokens) + networks,
-        positions=tokens + work.asked,
-    )
+        shape, work, slots, added_parameters=added, state_floats=shape.slot_floats * slots,
+        state_bytes=shape.cache_bytes(slots, work.value_bytes) + INTEGER, adapt_slots=tokens,
+        adapt_flops=shape.forward(tokens) + networks, positions=tokens + work.asked,
+    )  # fmt: skip
 
 
 STILL = MethodSpec(
