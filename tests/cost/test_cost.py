@@ -29,9 +29,11 @@ from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.ccm import CcmSettings, GistingSettings
+from ttabench.methods.doc_to_lora import DocToLoraSettings
 from ttabench.methods.eviction import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
+from ttabench.methods.in_place_ttt import InPlaceSettings
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.qttt import QueryTrainingSettings
 from ttabench.methods.registry import cost_of, find, methods
@@ -62,6 +64,12 @@ CASES: dict[str, tuple[str, Any]] = {
     "lora": ("lora", LoraSettings(rank=4)),
     "templora": ("templora", TempLoraSettings(rank=4, prefix=8)),
     "qttt": ("qttt", QueryTrainingSettings(rank=4, span=16)),
+    "doc_to_lora": (
+        "doc_to_lora",
+        DocToLoraSettings(rank=2, latent=32, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=16),
+    ),
+    "in_place_ttt": ("in_place_ttt", InPlaceSettings(chunk=16, every=2, rate=1e-3)),
+    "in_place_ttt alone": ("in_place_ttt", InPlaceSettings(chunk=16, every=3, rate=1e-3, cache=False)),
     "still": ("still", StillSettings(slots=3, width=32)),
     "streamadapter": ("streamadapter", STREAMADAPTER),
     "generative_adapter": ("generative_adapter", GENERATOR),

@@ -7,13 +7,15 @@ Shape letters used in tensor names throughout the package:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:
@@ -217,3 +219,35 @@ def _joined(first: Tensor, second: Tensor, dim: int) -> Tensor:
     """Side by side, where one row serves any number of rows."""
     rows = max(len(first), len(second))
     return torch.cat([first.expand(rows, *first.shape[1:]), second.expand(rows, *second.shape[1:])], dim)
+
+
+BOOSTED = 0.25
+"""Share of layers that `boosted` takes."""
+
+
+def boosted(patch: Patch, factor: float) -> Patch:
+    """The patch with low-rank deltas multiplied in the quarter of layers where they are largest (Frobenius norm of all
+    of a layer's together, row by row): "selective layer boosting", arXiv 2604.23750, there by 1.75. A UserError where
+    it has no low-rank delta; deltas outside numbered layers stay as they are."""
+    by_layer: dict[str, list[str]] = {}
+    for name, delta in patch.deltas.items():
+        if isinstance(delta, LowRank) and (number := re.search(r"\.(\d+)\.", name)):
+            by_layer.setdefault(number[1], []).append(name)
+    if not by_layer:
+        fault = "--boost multiplies low-rank weight deltas, and there are none to answer under."
+        raise UserError(fault, "Leave it out, or use a method that leaves deltas (generative_adapter, templora, ...).")
+    deltas: dict[str, Any] = dict(patch.deltas)
+    norms_LB = torch.stack([_squared([deltas[name] for name in names]) for names in by_layer.values()])
+    most = max(1, round(BOOSTED * len(norms_LB)))
+    largest_LB = torch.zeros_like(norms_LB).scatter(0, norms_LB.topk(most, 0).indices, 1.0).bool()
+    for names, largest_B in zip(by_layer.values(), largest_LB, strict=True):
+        for name in names:
+            b_BOR = deltas[name].b_BOR
+            factor_B11 = torch.where(largest_B, factor, 1.0).to(b_BOR)[:, None, None]
+            deltas[name] = replace(deltas[name], b_BOR=b_BOR * factor_B11)
+    return replace(patch, deltas=deltas)
+
+
+def _squared(deltas: Sequence[LowRank]) -> Tensor:
+    """Sum of the squared Frobenius norms of these deltas [B], of products that are never made."""
+    return torch.stack([((d.a_BRI @ d.a_BRI.mT) * (d.b_BOR.mT @ d.b_BOR)).sum((1, 2)) for d in deltas]).sum(0)

@@ -12,7 +12,7 @@ from ttabench.core.types import Answer, Ask, Observe
 from ttabench.lm.forward.patching import encoded, follows_text
 from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, State
+from ttabench.lm.patch import Patch, State, boosted
 from ttabench.lm.verbs.answering import answer, gold_likelihoods
 from ttabench.methods.base import BaseMethod
 
@@ -23,10 +23,12 @@ bar to move."""
 
 class Session:
     """A method on a base model, with a state that grows as it reads, by default from nothing. `rows`: independent
-    readers, where no state says how many."""
+    readers, where no state says how many; `boost`: see `lm.patch.boosted`."""
 
-    def __init__(self, lm: LM, method: BaseMethod[Any], state: State | None = None, *, rows: int = 1) -> None:
-        self.lm, self.method = lm, method
+    def __init__(
+        self, lm: LM, method: BaseMethod[Any], state: State | None = None, *, rows: int = 1, boost: float = 1.0
+    ) -> None:
+        self.lm, self.method, self._boost = lm, method, boost
         self._state = state if state is not None else method.begin(rows)
         self._unread: list[Sequence[Observe]] = []
         self._kept: tuple[tuple[Observe, ...], Patch] | None = None
@@ -91,7 +93,11 @@ class Session:
         return self._kept[1]
 
     def _made(self, asks: Sequence[Ask]) -> Patch:
-        patch = encoded(self.lm, self.method.patch(self.answering(), asks))
+        state = self.answering()
+        patch = self.method.patch(state, asks)
+        if self._boost != 1.0 and (patch.deltas or state.tensors):
+            patch = boosted(patch, self._boost)
+        patch = encoded(self.lm, patch)
         ids = window_ids(self.lm, asks[0], follows=follows_text(patch))
         if not ids:
             return patch

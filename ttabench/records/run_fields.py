@@ -5,6 +5,7 @@ RunConfig(method="mac", task="streamingqa", seed=1).identity()  ->  "3f0c2a9b71d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -89,6 +90,10 @@ class RunFields:
     """0 for as many as fit."""
     bos: Annotated[str, Declared("Whether texts begin with BOS: auto (as the tokenizer says), yes, no.", HOW)] = "auto"
     """What begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing."""
+    boost: Annotated[
+        float, Declared("Factor of low-rank weight deltas in the quarter of layers where they are largest.", HOW)
+    ] = 1.0
+    """See `lm.patch.boosted`."""
     state_of: str = "own"
     """Whose state answers, one of `config.STATES_OF` (see `runner`)."""
 
@@ -100,6 +105,8 @@ class RunFields:
             raise UnknownName("dtype", self.dtype, list(DTYPES))
         if self.bos not in BOS:
             raise UnknownName("way to begin a text (--bos)", self.bos, list(BOS))
+        if not 0 < self.boost < math.inf:
+            raise UserError(f"--boost must be a factor above 0, got {self.boost:g}.", "Leave it out for 1.")
         if self.dtype == "fastest":
             object.__setattr__(self, "dtype", _fastest(self.device))
 

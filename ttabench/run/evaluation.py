@@ -114,7 +114,7 @@ def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], Non
     start = None if state is None else plan.resolved.stored_state(state, lm)
     context = RunContext(
         lm=lm, method=method, metrics=plan.metrics, batch_size=config.batch_size, start=start,
-        ask_only=config.ask_only, state_of=config.state_of,
+        ask_only=config.ask_only, state_of=config.state_of, boost=config.boost,
     )  # fmt: skip
     with fitting(state, method.name):
         run_episodes(context, plan.task, folder, tick)

@@ -51,6 +51,9 @@ class RunContext:
     state_of: str = "own"
     """Whose state answers, see `config.STATES_OF`; only with "own" is all of the text read and its cost measured."""
 
+    boost: float = 1.0
+    """Factor of the largest weight deltas, see `lm.patch.boosted`."""
+
     def of_one_query(self) -> dict[str, Metric]:
         """The metrics that have a value for one query, by name."""
         return {metric.name: metric for metric in self.metrics if metric.judge is not None}
@@ -98,9 +101,9 @@ class _EpisodeRun:
         self.context, self.folder, self.counts, self.size = context, folder, counts, size
         self.episode, other = read
         if context.state_of == "own":
-            self.session = Session(context.lm, context.method, context.start)
+            self.session = Session(context.lm, context.method, context.start, boost=context.boost)
         else:
-            self.session = SwappedSession(context.lm, context.method, other)
+            self.session = SwappedSession(context.lm, context.method, other, boost=context.boost)
         assert self.session.rows == 1, "an episode has one reader"
         self.meter = Meter(context.lm.device)
         self.pieces = 0
@@ -244,8 +247,8 @@ class SwappedSession(Session):
     whose queries are never asked; None for an empty state.
     """
 
-    def __init__(self, lm: LM, method: BaseMethod[Any], other: Episode | None) -> None:
-        super().__init__(lm, method)
+    def __init__(self, lm: LM, method: BaseMethod[Any], other: Episode | None, *, boost: float = 1.0) -> None:
+        super().__init__(lm, method, boost=boost)
         self._other = Session(lm, method)
         steps = groupby(other.steps if other is not None else (), lambda step: isinstance(step, Observe))
         self._groups = iter(

@@ -1,0 +1,106 @@
+"""Doc-to-LoRA: a hypernetwork makes low-rank deltas of each chunk of a text, whose ranks stand beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ttabench.core.errors import at_least
+from ttabench.cost import SINGLE, Cost, Shape, Workload, closed_book, targeted
+from ttabench.methods.spec import MethodSpec, Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocToLoraSettings:
+    """Settings of `doc_to_lora`; the defaults are those of the released checkpoints."""
+
+    chunk: int = 512
+    """Most tokens of a chunk. A text is cut into as few chunks as that allows, of one length."""
+    rank: int = 8
+    """Rank of the deltas of each chunk, and of those that all chunks share."""
+    alpha: float = 2 * 8**1.5
+    """What deltas are multiplied by; not divided by the rank."""
+    targets: tuple[str, ...] = ("down_proj",)
+    """Last parts of the names of the linear maps that change, in every layer."""
+    latent: int = 512
+    """Width of the latents that read a chunk."""
+    latents: int = 8
+    """How many they are."""
+    blocks: int = 9
+    """Times that they look at the chunk, each with weights of its own."""
+    heads: int = 16
+    """Heads of their attention."""
+    kv_heads: int = 4
+    """Heads of its keys and values."""
+    head_dim: int = 128
+    """Width of a head."""
+    depth: int = 1
+    """Feed-forwards behind them, with weights of each layer."""
+    seed: int = 0
+    """Of the weights at the start."""
+
+    def __post_init__(self) -> None:
+        sizes = ("chunk", "rank", "latent", "latents", "blocks", "heads", "kv_heads", "head_dim")
+        at_least(1, **{name: getattr(self, name) for name in sizes})
+        at_least(0, depth=self.depth)
+        if not self.targets:
+            raise ValueError("targets names no linear map")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads={self.kv_heads}, got {self.heads}")
+
+    def cut(self, tokens: int) -> list[int]:
+        """Lengths of the chunks of a text of so many tokens, the longer ones first."""
+        count = -(-tokens // self.chunk)
+        return [tokens // count + (number < tokens % count) for number in range(count)]
+
+
+def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
+    """Every chunk by itself through the base, its hidden states of every layer through one network, and the deltas."""
+    s, maps, w = settings, targeted(settings.targets, shape), settings.latent
+    query, pair = 2 * w * s.heads * s.head_dim, 2 * w * s.kv_heads * s.head_dim
+    feed, wide = 3 * w * 4 * w, max(linear.ends for linear in maps)
+    entering = 2 * shape.hidden * 4 * shape.hidden + 4 * shape.hidden * w
+    ranks, ends = len(maps) * s.rank, sum(linear.ends for linear in maps)
+    looks = s.blocks + 1  # of the latents, and once of what asks them
+    added = entering + looks * (query + pair + feed + 5 * w) + w * (s.latents + ranks + 2)
+    added += s.depth * (2 * 2 * w + shape.layers * (8 * w * w + 5 * w))
+    added += shape.layers * (len(maps) * w * wide + s.rank * (ends + 2 * len(maps)))
+    if not work.pieces:
+        return replace(closed_book(shape, work), added_parameters=added)
+    chunks = [shape.starts + chunk for piece in work.pieces for chunk in s.cut(piece)]
+    if shape.dense:
+        chunks = [max(chunks)] * len(chunks)  # read together, padded
+    small = s.latents * s.blocks * (query + feed) + s.latents * pair + ranks * (query + feed)
+    small += ranks * (s.depth * 8 * w * w + w * wide) + 2 * ranks * s.latents * s.heads * s.head_dim
+    token = entering + s.blocks * (pair + 2 * s.latents * s.heads * s.head_dim)
+    networks = 2 * shape.layers * sum(chunk * token + small for chunk in chunks)
+    size, base = shape.layers * s.rank * ends, closed_book(shape, work)
+    asked = 2 * size * (len(chunks) + 1) * (shape.starts + work.asked)
+    return replace(
+        base, added_parameters=added, state_floats=size * len(chunks), state_bytes=SINGLE * size * len(chunks),
+        adapt_slots=max(chunks), adapt_flops=sum(shape.forward(chunk) for chunk in chunks) + networks,
+        ask_flops=base.ask_flops + asked, positions=max(base.positions, *chunks),
+    )  # fmt: skip
+
+
+DOC_TO_LORA = MethodSpec(
+    name="doc_to_lora",
+    summary="low-rank deltas that a Perceiver makes of the hidden states of each chunk",
+    where="ttabench.methods.doc_to_lora.method:DocToLora",
+    Settings=DocToLoraSettings,
+    presets={
+        "nano": DocToLoraSettings(rank=4, alpha=8.0, latent=64, latents=8, blocks=2, heads=4, kv_heads=2, head_dim=16),
+        "smollm2-135m": DocToLoraSettings(latent=256, blocks=2, heads=4, kv_heads=2, head_dim=64),
+    },
+    recipes={
+        "": Recipe(documents=(2, 4, 8), batch_documents=32, steps=400, lr=1e-3, warmup=20, schedule="cosine", clip=1.0)
+    },
+    growth="linear",
+    trainable=True,
+    cost=cost,
+    checked=DocToLoraSettings(
+        rank=2, alpha=2.0, latent=16, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=8, chunk=24
+    ),
+    paper="2602.15902",
+)
+
+METHODS = (DOC_TO_LORA,)

@@ -1,0 +1,117 @@
+"""Doc-to-LoRA: low-rank deltas of a chunk, which a hypernetwork makes of what enters every layer while it is read.
+
+Charakorn et al., "Doc-to-LoRA: Learning to Instantly Internalize Contexts", arXiv 2602.15902 (SakanaAI/doc-to-lora).
+Chunks are read apart; their deltas, and those that all share, act together, as one whose rank is the sum of theirs.
+Shape letters: L layers · B rows · T tokens · D width of the base · R ranks of all chunks · I/O features in and out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.patching import Place, observe_inputs, read
+from ttabench.lm.forward.tokens import new_ids, pad
+from ttabench.lm.model import LM
+from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.methods.doc_to_lora import DOC_TO_LORA, DocToLoraSettings
+from ttabench.methods.doc_to_lora.networks import Hypernetwork
+from ttabench.methods.parts.lora import by_layer, target_names
+from ttabench.methods.trainable import Trainable
+
+NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
+"""Names of the norm behind the last layer."""
+AT_ONCE = 16
+"""Chunks that are read in one forward."""
+
+
+class DocToLora(Trainable[DocToLoraSettings]):
+    """State: `a.MAP` [B, L, R, I] and `b.MAP` [B, L, R, O] of the chunks of each row, zero where it has fewer."""
+
+    spec = DOC_TO_LORA
+
+    def __init__(self, lm: LM, settings: DocToLoraSettings) -> None:
+        super().__init__(lm, settings)
+        self.names = by_layer(lm, target_names(lm, settings.targets))
+        self.maps = sorted(name.rpartition(".")[2] for name in self.names[0])
+        sizes = {name.rpartition(".")[2]: lm.linear_shape(name) for name in self.names[0]}
+        named = dict(lm.decoder.named_children())
+        self.norm = next((named[name] for name in NORMS if name in named), nn.Identity())
+        with torch.random.fork_rng():
+            torch.manual_seed(settings.seed)
+            network = Hypernetwork(settings, lm.layers, lm.hidden_size, {name: sizes[name] for name in self.maps})
+        self.network = network.to(lm.device)
+
+    def modules(self) -> nn.ModuleDict:
+        """network, the hypernetwork."""
+        return nn.ModuleDict({"network": self.network})
+
+    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+        """Read each chunk by itself; its deltas stand behind those of the chunks before."""
+        rows = new_ids(self.lm, state, pieces)
+        chunks = [[chunk for text in texts for chunk in self._cut(text)] for texts in rows]
+        with torch.set_grad_enabled(self._learning):
+            made = dict(self._made([chunk for row in chunks for chunk in row]))
+            tensors = {name: self._behind(state, name, values, chunks) for name, values in made.items()}
+        counts = [before + sum(map(len, texts)) for before, texts in zip(state.meta["tokens_read"], rows, strict=True)]
+        return State(state.rows, tensors or state.tensors, {"tokens_read": counts})
+
+    def combined(self, state: State, other: State) -> State:
+        """The deltas of both, as if both had been read in a row, but for the break between them."""
+        tensors = {name: torch.cat([s.tensors[name] for s in (state, other) if s.tensors], 2)
+                   for name in {**state.tensors, **other.tensors}}  # fmt: skip
+        counts = [sum(pair) for pair in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)]
+        return State(state.rows, tensors, {"tokens_read": counts})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The deltas of all chunks, and those that all share once something was read."""
+        deltas = {}
+        for layer, names in enumerate(self.names if state.tensors else ()):
+            for name in names:
+                kind = name.rpartition(".")[2]
+                shared = self.network.bias_A[kind][layer], self.network.bias_B[kind][layer]
+                both = (state.tensors[f"{part}.{kind}"][:, layer] for part in "ab")
+                a_BRI, b_BRO = (
+                    torch.cat([own, bias.expand(len(own), -1, -1)], 1) for own, bias in zip(both, shared, strict=True)
+                )
+                deltas[name] = LowRank(a_BRI, self.settings.alpha * b_BRO.mT)
+        return Patch(deltas=deltas)
+
+    def _cut(self, text: list[int]) -> Iterator[list[int]]:
+        end = 0
+        for size in self.settings.cut(len(text)) if text else ():
+            yield text[end : end + size]
+            end += size
+
+    def _made(self, chunks: Sequence[list[int]]) -> Iterator[tuple[str, Tensor]]:
+        """The factors of these chunks by name, [chunks, L, rank, features]."""
+        parts = [self._read(chunks[begin : begin + AT_ONCE]) for begin in range(0, len(chunks), AT_ONCE)]
+        for name in self.maps if parts else ():
+            for which, kind in enumerate("ab"):
+                yield f"{kind}.{name}", torch.cat([part[name][which] for part in parts])
+
+    def _read(self, chunks: Sequence[list[int]]) -> dict[str, tuple[Tensor, Tensor]]:
+        lm, ends = self.lm, [] if self.lm.chat is None else [*self.lm.chat.end_ids]
+        ids_BT, real_BT = pad([[*chunk, *ends] for chunk in chunks], lm.pad_id, "right")
+        seen: dict[Place, list[Tensor]] = {layer: [] for layer in range(lm.layers)}
+        with torch.no_grad(), observe_inputs(lm, lambda layer, x: seen[layer].append(x), [*seen], len(chunks)):
+            read(lm, Patch(), ids_BT, real_BT)
+            hidden = [torch.cat(parts, 1) for parts in seen.values()]
+            hidden[-1] = self.norm(hidden[-1])  # as the released code, whose reader has one layer less
+        real_BT = nn.functional.pad(real_BT, (len(lm.start_ids), 0), value=True).to(lm.device)
+        made: dict[str, tuple[Tensor, Tensor]] = self.network([x.to(lm.device).float() for x in hidden], real_BT)
+        return made
+
+    def _behind(self, state: State, name: str, made: Tensor, chunks: Sequence[Sequence[list[int]]]) -> Tensor:
+        """What a tensor of the state becomes, with the factors of these chunks of each row."""
+        most, begun = max(map(len, chunks)), 0
+        rows = []
+        for own in chunks:
+            ranks_LRE = made[begun : begun + len(own)].transpose(0, 1).flatten(1, 2)
+            rows.append(nn.functional.pad(ranks_LRE, (0, 0, 0, (most - len(own)) * self.settings.rank)))
+            begun += len(own)
+        new = torch.stack(rows)
+        return torch.cat([state.tensors[name], new], 2) if name in state.tensors else new
