@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar, cast
 
 from ttabench.core.environment import cache_folder
 from ttabench.core.errors import UserError
 from ttabench.core.files import ANY, LIST_FILE, LOCK_FILE, object_of, reading, write_atomically
 from ttabench.core.types import Json
 
+T = TypeVar("T")
 LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
 """Bytes of what is read in a folder of a model or checkpoint, by suffix: a longer file would be digested for hours."""
 LARGE = 64 * 2**20
@@ -52,23 +53,46 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+class Memory:
+    """What was computed of files, by path, size, inode and times, in a file of that name in the user's cache."""
+
+    def __init__(self, name: str) -> None:
+        self._held: dict[str, Json] = {}
+        self._entry: Path | None = None
+        with suppress(OSError, UserError, RuntimeError):  # nothing is kept, or nobody says where the home folder is
+            self._entry = cache_folder() / f"{name}.json"
+            self._held = object_of(self._entry)
+        self._new = False
+
+    def of(self, file: Path, compute: Callable[[Path], T]) -> T:
+        """What `compute` gives of a file, or gave while the file was what it is now; JSON values."""
+        try:
+            status, place = file.stat(), str(file.absolute())
+        except OSError:
+            return compute(file)  # which says what is wrong
+        version = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        match self._held.get(place):
+            case [known, value] if known == version:
+                return cast(T, value)
+        value = compute(file)
+        if max(status.st_mtime, status.st_ctime) < time.time() - SETTLED:
+            self._held[place], self._new = [version, value], True
+        return value
+
+    def keep(self) -> None:
+        """Write what is new."""
+        if self._new and self._entry is not None:
+            with suppress(OSError, UserError):
+                self._entry.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._entry, json.dumps(self._held) + "\n")
+
+
 def remembered(file: Path, compute: Callable[[Path], str]) -> str:
     """What `compute` gives of a file, or gave while the file was what it is now."""
-    place = file.resolve()
-    status = place.stat()
-    if max(status.st_mtime, status.st_ctime) >= time.time() - SETTLED:
-        return compute(place)
-    key = [os.fsencode(place).hex(), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-    file_digest = ""
-    with suppress(OSError, UserError, RuntimeError):  # nothing can be kept, or nobody says where the home folder is
-        entry = cache_folder() / "digests" / f"{hashlib.sha256(str(key[0]).encode()).hexdigest()[:32]}.json"
-        with suppress(UserError):
-            if (content := object_of(entry)).get("file") == key and isinstance(content.get("digest"), str):
-                return str(content["digest"])
-        file_digest = compute(place)
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(entry, json.dumps({"file": key, "digest": file_digest}) + "\n")
-    return file_digest or compute(place)
+    memory = Memory("digests")
+    value = memory.of(file.resolve(), compute)
+    memory.keep()
+    return value if isinstance(value, str) else compute(file)
 
 
 SCHEMA = 2

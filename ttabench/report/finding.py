@@ -11,7 +11,7 @@ where there are runs beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -141,14 +141,20 @@ def at_path(name: str) -> list[Path] | None:
     return None
 
 
-def runs_below(folder: Path, levels: int = 2, but: Collection[str] = ()) -> list[Path]:
-    """The runs of a folder; where it has none, those of the folders in it, so many levels down, `but` those of these
+def homes(folder: Path, levels: int = 2, but: Collection[str] = ()) -> Iterator[Path]:
+    """The folder, if it has runs; else those of the folders in it that have, so many levels down, `but` those of these
     names."""
-    here = runs_in(folder)
-    if here or not levels or not folder.is_dir():
-        return here
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    return [run for path in inside if path.name not in but for run in runs_below(path, levels - 1, but)]
+    if (folder / RUNS_FILE).exists() or any(folder.glob(f"*/{RECORD_FILE}")):
+        yield folder
+    elif levels and folder.is_dir():
+        for path in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
+            if path.name not in but:
+                yield from homes(path, levels - 1, but)
+
+
+def runs_below(folder: Path, but: Collection[str] = ()) -> list[Path]:
+    """The runs of a folder; where it has none, those of the folders in it, see `homes`."""
+    return [run for home in homes(folder, but=but) for run in runs_in(home)]
 
 
 def _begun(name: str, out: Path) -> set[Path]:

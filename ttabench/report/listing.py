@@ -8,17 +8,20 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from ttabench import cost
-from ttabench.core import amounts, architectures
+from ttabench.core import __version__, amounts, architectures
 from ttabench.core.architectures import NANO
+from ttabench.core.digests import Memory, hashed
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import Header, header, trained_tasks
 from ttabench.methods.settings import describe_settings, preset_for
 from ttabench.methods.spec import MethodSpec
+from ttabench.records.schema import RECORD_FILE, RUNS_FILE
 from ttabench.run.request import STANDING
 from ttabench.run.resolve import ADAPTERS, chosen, shipped
 from ttabench.terminal import render
@@ -28,6 +31,8 @@ WHAT = ("methods", "tasks", "models", "adapters", "runs")
 EPISODES = "pieces an episode × queries a piece"
 COLUMNS = ("adapter", "#parameters", "trained on", EPISODES, "rate", "#seed", "#steps", "#pieces read", "#queries",
            "labels", "#tokens", "#minutes", "lies in", "chosen on")  # fmt: skip
+LISTED = 1
+"""Another number where lines of runs come to say something else, so that none is remembered."""
 DETAILS = (EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on")
 """Of an adapter, which --json has."""
 GOLD_LOSSES = ("retrieval_aux", "attention_aux")
@@ -165,17 +170,39 @@ def models_table() -> Table:
 
 
 def _runs_table(out: Path, method: str, task: str) -> Table:
-    from ttabench.report.finding import loaded, runs_below
-    from ttabench.report.tables import runs_table
+    from ttabench.report.finding import homes, refuse_all_damaged
+    from ttabench.report.tables import Line, runs_table
 
     if not out.is_dir():
         raise UserError(f"There are no runs in {out}.", "Run `ttabench eval`, or name the folder with --out.")
-    stored = loaded(runs_below(out))
-    for line in stored.damaged:
+    memory = Memory(f"runs/{hashed(f'{LISTED} {__version__} {out.absolute()}')}")
+    lines, damaged = list[Line](), list[str]()
+    for home in homes(out):
+        found = list[tuple[str, Path, Line]]()
+        for file in [*home.glob(RUNS_FILE), *home.glob(f"*/{RECORD_FILE}")]:
+            try:
+                runs, faults = memory.of(file, _lines)
+            except UserError as error:
+                damaged.append(str(error))
+                continue
+            damaged += faults
+            found += [(data["created"], home / name, (cells, data)) for name, cells, data in runs]
+        found.sort(key=itemgetter(0, 1))
+        lines += [(cells, {**data, "path": str(path)}) for _, path, (cells, data) in found]
+    memory.keep()
+    for line in damaged:
         render.remark(f"Left out: {line}")
-    kept = [(record, folder) for folder, record in stored.runs
-            if method in ("", record.config.get("method")) and task in ("", record.config.get("task"))]  # fmt: skip
-    return runs_table(kept)
+    refuse_all_damaged(len(lines), damaged)
+    return runs_table([line for line in lines if method in ("", line[1]["method"]) and task in ("", line[1]["task"])])
+
+
+def _lines(file: Path) -> tuple[list[Any], list[str]]:
+    """Of each run that a file holds its folder's name and its line, and what is damaged."""
+    from ttabench.report.finding import loaded, packed_in
+    from ttabench.report.tables import line_of
+
+    stored = loaded(packed_in(file.parent) if file.name == RUNS_FILE else [file.parent])
+    return [(folder.name, *line_of(record)) for folder, record in stored.runs], list(stored.damaged)
 
 
 def adapters_table() -> Table:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttabench.core.amounts import count, figure, number, size, tokens_in
 from ttabench.core.architectures import NANO
@@ -95,26 +95,32 @@ def main_rows(record: RunRecord) -> list[Row]:
     return whole + steps + [row for row in main if row.step is None and row.subtask is not None]
 
 
-def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
-    """`list runs`: one line a run."""
-    rows: list[tuple[str, ...]] = []
-    data: list[Mapping[str, Cell]] = []
-    for record, path in runs:
-        config, row, settings = record.config, record.value(record.main_metric), told(record)
-        value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
-        task, seed, made = str(config.get("task", "")), config.get("seed", ""), record.created[:16].replace("T", " ")
-        rows.append((record.id, answering(record), settings, task, record.source, record.base, str(seed),
-                     str(record.n), value, made))  # fmt: skip
-        data.append({
-            "run": record.id, "method": config.get("method"), "state_of": record.state_of, "settings": settings,
-            "task": task, "source": record.source, "model": record.base, "seed": seed, "n": record.n,
-            "metric": row.metric if row else None, "value": row.value if row else None,
-            "created": record.created, "path": str(path),
-        })  # fmt: skip
+Line: TypeAlias = tuple[Sequence[str], dict[str, Cell]]
+"""Of `list runs`: what is shown of a run, and what --json says."""
+
+
+def line_of(record: RunRecord) -> Line:
+    """A run in `list runs`."""
+    config, row, settings = record.config, record.value(record.main_metric), told(record)
+    value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
+    task, seed, made = str(config.get("task", "")), config.get("seed", ""), record.created[:16].replace("T", " ")
+    cells = (record.id, answering(record), settings, task, record.source, record.base, str(seed), str(record.n), value,
+             made)  # fmt: skip
+    data: dict[str, Cell] = {
+        "run": record.id, "method": config.get("method"), "state_of": record.state_of, "settings": settings,
+        "task": task, "source": record.source, "model": record.base, "seed": seed, "n": record.n,
+        "metric": row.metric if row else None, "value": row.value if row else None, "created": record.created,
+    }  # fmt: skip
+    return cells, data
+
+
+def runs_table(lines: Sequence[Line]) -> Table:
+    """`list runs`."""
+    rows, data = tuple(tuple(cells) for cells, _ in lines), [own for _, own in lines]
     columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
     caption = "One in full: ttabench show RUN"
     table = Table(
-        title="runs", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption,
+        title="runs", columns=columns, rows=rows, data=tuple(data), caption=caption,
         names=("run", "method", "task", "source", "model", "created"),
         spare=("created", "#n", "source", "model"),
     )  # fmt: skip

@@ -88,7 +88,7 @@ DOC_TO_LORA = MethodSpec(
     where="ttabench.methods.doc_to_lora.method:DocToLora",
     Settings=DocToLoraSettings,
     presets={
-        "nano": DocToLoraSettings(rank=4, alpha=8.0, latent=64, latents=8, blocks=2, heads=4, kv_heads=2, head_dim=16),
+        "nano": DocToLoraSettings(rank=4, alpha=16.0, latent=64, latents=8, blocks=2, heads=4, kv_heads=2, head_dim=16),
         "smollm2-135m": DocToLoraSettings(latent=256, blocks=2, heads=4, kv_heads=2, head_dim=64),
     },
     recipes={
@@ -101,6 +101,6 @@ DOC_TO_LORA = MethodSpec(
         rank=2, alpha=2.0, latent=16, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=8, chunk=24
     ),
     paper="2602.15902",
-)
+)  # fmt: skip
 
 METHODS = (DOC_TO_LORA,)
