@@ -159,6 +159,7 @@ def searched(one: Path, out: Path, ids: list[str]) -> Iterator[tuple[str, str]]:
     yield "`show ID`", timed("show", ids[77], "--out", out, repeats=5)
     yield "`show`, six digits of the id", timed("show", ids[77][:6], "--out", out, repeats=5)
     yield "`list runs --json`, which reads every record", timed("list", "runs", "--json", "--out", out)
+    yield "`list runs --json` again, which reads none", timed("list", "runs", "--json", "--out", out, repeats=3)
     yield "`compare`, which reads every answer", timed("compare", "--out", out)
 
 

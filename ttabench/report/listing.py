@@ -178,7 +178,7 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
     memory = Memory(f"runs/{hashed(f'{LISTED} {__version__} {out.absolute()}')}")
     lines, damaged = list[Line](), list[str]()
     for home in homes(out):
-        found = list[tuple[str, Path, Line]]()
+        found = list[tuple[str, str, Line]]()
         for file in [*home.glob(RUNS_FILE), *home.glob(f"*/{RECORD_FILE}")]:
             try:
                 runs, faults = memory.of(file, _lines)
@@ -186,9 +186,9 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
                 damaged.append(str(error))
                 continue
             damaged += faults
-            found += [(data["created"], home / name, (cells, data)) for name, cells, data in runs]
+            found += [(data["created"], name, (cells, data)) for name, cells, data in runs]
         found.sort(key=itemgetter(0, 1))
-        lines += [(cells, {**data, "path": str(path)}) for _, path, (cells, data) in found]
+        lines += [(cells, {**data, "path": str(home / name)}) for _, name, (cells, data) in found]
     memory.keep()
     for line in damaged:
         render.remark(f"Left out: {line}")
