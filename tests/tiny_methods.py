@@ -23,7 +23,7 @@ def tiny_method(name: str, lm: LM) -> BaseMethod[Any]:
     spec = find(name)
     method = spec.load()(lm, TINY[name])
     assert isinstance(method, BaseMethod)
-    if name in ("streamadapter", "generative_adapter"):
+    if name in ("streamadapter", "generative_adapter", "doc_to_lora"):
         teach(method)
     return method
 
@@ -33,7 +33,7 @@ def teach(method: BaseMethod[Any]) -> None:
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)
         for name, parameter in method.modules().named_parameters():
-            if "outputs" in name or "gate" in name:
+            if "outputs" in name or "gate" in name or "scaler_B" in name:
                 parameter.normal_(std=0.03)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.tiny import tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, tiny_method
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Generate, Observe
 from ttabench.cost import NoSettings
@@ -18,6 +19,7 @@ from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
+from ttabench.methods.registry import find, methods
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import load_state, save_state
 from ttabench.readers.tokens import Tokens
@@ -143,6 +145,45 @@ def test_answers_do_not_depend_on_the_batch_size(lm: LM, tmp_path: Path) -> None
     for folder, size in zip(folders, (1, 4, 32), strict=True):
         run(RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=size), FakeTask(stream()), folder)
     assert answers(folders[0]) == answers(folders[1]) == answers(folders[2])
+
+
+SEVERAL = [name for name in methods() if not find(name).looks_at_question]
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_contexts_read_together_are_answered_as_alone(lm: LM, tmp_path: Path, name: str) -> None:
+    """Of unequal lengths, one of another shape among them, one half done before."""
+    pieces = observes(*TEXTS * 2)
+    episodes = [
+        Episode(key=f"e{number}", steps=(*pieces[number : number + count], *asks(*PROMPTS), *pieces[:1], *asks("And?")))
+        for number, count in enumerate((2, 2, 3, 2, 2))
+    ]
+    method = tiny_method(name, lm)
+    if method.reads == "once":
+        episodes = [Episode(key=episode.key, steps=episode.steps[:-2]) for episode in episodes]
+    alone, together = RunFolder(tmp_path, "alone"), RunFolder(tmp_path, "together")
+    run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(*episodes), alone)
+    together.append([sample for sample in alone.samples if sample.episode == "e1"][:1])
+    together.resume()
+    together.samples.clear()
+    calls, adapt = list[int](), method.adapt
+    method.adapt = lambda state, chunks: (calls.append(state.rows), adapt(state, chunks))[1]  # type: ignore[method-assign]
+    run(RunContext(lm=lm, method=method, metrics=METRICS, batch_contexts=3), FakeTask(*episodes), together)
+    assert set(calls) == ({1} if method.one_reader else {2, 1})
+    ours, theirs = ({(sample.episode, sample.key): sample for sample in folder.samples} for folder in (together, alone))
+    assert ours.keys() == theirs.keys()
+    for key, sample in ours.items():
+        same = theirs[key]
+        assert sample.answer.prediction == same.answer.prediction, key
+        assert sample.answer.logprobs == pytest.approx(same.answer.logprobs, abs=1e-3)
+        assert (sample.context_tokens, sample.read_slots) == (same.context_tokens, same.read_slots)
+    for cost, same_cost in zip(together.costs, alone.costs, strict=True):
+        assert (cost.episode, cost.pieces, cost.tokens_read) == (
+            same_cost.episode,
+            same_cost.pieces,
+            same_cost.tokens_read,
+        )
+        assert cost.state_bytes >= same_cost.state_bytes
 
 
 def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 from ttabench.training.config import TrainOptions
 
-OF_RUNS = ("checkpoint", "state", "limit", "ask_only", "batch_size", "keep", "keep_tokens", "metric", "boost")
+OF_RUNS = ("checkpoint", "state", "limit", "ask_only", "batch_size", "keep", "keep_tokens", "metric", "boost",
+           "batch_contexts")  # fmt: skip
 """Options that a training has no use for, or has of its own."""
 
 

@@ -103,13 +103,15 @@ class Session:
             return patch
         return encoded(self.lm, replace(patch, tokens_BT=torch.tensor([ids], device=self.lm.device)))
 
-    def context_slots(self, patch: Patch, ask: Ask) -> int:
-        """Keys and values of context that a query reads under its patch, in tokens, on average over heads; not those of
-        its own window."""
+    def context_slots(self, patch: Patch, ask: Ask, row: int = 0) -> int:
+        """Keys and values of context that a query of a row reads under its patch, in tokens, on average over heads; not
+        those of its own window."""
         prefix = patch.prefix
         if prefix is None:
             return 0
-        slots = prefix.keys_LBHPD[0].shape[2] if prefix.mask_BP is None else int(prefix.mask_BP.sum(1).max())
+        slots = prefix.keys_LBHPD[0].shape[2]
+        if prefix.mask_BP is not None:
+            slots = int(prefix.mask_BP[row if len(prefix.mask_BP) > 1 else 0].sum())
         if prefix.bias_LBHP is not None:
             hidden_LB = torch.stack([bias.isneginf().float().mean(1).sum(1).cpu() for bias in prefix.bias_LBHP])
             slots -= int(hidden_LB.mean(0).min())

@@ -88,6 +88,9 @@ class RunFields:
                  parse=batch_size, metavar="N|auto"),
     ] = 32  # fmt: skip
     """0 for as many as fit."""
+    batch_contexts: Annotated[
+        int, Declared("Contexts read together, by methods that read for several readers and before the question.", HOW)
+    ] = 1
     bos: Annotated[str, Declared("Whether texts begin with BOS: auto (as the tokenizer says), yes, no.", HOW)] = "auto"
     """What begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing."""
     boost: Annotated[
@@ -105,6 +108,8 @@ class RunFields:
             raise UnknownName("dtype", self.dtype, list(DTYPES))
         if self.bos not in BOS:
             raise UnknownName("way to begin a text (--bos)", self.bos, list(BOS))
+        if self.batch_contexts < 1:
+            raise UserError(f"--batch-contexts must be at least 1, got {self.batch_contexts}.", "Leave it out for 1.")
         if not 0 < self.boost < math.inf:
             raise UserError(f"--boost must be a factor above 0, got {self.boost:g}.", "Leave it out for 1.")
         if self.dtype == "fastest":

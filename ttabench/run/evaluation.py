@@ -105,7 +105,7 @@ def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], Non
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
     from ttabench.run.recording import caveats, make_record
-    from ttabench.run.runner import RunContext, run_episodes
+    from ttabench.run.runner import RunContext, at_once, run_episodes
 
     config = plan.config
     seed_everything(config.seed)
@@ -114,7 +114,7 @@ def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], Non
     start = None if state is None else plan.resolved.stored_state(state, lm)
     context = RunContext(
         lm=lm, method=method, metrics=plan.metrics, batch_size=config.batch_size, start=start,
-        ask_only=config.ask_only, state_of=config.state_of, boost=config.boost,
+        ask_only=config.ask_only, state_of=config.state_of, boost=config.boost, batch_contexts=config.batch_contexts,
     )  # fmt: skip
     with fitting(state, method.name):
         run_episodes(context, plan.task, folder, tick)
@@ -123,6 +123,9 @@ def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], Non
         fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
     notes = caveats(plan, method, folder.costs, len(folder.samples))
+    if at_once(context) > 1:
+        share = "seconds and bytes of one are its share, with padding"
+        notes.append(f"up to {config.batch_contexts} contexts were read together: {share}")
     for note in notes:
         notify(f"Note: {note}.")
     return folder.finish(make_record(plan, lm, method, folder, notes))

@@ -12,7 +12,7 @@ window is always the text's own: the tensors that a method names in `own_tensors
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -22,8 +22,9 @@ import torch
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest
 from ttabench.core.types import Ask, Episode, Observe, Tick
+from ttabench.lm.forward.patching import select_rows
 from ttabench.lm.model import LM
-from ttabench.lm.patch import State
+from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.answering import BatchSize, alike, in_batches
 from ttabench.lm.verbs.scoring import NotFinite
 from ttabench.methods.base import BaseMethod
@@ -50,9 +51,10 @@ class RunContext:
     """Leave all observations out."""
     state_of: str = "own"
     """Whose state answers, see `config.STATES_OF`; only with "own" is all of the text read and its cost measured."""
-
     boost: float = 1.0
     """Factor of the largest weight deltas, see `lm.patch.boosted`."""
+    batch_contexts: int = 1
+    """Episodes read together, see `at_once`."""
 
     def of_one_query(self) -> dict[str, Metric]:
         """The metrics that have a value for one query, by name."""
@@ -78,8 +80,15 @@ def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick)
     Raises:
         UserError: the context or a query does not fit the model, or the task does not fit the method.
     """
-    size = BatchSize(context.batch_size, context.lm.device.type)
+    size, waiting = BatchSize(context.batch_size, context.lm.device.type), list[_Row]()
     counts = _Counts(tick, read=0 if context.ask_only else task.n_observes, answered=task.n_asks)
+    most = at_once(context)
+
+    def run(other: Episode | None = None) -> None:
+        if waiting:
+            _EpisodeRun(context, list(waiting), other, folder, counts, size).run()
+        waiting.clear()
+
     for episode, other in paired(task, context.lm, context.state_of):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
@@ -87,139 +96,187 @@ def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick)
         if done:
             counts.add("read", 0 if context.ask_only else len(episode.observes()))
             counts.add("answered", len(asks))
-        else:
-            _EpisodeRun(context, (episode, other), before, folder, counts, size).run()
+            continue
+        if waiting and _steps(waiting[0].episode) != _steps(episode):
+            run()
+        waiting.append(_Row(episode, before))
+        if len(waiting) == most:
+            run(other)
+    run()
 
 
-class _EpisodeRun:
-    """One pass through one episode, answered under its own state or under what replaces it."""
+def at_once(context: RunContext) -> int:
+    """How many contexts are read together."""
+    method = context.method
+    alone = context.start is not None or context.ask_only or context.state_of != "own"
+    return 1 if alone or method.one_reader or method.looks_at_question else context.batch_contexts
 
-    def __init__(
-        self, context: RunContext, read: tuple[Episode, Episode | None], before: Sequence[Sample], folder: RunFolder,
-        counts: _Counts, size: BatchSize,
-    ) -> None:  # fmt: skip
-        self.context, self.folder, self.counts, self.size = context, folder, counts, size
-        self.episode, other = read
-        if context.state_of == "own":
-            self.session = Session(context.lm, context.method, context.start, boost=context.boost)
-        else:
-            self.session = SwappedSession(context.lm, context.method, other, boost=context.boost)
-        assert self.session.rows == 1, "an episode has one reader"
-        self.meter = Meter(context.lm.device)
-        self.pieces = 0
+
+def _steps(episode: Episode) -> tuple[bool, ...] | str:
+    """Which of its steps are queries: episodes that are alike go together, those with pieces in the window alone."""
+    asks = [isinstance(step, Ask) for step in episode.steps]
+    return episode.key if any(ask.window for ask in episode.asks()) else tuple(asks)
+
+
+class _Row:
+    """An episode that is being run, and what its queries hold."""
+
+    def __init__(self, episode: Episode, before: Sequence[Sample]) -> None:
+        self.episode = episode
         self.done = {sample.key for sample in before}
         self.patch_bytes = max((sample.patch_bytes for sample in before), default=0)
         self.read_slots = max((sample.read_slots for sample in before), default=0)
         """Keys and values of context that one query reads, in tokens."""
+
+
+class _EpisodeRun:
+    """One pass through episodes that are read together, answered under their own states or under what replaces that of
+    a single one. What several cost is shared out among them."""
+
+    def __init__(
+        self, context: RunContext, rows: list[_Row], other: Episode | None, folder: RunFolder, counts: _Counts,
+        size: BatchSize,
+    ) -> None:  # fmt: skip
+        self.context, self.rows, self.folder, self.counts, self.size = context, rows, folder, counts, size
+        lm, method, boost = context.lm, context.method, context.boost
+        if context.state_of == "own":
+            self.session = Session(lm, method, context.start, rows=len(rows), boost=boost)
+        else:
+            self.session = SwappedSession(lm, method, other, boost=boost)
+        assert self.session.rows == len(rows), "an episode has one reader"
+        self.meter = Meter(lm.device)
+        self.pieces = 0
         self.held_bytes = 0
         """Keys and values that are kept between the queries."""
+        self.owners: dict[int, int] = {}
+        """Rows of the queries that are asked, by identity."""
 
     def run(self) -> None:
         """Read and ask, in the order of the steps, and store what it cost."""
         self._check_reads_on()
+        in_turn = zip(*(row.episode.steps for row in self.rows), strict=True)
         try:
-            for asking, steps in groupby(self.episode.steps, lambda step: isinstance(step, Ask)):
+            for asking, steps in groupby(in_turn, lambda together: isinstance(together[0], Ask)):
+                together: list[Any] = list(steps)
                 if asking:
-                    self._ask([step for step in steps if isinstance(step, Ask)])
+                    self._ask(together)
                 elif not self.context.ask_only:
-                    self._read([step for step in steps if isinstance(step, Observe)])
+                    self._read(together)
         except NotFinite as error:
-            kept = "What was answered before is kept; the same command continues."
-            raise UserError(f"{self.episode.key}: {error.what}", f"{error.hint} {kept}") from None
-        self.folder.end_episode(self._cost())
+            kept, where = "What was answered before is kept; the same command continues.", self.rows[0].episode.key
+            raise UserError(f"{where}: {error.what}", f"{error.hint} {kept}") from None
+        for row in range(len(self.rows)):
+            self.folder.end_episode(self._cost(row))
 
     def _check_reads_on(self) -> None:
-        method, reads = self.context.method, groupby(isinstance(step, Observe) for step in self.episode.steps)
+        steps = self.rows[0].episode.steps
+        method, reads = self.context.method, groupby(isinstance(step, Observe) for step in steps)
         if method.reads == "once" and not self.context.ask_only and sum(reading for reading, _ in reads) > 1:
             fault = f"{method.name} can read one text, once, but this task reads on after a question."
             hint = "Ask at one place only (metaicl, lamp, dailydialog: --task-set steps=12), or use snapkv."
             raise UserError(fault, hint)
 
-    def _read(self, pieces: list[Observe]) -> None:
-        self.session.read(pieces)
+    def _read(self, pieces: list[tuple[Observe, ...]]) -> None:
+        if len(self.rows) == 1:
+            self.session.read([piece for (piece,) in pieces])
+        else:
+            self.session.read_rows(pieces)
         while self.session.pending:
             with self.meter.phase("adapt"):
                 done = self.session.flush_some()
             self.pieces += done
-            self.counts.add("read", done)
+            self.counts.add("read", done * len(self.rows))
         self.session.flush()  # what another text takes is no cost of this one
 
-    def _ask(self, asks: list[Ask]) -> None:
-        self.counts.add("answered", sum(ask.key in self.done for ask in asks))
-        for _, group in groupby(asks, key=lambda ask: ask.window):
+    def _ask(self, in_turn: list[tuple[Ask, ...]]) -> None:
+        rows = self.rows
+        done = [ask.key in row.done for asks in in_turn for row, ask in zip(rows, asks, strict=True)]
+        self.counts.add("answered", sum(done))
+        for _, group in groupby(in_turn, key=lambda asks: asks[0].window):
             together = list(group)
             if not self.context.method.looks_at_question:  # the session keeps one patch for all queries under a window
                 with torch.no_grad(), self.meter.phase("encode"):
-                    patch = self.session.patch(together[:1])
+                    patch = self.session.patch(together[0])
                 self.held_bytes = max(self.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0)
-                self.read_slots = max(self.read_slots, self.session.context_slots(patch, together[0]))
-            for batch in alike(self.context.lm, [ask for ask in together if ask.key not in self.done]):
+                self._count_slots(patch, enumerate(together[0]))
+            numbered = [
+                (ask, row) for asks in together for row, ask in enumerate(asks) if ask.key not in rows[row].done
+            ]
+            self.owners = {id(ask): row for ask, row in numbered}
+            for batch in alike(self.context.lm, [ask for ask, _ in numbered]):
                 for samples in in_batches(batch, self.size, self._answer):
                     self.folder.append(samples)
                     self.counts.add("answered", len(samples))
 
+    def _count_slots(self, patch: Patch, asks: Iterable[tuple[int, Ask]]) -> None:
+        for row, ask in asks:
+            slots = self.session.context_slots(patch, ask, row)
+            self.rows[row].read_slots = max(self.rows[row].read_slots, slots)
+
     @torch.no_grad()
     def _answer(self, asks: list[Ask]) -> list[Sample]:
-        context = self.context
+        context, owners = self.context, [self.owners[id(ask)] for ask in asks]
         with self.meter.phase("ask"):
             patch = self.session.patch(asks)
-            answers = self.session.answer(asks, patch)
+            behind = patch if len(self.rows) == 1 else select_rows(patch, owners)
+            answers = self.session.answer(asks, behind)
         if asks[0].mode == "generate":  # off the clock: measuring how likely the gold answer was is no answering
-            likelihoods = self.session.gold_likelihoods(asks, patch)
+            likelihoods = self.session.gold_likelihoods(asks, behind)
             answers = [
                 replace(given, logprobs=(value,), tokens=(count,))
                 for given, (value, count) in zip(answers, likelihoods, strict=True)
             ]
-        self.patch_bytes = max(self.patch_bytes, patch.nbytes)
+        for row in self.rows:
+            row.patch_bytes = max(row.patch_bytes, patch.nbytes // len(self.rows))
         if context.method.looks_at_question:
-            self.read_slots = max(self.read_slots, self.session.context_slots(patch, asks[0]))
-        metrics = context.of_one_query()
+            self._count_slots(patch, [(owners[0], asks[0])])
+        metrics, state = context.of_one_query(), self.session.state
         return [
             Sample(
-                episode=self.episode.key,
+                episode=self.rows[row].episode.key,
                 ask=kept(ask),
                 answer=given,
                 metrics={name: value(given.prediction, ask, given) for name, value in metrics.items()},
-                context_tokens=_tokens_read(self.session.state),
+                context_tokens=_tokens_read(state, row),
                 ask_ms=self.meter.last_seconds * 1000 / len(asks),
                 ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
-                patch_bytes=self.patch_bytes,
-                read_slots=self.read_slots,
+                patch_bytes=self.rows[row].patch_bytes,
+                read_slots=self.rows[row].read_slots,
             )
-            for ask, given in zip(asks, answers, strict=True)
+            for row, ask, given in zip(owners, asks, answers, strict=True)
         ]
 
-    def _cost(self) -> EpisodeCost:
-        state, meter = self.session.state, self.meter
+    def _cost(self, row: int) -> EpisodeCost:
+        state, meter, rows = self.session.state, self.meter, len(self.rows)
         return EpisodeCost(
-            episode=self.episode.key,
+            episode=self.rows[row].episode.key,
             pieces=self.pieces,
-            tokens_read=_tokens_read(state),
-            adapt_seconds=meter.seconds["adapt"],
-            encode_seconds=meter.seconds["encode"],
+            tokens_read=_tokens_read(state, row),
+            adapt_seconds=meter.seconds["adapt"] / rows,
+            encode_seconds=meter.seconds["encode"] / rows,
             # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
             # Deltas are the state once more, or trained parameters. Under --swap-state the other state counts.
-            state_bytes=max(self.session.answering().nbytes, self.held_bytes),
-            patch_bytes=self.patch_bytes,
+            state_bytes=max(self.session.answering().nbytes, self.held_bytes) // rows,
+            patch_bytes=self.rows[row].patch_bytes,
             adapt_peak_bytes=largest([meter.peak_bytes["adapt"], meter.peak_bytes["encode"]]),
             ask_peak_bytes=meter.peak_bytes["ask"],
-            adapt_cpu_seconds=meter.cpu_seconds["adapt"] + meter.cpu_seconds["encode"],
-            slots=self._slots(state),
-            truncated={key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")},
+            adapt_cpu_seconds=(meter.cpu_seconds["adapt"] + meter.cpu_seconds["encode"]) / rows,
+            slots=self._slots(state, row),
+            truncated={key: int(value[row]) for key, value in state.meta.items() if key.startswith("truncated")},
         )
 
-    def _slots(self, state: State) -> tuple[float, int] | None:
+    def _slots(self, state: State, row: int) -> tuple[float, int] | None:
         """See `EpisodeCost.slots`."""
-        context, read = self.context, _tokens_read(state)
+        context, read = self.context, _tokens_read(state, row)
         if context.method.spec.keep is None or context.state_of != "own" or not read:
             return None
-        kept = max(state.nbytes / context.lm.slot_bytes, self.read_slots)
+        kept = max(state.nbytes / len(self.rows) / context.lm.slot_bytes, self.rows[row].read_slots)
         return kept, read + len(context.lm.start_ids)
 
 
-def _tokens_read(state: State) -> int | None:
+def _tokens_read(state: State, row: int) -> int | None:
     read = state.meta.get("tokens_read")
-    return int(read[0]) if read else None
+    return int(read[row]) if read else None
 
 
 def paired(task: Task, lm: LM, state_of: str) -> Iterator[tuple[Episode, Episode | None]]:
