@@ -21,7 +21,7 @@ SUITES = (
     "unseen", "lessons",
     "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
     "pg19", "swap", "retention", "forgetting", "composed", "retrieval", "ruler", "sessions", "override", "diet-seeds",
-    "compaction",
+    "compaction", "boost",
 )  # fmt: skip
 IN_BATCHES = (
     "--throughput --piece-tokens 64 --task metaicl --memory-limit 768MiB --row-seconds 30 --repeat 3 --generate 8"
