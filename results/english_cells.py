@@ -116,7 +116,8 @@ def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS)
                 yield Cell(line, column, ("--method", method, "--keep", str(share), *asked))
         if documents == 4 and not more:
             yield Cell("templora", column, ("--method", "templora", "--set", f"lr={DOCUMENT_RATE}", *asked))
-            yield Cell("qttt", column, ("--method", "qttt", *asked))
+            for line in ("qttt", "in_place_ttt", "cartridge"):
+                yield Cell(line, column, ("--method", line, *asked))
             for line, (method, *settings) in TOGETHER.items():
                 words = (word for setting in settings for word in ("--set", setting))
                 yield Cell(line, column, ("--method", method, *words, *asked))

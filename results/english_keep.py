@@ -16,8 +16,8 @@ from ttabench.report.stored import Run
 
 AT = "20 %"
 PERCENT = [f"{100 * share:.0f} %" for share in sorted(SHARES, reverse=True)]
-PLAIN = ("none", "icl", "templora", "qttt")
-"""Methods without a budget."""
+PLAIN = ("none", "icl", "templora", "qttt", "in_place_ttt", "cartridge")
+"""Methods without a budget in shares."""
 ORDER = ("attention_matching", "kvzip", "h2o", "window", "snapkv", "rag", "random_slots")
 HEAD = ("", "all", *PERCENT, f"icl less it, {AT}", "nats", "bytes", "CPU s")
 COLUMNS = ("4 documents", "8 documents", "16 documents")

@@ -101,7 +101,10 @@ CARTRIDGE = MethodSpec(
     summary="keys and values trained on what the base says of the context",
     where="ttabench.methods.distill.cartridge:Cartridge",
     Settings=CartridgeSettings,
-    presets={"nano": CartridgeSettings(seeds=(), steps=256, lr=1e-1)},  # nano writes nothing of a text
+    presets={
+        "nano": CartridgeSettings(seeds=(), steps=256, lr=1e-1),  # nano writes nothing of a text
+        "smollm2-135m": CartridgeSettings(seeds=(), steps=32),
+    },
     growth="constant",
     keep=_slots,
     checked=CartridgeSettings(slots=8, length=16, steps=4, batch=2, questions=1, lr=1e-2),
