@@ -29,6 +29,7 @@ from ttabench.lm.patch import State
 from ttabench.lm.verbs.answering import answer
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.ccm import CcmSettings, GistingSettings
+from ttabench.methods.distill import CartridgeSettings
 from ttabench.methods.doc_to_lora import DocToLoraSettings
 from ttabench.methods.eviction import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
@@ -49,6 +50,8 @@ BASES: dict[str, Callable[[], LM]] = {
 }
 STREAMADAPTER = StreamAdapterSettings(queries=3, down=5, chunk=8)
 GENERATOR = GenerativeAdapterSettings(inner=12, rank=5, chunk=16)
+SEEDS = ("Question:", "Summary:", "The facts:")
+"""Of five tokens with what stands before them, on average."""
 CASES: dict[str, tuple[str, Any]] = {
     "none": ("none", None),
     "icl": ("icl", InContextSettings()),
@@ -64,6 +67,8 @@ CASES: dict[str, tuple[str, Any]] = {
     "lora": ("lora", LoraSettings(rank=4)),
     "templora": ("templora", TempLoraSettings(rank=4, prefix=8)),
     "qttt": ("qttt", QueryTrainingSettings(rank=4, span=16)),
+    "cartridge": ("cartridge", CartridgeSettings(slots=16, length=24, steps=8, batch=2, seeds=SEEDS)),
+    "cartridge again": ("cartridge", CartridgeSettings(slots=16, length=24, steps=8, batch=2, seeds=())),
     "doc_to_lora": (
         "doc_to_lora",
         DocToLoraSettings(rank=2, latent=32, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=16),

@@ -10,14 +10,16 @@ import pytest
 import torch
 from peft import PeftModel
 
+from tests.conftest import Command
 from tests.methods.reading import prompted, read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS
+from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import encoded
 from ttabench.lm.patch import Patch
 from ttabench.methods.checkpoints import exportable, save_peft
 from ttabench.methods.distill import CartridgeSettings
-from ttabench.methods.distill.cartridge import Cartridge
+from ttabench.methods.distill.cartridge import Cartridge, from_peft
 from ttabench.methods.parts.lora import shaped
 
 TINY = CartridgeSettings(slots=8, length=24, steps=30, batch=4, questions=2, lr=1e-2)
@@ -73,3 +75,21 @@ def test_peft_reads_what_leaves(make: Any, tmp_path: Path) -> None:
     with torch.no_grad():
         found = theirs(torch.tensor([lm.encode(PROMPTS[0])])).logits[0]
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_what_left_for_peft_enters_again(tmp_path: Path, ttabench: Command) -> None:
+    lm = tiny_llama()
+    method = Cartridge(lm, TINY)
+    state = read(method, *TEXTS)
+    save_peft(lm, method.patch(state, []), tmp_path / "peft")
+    entered = from_peft(lm, TINY, tmp_path / "peft")
+    torch.testing.assert_close(entered.tensors["weights"], state.tensors["weights"])
+    with pytest.raises(UserError, match=r"does not fit .* and slots=9: prompt_embeddings is"):
+        from_peft(lm, replace(TINY, slots=9), tmp_path / "peft")
+    (tmp_path / "notes.txt").write_text("The home of Ada Voss is in Selby.")
+    made = ("--method", "cartridge", "--set", "slots=8", "--set", "steps=2")
+    assert ttabench("adapt", *made, "--context", tmp_path / "notes.txt", "--out", tmp_path / "mine").code == 0
+    common = ("eval", *made, "--task", "streamingqa", "--ask-only", "--out", tmp_path / "runs", "--json")
+    ran = [ttabench(*common, "--state", tmp_path / place) for place in ("mine", "mine/peft")]
+    ours, theirs = ([row["value"] for row in one.json()["runs"][0]["rows"]] for one in ran)
+    assert ours == pytest.approx(theirs)

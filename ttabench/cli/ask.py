@@ -123,8 +123,11 @@ def ask(
 
 def _read_again(folder: Path) -> tuple[list[Observe], str]:
     """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
+    from ttabench.methods.checkpoints import is_peft
     from ttabench.methods.states import HEADER_FILE, READ, header
 
+    if is_peft(folder):
+        return [], "an adapter of peft does not name them"
     if not (folder / HEADER_FILE).exists():
         hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."
         raise UserError(f"There is no state in {folder}.", hint)

@@ -18,6 +18,7 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.declared import RUN, WHAT, Declared, declared
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
+from ttabench.methods.checkpoints import is_peft
 from ttabench.methods.registry import is_file
 from ttabench.methods.states import header as header_of
 from ttabench.records.run_fields import RunFields, standing_name
@@ -131,7 +132,10 @@ def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
 
 
 def as_it_was_made(request: RunRequest, folder: Path, typed: Collection[str], but: Collection[str] = ()) -> RunRequest:
-    """A request that goes on from a state: what was not typed, and is not in `but`, is as it was when that was made."""
+    """A request that goes on from a state: what was not typed, and is not in `but`, is as it was when that was made;
+    an adapter of peft does not say."""
+    if is_peft(folder):
+        return request
     made = request_of(header_of(folder), folder, request.method if "method" in typed else "")
     base = ("model", "base_checkpoint")  # one name may stand for both
     kept = {*typed, *but, *(base if {*base} & {*typed} else ())}

@@ -17,7 +17,7 @@ from ttabench.core.files import object_of
 from ttabench.core.types import Ask, Json, Want
 from ttabench.lm.texts import has_template
 from ttabench.methods import registry
-from ttabench.methods.checkpoints import HEADER, header, settings_in, trained_tasks
+from ttabench.methods.checkpoints import HEADER, header, is_peft, settings_in, trained_tasks
 from ttabench.methods.pair import SIGN, PairSpec, joined
 from ttabench.methods.settings import key_of, plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
@@ -100,9 +100,13 @@ class ResolvedMethod:
         }
 
     def stored_state(self, folder: Path, lm: LM) -> State:
-        """The state of one reader, as `ttabench adapt` wrote it."""
+        """The state of one reader, as `ttabench adapt` wrote it, or as peft has it where the method reads that."""
         from ttabench.methods.states import load_state
 
+        entering = getattr(self.spec.load(), "from_peft", None)
+        if entering is not None and is_peft(folder):
+            state: State = entering(lm, self.settings_object, folder)
+            return state
         return load_state(folder, self.belongs(lm), str(lm.device), self.spec.retired)
 
 

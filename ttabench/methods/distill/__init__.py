@@ -7,6 +7,7 @@ from typing import Literal
 
 from ttabench.core.errors import at_least
 from ttabench.core.types import Json
+from ttabench.cost import SINGLE, Cost, Shape, Workload, closed_book, in_window
 from ttabench.methods.parts.settings import Amount, LoraShape
 from ttabench.methods.spec import MethodSpec
 
@@ -71,6 +72,43 @@ class CartridgeSettings(StudySettings):
         at_least(1, questions=self.questions)
 
 
+OPENING = 5
+"""About as many tokens as a seed has."""
+
+
+def cost(settings: CartridgeSettings, shape: Shape, work: Workload) -> Cost:
+    """What is studied is written, and read by the teacher; then gradient steps of the cache. All pieces arrive together
+    and fit the teacher's window; what stands between texts counts as a token."""
+    s, slots = settings, settings.slots
+    if not work.pieces:
+        return closed_book(shape, work)
+    context, written = shape.starts + work.tokens, 0
+    if s.seeds:
+        texts, opening = len(s.seeds) * s.questions, OPENING
+        lessons = [s.length] * (texts * len(work.pieces))
+        for before in (shape.starts + piece for piece in work.pieces):
+            one = shape.forward(opening + s.length - 1, before) + shape.head(s.length)
+            written += shape.forward(before) + texts * one
+    else:
+        opening = 1
+        whole = [piece // s.length * [s.length] + [piece % s.length] for piece in work.pieces]
+        lessons = [length for own in whole for length in own if length > 1]
+    read = [opening + length - 1 for length in lessons]
+    teacher = shape.forward(context) + sum(shape.forward(tokens, context) for tokens in read)
+    entering = sum(linear.size for linear in shape.attention_linears[:-1])
+    steps = 0
+    for tokens, length in zip(read, lessons, strict=True):
+        back = 2 * tokens * (shape.body - entering)  # what enters the first layer has no gradient
+        back += 2 * shape.width * shape.pairs(tokens, slots) * (4 * shape.layers - 1)
+        steps += shape.forward(tokens, slots) + back + 3 * shape.head(length)
+    studied = s.steps * s.batch * steps // max(1, len(lessons))
+    floats = shape.slot_floats * slots
+    return in_window(
+        shape, work, slots, state_floats=floats, state_bytes=SINGLE * floats, adapt_slots=context + opening + s.length,
+        adapt_flops=written + teacher + shape.forward(slots) + studied,
+    )  # fmt: skip
+
+
 def _slots(amount: Amount) -> dict[str, Json]:
     if isinstance(amount, float):
         raise ValueError("it has as many slots whatever it reads: give --keep-tokens")
@@ -107,6 +145,7 @@ CARTRIDGE = MethodSpec(
     },
     growth="constant",
     keep=_slots,
+    cost=cost,
     checked=CartridgeSettings(slots=8, length=16, steps=4, batch=2, questions=1, lr=1e-2),
     paper="2506.06266",
 )

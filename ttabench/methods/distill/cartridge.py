@@ -8,19 +8,24 @@ Shape letters: N numbers of the student · P slots · H heads · D head size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, cycle, islice
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
+from ttabench.core.files import object_of
 from ttabench.lm.forward.patching import encoded
+from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, Prefix
+from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.lm.verbs.answering import generate
 from ttabench.lm.verbs.scoring import Item
+from ttabench.methods.checkpoints import AGAIN, CONFIG, PEFT_WEIGHTS
 from ttabench.methods.distill import CARTRIDGE, CartridgeSettings
 from ttabench.methods.distill.method import BREAK, Studying
 
@@ -45,11 +50,28 @@ class TrainedCache:
         return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2).to(self._dtype)
 
 
+def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
+    """The state that a CARTRIDGE of peft is; a UserError where it is none, or of another base or size."""
+    kind = object_of(folder / CONFIG, AGAIN).get("peft_type")
+    if kind != "CARTRIDGE":
+        raise UserError(f"{folder} is an adapter of peft of type {kind}, not a CARTRIDGE.", "Use --method lora.")
+    stored, _ = safetensors_io.read(folder / PEFT_WEIGHTS, str(lm.device), AGAIN)
+    size = settings.slots, lm.layers, 2, lm.kv_heads, lm.head_dim
+    wanted = {"prompt_embeddings": torch.empty(settings.slots, math.prod(size[1:]), device="meta")}
+    if odd := safetensors_io.unfit(stored, wanted):
+        fault = f"The cartridge {folder} does not fit {lm.name} and slots={settings.slots}: {odd}."
+        raise UserError(fault, "Give the base model that it was trained on, and its length (--set slots=N).")
+    parts_PLKHD = stored["prompt_embeddings"].float().view(size)
+    weights_1N = parts_PLKHD.permute(1, 2, 3, 0, 4).reshape(1, -1)
+    return State(1, {"weights": weights_1N}, {"tokens_read": [settings.slots]})
+
+
 class Cartridge(Studying[CartridgeSettings]):
     """Keys and values are the student."""
 
     spec = CARTRIDGE
     behind = True
+    from_peft = staticmethod(from_peft)
     needs = ("cache", "shape")
 
     def __init__(self, lm: LM, settings: CartridgeSettings) -> None:
