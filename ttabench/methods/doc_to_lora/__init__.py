@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ttabench.core.errors import at_least
 from ttabench.cost import SINGLE, Cost, Shape, Workload, closed_book, targeted
@@ -33,24 +34,22 @@ class DocToLoraSettings:
     """Heads of its keys and values."""
     head_dim: int = 128
     """Width of a head."""
-    depth: int = 1
-    """Feed-forwards behind them, with weights of each layer."""
     seed: int = 0
     """Of the weights at the start."""
 
     def __post_init__(self) -> None:
         sizes = ("chunk", "rank", "latent", "latents", "blocks", "heads", "kv_heads", "head_dim")
         at_least(1, **{name: getattr(self, name) for name in sizes})
-        at_least(0, depth=self.depth)
         if not self.targets:
             raise ValueError("targets names no linear map")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads must be a multiple of kv_heads={self.kv_heads}, got {self.heads}")
 
-    def cut(self, tokens: int) -> list[int]:
-        """Lengths of the chunks of a text of so many tokens, the longer ones first."""
+    def cut(self, tokens: int) -> list[slice]:
+        """The chunks of a text of so many tokens."""
         count = -(-tokens // self.chunk)
-        return [tokens // count + (number < tokens % count) for number in range(count)]
+        ends = [number * tokens // count for number in range(count + 1)] if count else []
+        return [slice(*both) for both in pairwise(ends)]
 
 
 def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
@@ -62,15 +61,15 @@ def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
     ranks, ends = len(maps) * s.rank, sum(linear.ends for linear in maps)
     looks = s.blocks + 1  # of the latents, and once of what asks them
     added = entering + looks * (query + pair + feed + 5 * w) + w * (s.latents + ranks + 2)
-    added += s.depth * (2 * 2 * w + shape.layers * (8 * w * w + 5 * w))
+    added += 2 * 2 * w + shape.layers * (8 * w * w + 5 * w)
     added += shape.layers * (len(maps) * w * wide + s.rank * (ends + 2 * len(maps)))
     if not work.pieces:
         return replace(closed_book(shape, work), added_parameters=added)
-    chunks = [shape.starts + chunk for piece in work.pieces for chunk in s.cut(piece)]
+    chunks = [shape.starts + chunk.stop - chunk.start for piece in work.pieces for chunk in s.cut(piece)]
     if shape.dense:
         chunks = [max(chunks)] * len(chunks)  # read together, padded
     small = s.latents * s.blocks * (query + feed) + s.latents * pair + ranks * (query + feed)
-    small += ranks * (s.depth * 8 * w * w + w * wide) + 2 * ranks * s.latents * s.heads * s.head_dim
+    small += ranks * (8 * w * w + w * wide) + 2 * ranks * s.latents * s.heads * s.head_dim
     token = entering + s.blocks * (pair + 2 * s.latents * s.heads * s.head_dim)
     networks = 2 * shape.layers * sum(chunk * token + small for chunk in chunks)
     size, base = shape.layers * s.rank * ends, closed_book(shape, work)
@@ -98,9 +97,9 @@ DOC_TO_LORA = MethodSpec(
     trainable=True,
     cost=cost,
     checked=DocToLoraSettings(
-        rank=2, alpha=2.0, latent=16, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=8, chunk=24
-    ),
+        rank=2, alpha=2.0, latent=16, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=8, chunk=24),
     paper="2602.15902",
+    retired={"depth": 1},
 )  # fmt: skip
 
 METHODS = (DOC_TO_LORA,)

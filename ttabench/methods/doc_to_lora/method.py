@@ -7,10 +7,12 @@ Shape letters: L layers · B rows · T tokens · D width of the base · R ranks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.patching import Place, observe_inputs, read
@@ -29,7 +31,7 @@ AT_ONCE = 16
 
 
 class DocToLora(Trainable[DocToLoraSettings]):
-    """State: `a.MAP` [B, L, R, I] and `b.MAP` [B, L, R, O] of the chunks of each row, zero where it has fewer."""
+    """State: `a.MAP` [B, R, L, I] and `b.MAP` [B, R, L, O] of the chunks of each row, zero where it has fewer."""
 
     spec = DOC_TO_LORA
 
@@ -52,17 +54,20 @@ class DocToLora(Trainable[DocToLoraSettings]):
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         """Read each chunk by itself; its deltas stand behind those of the chunks before."""
         rows = new_ids(self.lm, state, pieces)
-        chunks = [[chunk for text in texts for chunk in self._cut(text)] for texts in rows]
+        chunks = [[text[part] for text in texts for part in self.settings.cut(len(text))] for texts in rows]
         with torch.set_grad_enabled(self._learning):
-            made = dict(self._made([chunk for row in chunks for chunk in row]))
-            tensors = {name: self._behind(state, name, values, chunks) for name, values in made.items()}
+            tensors = {}
+            for name, made in self._made(list(chain(*chunks))).items():
+                own = [part.transpose(1, 2).flatten(0, 1) for part in torch.split(made, [*map(len, chunks)])]
+                tensors[name] = torch.cat([*self._held(state, name), pad_sequence(own, batch_first=True)], 1)
         counts = [before + sum(map(len, texts)) for before, texts in zip(state.meta["tokens_read"], rows, strict=True)]
         return State(state.rows, tensors or state.tensors, {"tokens_read": counts})
 
     def combined(self, state: State, other: State) -> State:
         """The deltas of both, as if both had been read in a row, but for the break between them."""
-        tensors = {name: torch.cat([s.tensors[name] for s in (state, other) if s.tensors], 2)
-                   for name in {**state.tensors, **other.tensors}}  # fmt: skip
+        names = {**state.tensors, **other.tensors}
+        held = {name: [*self._held(state, name), *self._held(other, name)] for name in names}
+        tensors = {name: torch.cat(parts, 1) for name, parts in held.items()}
         counts = [sum(pair) for pair in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)]
         return State(state.rows, tensors, {"tokens_read": counts})
 
@@ -73,25 +78,21 @@ class DocToLora(Trainable[DocToLoraSettings]):
             for name in names:
                 kind = name.rpartition(".")[2]
                 shared = self.network.bias_A[kind][layer], self.network.bias_B[kind][layer]
-                both = (state.tensors[f"{part}.{kind}"][:, layer] for part in "ab")
+                both = (state.tensors[f"{part}.{kind}"][:, :, layer] for part in "ab")
                 a_BRI, b_BRO = (
                     torch.cat([own, bias.expand(len(own), -1, -1)], 1) for own, bias in zip(both, shared, strict=True)
                 )
                 deltas[name] = LowRank(a_BRI, self.settings.alpha * b_BRO.mT)
         return Patch(deltas=deltas)
 
-    def _cut(self, text: list[int]) -> Iterator[list[int]]:
-        end = 0
-        for size in self.settings.cut(len(text)) if text else ():
-            yield text[end : end + size]
-            end += size
+    def _held(self, state: State, name: str) -> list[Tensor]:
+        return [state.tensors[name]] if name in state.tensors else []
 
-    def _made(self, chunks: Sequence[list[int]]) -> Iterator[tuple[str, Tensor]]:
+    def _made(self, chunks: Sequence[list[int]]) -> dict[str, Tensor]:
         """The factors of these chunks by name, [chunks, L, rank, features]."""
         parts = [self._read(chunks[begin : begin + AT_ONCE]) for begin in range(0, len(chunks), AT_ONCE)]
-        for name in self.maps if parts else ():
-            for which, kind in enumerate("ab"):
-                yield f"{kind}.{name}", torch.cat([part[name][which] for part in parts])
+        names = [(f"{kind}.{name}", name, which) for name in self.maps if parts for which, kind in enumerate("ab")]
+        return {key: torch.cat([part[name][which] for part in parts]) for key, name, which in names}
 
     def _read(self, chunks: Sequence[list[int]]) -> dict[str, tuple[Tensor, Tensor]]:
         lm, ends = self.lm, [] if self.lm.chat is None else [*self.lm.chat.end_ids]
@@ -104,14 +105,3 @@ class DocToLora(Trainable[DocToLoraSettings]):
         real_BT = nn.functional.pad(real_BT, (len(lm.start_ids), 0), value=True).to(lm.device)
         made: dict[str, tuple[Tensor, Tensor]] = self.network([x.to(lm.device).float() for x in hidden], real_BT)
         return made
-
-    def _behind(self, state: State, name: str, made: Tensor, chunks: Sequence[Sequence[list[int]]]) -> Tensor:
-        """What a tensor of the state becomes, with the factors of these chunks of each row."""
-        most, begun = max(map(len, chunks)), 0
-        rows = []
-        for own in chunks:
-            ranks_LRE = made[begun : begun + len(own)].transpose(0, 1).flatten(1, 2)
-            rows.append(nn.functional.pad(ranks_LRE, (0, 0, 0, (most - len(own)) * self.settings.rank)))
-            begun += len(own)
-        new = torch.stack(rows)
-        return torch.cat([state.tensors[name], new], 2) if name in state.tensors else new

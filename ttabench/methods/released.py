@@ -1,6 +1,6 @@
 """Released weights of Doc-to-LoRA (SakanaAI/doc-to-lora) as a checkpoint of ours.
 
-    python -m ttabench.methods.doc_to_lora.released pytorch_model.bin OUT --model google/gemma-2-2b-it
+    python -m ttabench.methods.released pytorch_model.bin OUT --model google/gemma-2-2b-it
     ttabench eval --method doc_to_lora --checkpoint OUT --model google/gemma-2-2b-it --chat-template ...
 
 The file is a pickle that names classes of its own package. None of them is imported, and nothing in it is run: each
@@ -34,6 +34,7 @@ COMPILED = "_orig_mod."
 READ: Mapping[str, tuple[Any, ...]] = {
     "hypernet_config.per_rank_gen": (True,),
     "hypernet_config.per_layer_processing": (True,),
+    "hypernet_config.num_pre_head_layers": (1,),
     "hypernet_config.use_token_mixing": (False,),
     "hypernet_config.extra_modules": (None,),
     "hypernet_config.aggregator_config.num_self_attn_per_block": (0,),
@@ -95,7 +96,6 @@ def _settings(path: Path, said: Mapping[str, Any], weights: Mapping[str, Tensor]
         latent=int(_said(said, "hypernet_config.latent_size")),
         latents=len(weights["aggregator.perceiver.encoder.latents_q"]),
         blocks=int(_said(said, "hypernet_config.aggregator_config.num_blocks")),
-        depth=int(_said(said, "hypernet_config.num_pre_head_layers", 4)),
         heads=len(weights[f"{attention}q_proj.weight"]) // HEAD_DIM,
         kv_heads=len(weights[f"{attention}k_proj.weight"]) // HEAD_DIM,
         head_dim=HEAD_DIM,
