@@ -63,8 +63,8 @@ def keeps(spec: MethodSpec, chosen: Any, base: Callable[[], LM], *, aside: tuple
 @pytest.mark.parametrize("base", [LLAMA, GPT2], ids=["llama", "gpt2"])
 @pytest.mark.parametrize("name", methods())
 def test_a_method_keeps_its_promises(name: str, base: Callable[[], LM]) -> None:
-    if name == "qttt" and base is GPT2:
-        pytest.skip("queries come with keys and values there: refused, see its own tests")
+    if name in ("qttt", "doc_to_lora") and base is GPT2:
+        pytest.skip("it has not the maps: refused, see its own tests")
     keeps(*settings(name), base)
 
 

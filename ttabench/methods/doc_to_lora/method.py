@@ -103,5 +103,4 @@ class DocToLora(Trainable[DocToLoraSettings]):
             hidden = [torch.cat(parts, 1) for parts in seen.values()]
             hidden[-1] = self.norm(hidden[-1])  # as the released code, whose reader has one layer less
         real_BT = nn.functional.pad(real_BT, (len(lm.start_ids), 0), value=True).to(lm.device)
-        made: dict[str, tuple[Tensor, Tensor]] = self.network([x.to(lm.device).float() for x in hidden], real_BT)
-        return made
+        return self.network([x.to(lm.device).float() for x in hidden], real_BT)

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 from ttabench.methods.doc_to_lora import DocToLoraSettings
 
-linear, norm = partial(nn.Linear, bias=False), partial(nn.RMSNorm, eps=1e-6)
+linear = partial(nn.Linear, bias=False)
 
 
 class Gated(nn.Module):
@@ -40,15 +40,12 @@ class Block(nn.Module):
     def __init__(self, s: DocToLoraSettings) -> None:
         super().__init__()
         self.head_dim, ends = s.head_dim, {"q": s.heads, "k": s.kv_heads, "v": s.kv_heads}
-        self.input_latents_layernorm, self.input_context_layernorm = norm(s.latent), norm(s.latent)
+        norm = partial(nn.RMSNorm, s.latent, eps=1e-6)
+        self.input_latents_layernorm, self.input_context_layernorm = norm(), norm()
         maps = {f"{kind}_proj": linear(s.latent, heads * s.head_dim) for kind, heads in ends.items()}
         self.self_attn = nn.ModuleDict({**maps, "o_proj": linear(s.heads * s.head_dim, s.latent)})
         self.mlp = Gated(s.latent, s.latent)
-        self.post_attention_layernorm, self.pre_ff_layernorm, self.post_ff_layernorm = (
-            norm(s.latent),
-            norm(s.latent),
-            norm(s.latent),
-        )
+        self.post_attention_layernorm, self.pre_ff_layernorm, self.post_ff_layernorm = (norm(), norm(), norm())
 
     def forward(self, latents_BQC: Tensor, seen_BTC: Tensor, real_B11T: Tensor | None) -> Tensor:
         """The latents after one look."""
@@ -69,7 +66,7 @@ class Resampler(nn.Module):
         super().__init__()
         self.latents_q = nn.Parameter(torch.randn(latents, s.latent))
         self.layers = nn.ModuleList(Block(s) for _ in range(blocks))
-        self.layernorm = norm(s.latent)
+        self.layernorm = nn.RMSNorm(s.latent, eps=1e-6)
 
     def forward(self, seen_BTC: Tensor, real_B11T: Tensor | None = None) -> Tensor:
         """What they are then [B, Q, C]."""
