@@ -115,9 +115,9 @@ def _place(run: tuple[Path, RunRecord]) -> tuple[int, int, float, str]:
 
 
 def _name(record: RunRecord) -> str:
-    keep, dtype = record.config["keep"], record.config["dtype"]
+    keep, dtype, boost = (record.config.get(name) for name in ("keep", "dtype", "boost"))
     shown = f"{record.config['method']}{f' {100 * keep:.0f} %' if keep else ''}"
-    return shown if dtype == "auto" else f"{shown}, {dtype}"
+    return shown + (f", {dtype}" if dtype != "auto" else "") + (f", boost {boost:g}" if boost not in (None, 1) else "")
 
 
 def _asked(folder: Path, beliefs: pd.DataFrame) -> pd.DataFrame:
