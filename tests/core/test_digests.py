@@ -82,3 +82,17 @@ def test_a_cache_that_is_broken_or_cannot_be_kept_costs_one_reading(
     cache.mkdir()
     digest(large)
     assert readings == [large] * 3
+
+
+def test_what_another_process_keeps_meanwhile_stays(tmp_path: Path, settled: None, cache: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text("1")
+    other.write_text("2")
+
+    def slow(file: Path) -> str:
+        digests.remembered(other, lambda _: "b")
+        return "a"
+
+    assert digests.remembered(one, slow) == "a"
+    kept = [digests.remembered(file, lambda file: f"{file} is read again") for file in (one, other)]
+    assert kept == ["a", "b"]

@@ -50,7 +50,16 @@ def test_a_session_boosts_what_was_read_and_refuses_what_leaves_no_deltas() -> N
     pairs = zip(plain.patch(QUESTION).deltas.values(), more.patch(QUESTION).deltas.values(), strict=True)
     changed = [not torch.equal(one.b_BOR, other.b_BOR) for one, other in pairs]  # type: ignore[union-attr]
     assert sorted(changed) == [False, True]
-    full = Session(lm, tiny_method("icl", lm), boost=2.0)
-    full.read(observes(*TEXTS))
-    with pytest.raises(UserError, match="--boost multiplies low-rank weight deltas, and there are none"):
-        full.patch(QUESTION)
+    for name in ("icl", "none"):
+        without = Session(lm, tiny_method(name, lm), boost=2.0)
+        without.read(observes(*TEXTS))
+        with pytest.raises(UserError, match="--boost multiplies low-rank weight deltas, and there are none"):
+            without.patch(QUESTION)
+
+
+def test_deltas_that_rows_share_are_boosted_for_those_rows_whose_largest_they_are() -> None:
+    own = LowRank(torch.tensor([[[1.0]], [[9.0]]]), torch.ones(2, 1, 1))
+    shared = LowRank(torch.tensor([[[3.0]]]), torch.ones(1, 1, 1))
+    ours = boosted(Patch(deltas={"layers.0.a": own, "layers.1.a": shared}), 2.0).deltas
+    changed = {name: (delta.b_BOR * torch.ones(2, 1, 1)).flatten().tolist() for name, delta in ours.items()}  # type: ignore[union-attr]
+    assert changed == {"layers.0.a": [1.0, 2.0], "layers.1.a": [2.0, 1.0]}

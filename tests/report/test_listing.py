@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,23 @@ def test_a_record_is_read_once_while_it_is_what_it_is(
     (tmp_path / "cache" / "runs").rename(tmp_path / "cache" / "moved")
     (tmp_path / "cache" / "runs").write_text("no folder")
     assert ttabench("list", "runs", "--out", out, "--json").code == (2 if packed else 0)
+
+
+def test_a_run_in_a_folder_beside_the_same_packed_is_listed_once(
+    out: Path, ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(digests, "SETTLED", -60.0)
+    shutil.copytree(out / "bbbb00000002", tmp_path / "newer")
+    pack(out)
+    again = record("bbbb00000002", config={"method": "mac", "task": "streamingqa", "seed": 1})
+    save_record(again, tmp_path / "newer")
+
+    def methods() -> list[str]:
+        return sorted(run["method"] for run in ttabench("list", "runs", "--out", out, "--json").json()["runs"])
+
+    assert methods() == ["icl"] * 3
+    shutil.move(tmp_path / "newer", out / "bbbb00000002")
+    assert methods() == ["icl", "icl", "mac"]
+    shutil.rmtree(out / "bbbb00000002")
+    assert methods() == ["icl"] * 3

@@ -57,12 +57,16 @@ class Memory:
     """What was computed of files, by path, size, inode and times, in a file of that name in the user's cache."""
 
     def __init__(self, name: str) -> None:
-        self._held: dict[str, Json] = {}
+        self._new: dict[str, Json] = {}
         self._entry: Path | None = None
-        with suppress(OSError, UserError, RuntimeError):  # nothing is kept, or nobody says where the home folder is
+        with suppress(RuntimeError):  # nobody says where the home folder is
             self._entry = cache_folder() / f"{name}.json"
-            self._held = object_of(self._entry)
-        self._new = False
+        self._held = self._stored()
+
+    def _stored(self) -> dict[str, Json]:
+        with suppress(OSError, UserError):
+            return object_of(self._entry) if self._entry is not None else {}
+        return {}
 
     def of(self, file: Path, compute: Callable[[Path], T]) -> T:
         """What `compute` gives of a file, or gave while the file was what it is now; JSON values."""
@@ -76,15 +80,15 @@ class Memory:
                 return cast(T, value)
         value = compute(file)
         if max(status.st_mtime, status.st_ctime) < time.time() - SETTLED:
-            self._held[place], self._new = [version, value], True
+            self._held[place] = self._new[place] = [version, value]
         return value
 
     def keep(self) -> None:
-        """Write what is new."""
+        """Write what is new beside what others have written by now."""
         if self._new and self._entry is not None:
             with suppress(OSError, UserError):
                 self._entry.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(self._entry, json.dumps(self._held) + "\n")
+                write_atomically(self._entry, json.dumps(self._stored() | self._new) + "\n")
 
 
 def remembered(file: Path, compute: Callable[[Path], str]) -> str:

@@ -8,7 +8,7 @@ Shape letters used in tensor names throughout the package:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -237,7 +237,10 @@ def boosted(patch: Patch, factor: float) -> Patch:
         fault = "--boost multiplies low-rank weight deltas, and there are none to answer under."
         raise UserError(fault, "Leave it out, or use a method that leaves deltas (generative_adapter, templora, ...).")
     deltas: dict[str, Any] = dict(patch.deltas)
-    norms_LB = torch.stack([_squared([deltas[name] for name in names]) for names in by_layer.values()])
+    squared = {name: _squared(deltas[name]) for names in by_layer.values() for name in names}
+    rows = max(map(len, squared.values()))
+    of_layers = ([squared[name].expand(rows) for name in names] for names in by_layer.values())
+    norms_LB = torch.stack([torch.stack(own).sum(0) for own in of_layers])
     most = max(1, round(BOOSTED * len(norms_LB)))
     largest_LB = torch.zeros_like(norms_LB).scatter(0, norms_LB.topk(most, 0).indices, 1.0).bool()
     for names, largest_B in zip(by_layer.values(), largest_LB, strict=True):
@@ -248,6 +251,6 @@ def boosted(patch: Patch, factor: float) -> Patch:
     return replace(patch, deltas=deltas)
 
 
-def _squared(deltas: Sequence[LowRank]) -> Tensor:
-    """Sum of the squared Frobenius norms of these deltas [B], of products that are never made."""
-    return torch.stack([((d.a_BRI @ d.a_BRI.mT) * (d.b_BOR.mT @ d.b_BOR)).sum((1, 2)) for d in deltas]).sum(0)
+def _squared(delta: LowRank) -> Tensor:
+    """The squared Frobenius norm of a delta [B], of a product that is never made."""
+    return ((delta.a_BRI @ delta.a_BRI.mT) * (delta.b_BOR.mT @ delta.b_BOR)).sum((1, 2)).cpu()

@@ -95,7 +95,7 @@ class Session:
     def _made(self, asks: Sequence[Ask]) -> Patch:
         state = self.answering()
         patch = self.method.patch(state, asks)
-        if self._boost != 1.0 and (patch.deltas or state.tensors):
+        if self._boost != 1.0 and (patch.deltas or state.tensors or self.method.growth == "none"):
             patch = boosted(patch, self._boost)
         patch = encoded(self.lm, patch)
         ids = window_ids(self.lm, asks[0], follows=follows_text(patch))
@@ -114,7 +114,7 @@ class Session:
             slots = int(prefix.mask_BP[row if len(prefix.mask_BP) > 1 else 0].sum())
         if prefix.bias_LBHP is not None:
             hidden_LB = torch.stack([bias.isneginf().float().mean(1).sum(1).cpu() for bias in prefix.bias_LBHP])
-            slots -= int(hidden_LB.mean(0).min())
+            slots -= int(hidden_LB.mean(0)[row if hidden_LB.shape[1] > 1 else 0])
         return slots - len(window_ids(self.lm, ask, follows=True))
 
     @torch.no_grad()

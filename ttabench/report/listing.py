@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -178,17 +177,18 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
     memory = Memory(f"runs/{hashed(f'{LISTED} {__version__} {out.absolute()}')}")
     lines, damaged = list[Line](), list[str]()
     for home in homes(out):
-        found = list[tuple[str, str, Line]]()
-        for file in [*home.glob(RUNS_FILE), *home.glob(f"*/{RECORD_FILE}")]:
-            try:
-                runs, faults = memory.of(file, _lines)
+        found: dict[str, Line] = {}
+        packed, folders = [*home.glob(RUNS_FILE)], [*home.glob(f"*/{RECORD_FILE}")]
+        for file in [*packed, *folders]:
+            try:  # a run in a folder of its own stands for the same, packed: then what is packed does not tell all
+                runs, faults = _lines(file) if folders and file in packed else memory.of(file, _lines)
             except UserError as error:
                 damaged.append(str(error))
                 continue
             damaged += faults
-            found += [(data["created"], name, (cells, data)) for name, cells, data in runs]
-        found.sort(key=itemgetter(0, 1))
-        lines += [(cells, {**data, "path": str(home / name)}) for _, name, (cells, data) in found]
+            found |= {name: (cells, data) for name, cells, data in runs}
+        made = sorted(found, key=lambda name: (found[name][1]["created"], name))
+        lines += [(found[name][0], {**found[name][1], "path": str(home / name)}) for name in made]
     memory.keep()
     for line in damaged:
         render.remark(f"Left out: {line}")

@@ -123,9 +123,9 @@ def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], Non
         fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
     notes = caveats(plan, method, folder.costs, len(folder.samples))
-    if at_once(context) > 1:
-        share = "seconds and bytes of one are its share, with padding"
-        notes.append(f"up to {config.batch_contexts} contexts were read together: {share}")
+    if config.batch_contexts > 1:
+        several = f"up to {config.batch_contexts} contexts were read together: seconds are shares, bytes have padding"
+        notes.append(several if at_once(context) > 1 else f"contexts were read one at a time, as {method.name} reads")
     for note in notes:
         notify(f"Note: {note}.")
     return folder.finish(make_record(plan, lm, method, folder, notes))

@@ -163,7 +163,8 @@ class _EpisodeRun:
                 elif not self.context.ask_only:
                     self._read(together)
         except NotFinite as error:
-            kept, where = "What was answered before is kept; the same command continues.", self.rows[0].episode.key
+            kept = "What was answered before is kept; the same command continues."
+            where = " or ".join(row.episode.key for row in self.rows)
             raise UserError(f"{where}: {error.what}", f"{error.hint} {kept}") from None
         for row in range(len(self.rows)):
             self.folder.end_episode(self._cost(row))
@@ -197,7 +198,8 @@ class _EpisodeRun:
             if not self.context.method.looks_at_question:  # the session keeps one patch for all queries under a window
                 with torch.no_grad(), self.meter.phase("encode"):
                     patch = self.session.patch(together[0])
-                self.held_bytes = max(self.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0)
+                prefix = select_rows(patch, [0]).prefix
+                self.held_bytes = max(self.held_bytes, prefix.nbytes if prefix is not None else 0)
                 self._count_slots(patch, enumerate(together[0]))
             numbered = [
                 (ask, row) for asks in together for row, ask in enumerate(asks) if ask.key not in rows[row].done
@@ -226,8 +228,9 @@ class _EpisodeRun:
                 replace(given, logprobs=(value,), tokens=(count,))
                 for given, (value, count) in zip(answers, likelihoods, strict=True)
             ]
+        bytes_of_one = (patch if len(self.rows) == 1 else select_rows(patch, [0])).nbytes
         for row in self.rows:
-            row.patch_bytes = max(row.patch_bytes, patch.nbytes // len(self.rows))
+            row.patch_bytes = max(row.patch_bytes, bytes_of_one)
         if context.method.looks_at_question:
             self._count_slots(patch, [(owners[0], asks[0])])
         metrics, state = context.of_one_query(), self.session.state
@@ -256,7 +259,7 @@ class _EpisodeRun:
             encode_seconds=meter.seconds["encode"] / rows,
             # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
             # Deltas are the state once more, or trained parameters. Under --swap-state the other state counts.
-            state_bytes=max(self.session.answering().nbytes, self.held_bytes) // rows,
+            state_bytes=max(self.session.answering().nbytes // rows, self.held_bytes),
             patch_bytes=self.rows[row].patch_bytes,
             adapt_peak_bytes=largest([meter.peak_bytes["adapt"], meter.peak_bytes["encode"]]),
             ask_peak_bytes=meter.peak_bytes["ask"],
@@ -270,7 +273,9 @@ class _EpisodeRun:
         context, read = self.context, _tokens_read(state, row)
         if context.method.spec.keep is None or context.state_of != "own" or not read:
             return None
-        kept = max(state.nbytes / len(self.rows) / context.lm.slot_bytes, self.rows[row].read_slots)
+        kept: float = self.rows[row].read_slots
+        if len(self.rows) == 1:  # of several, bytes are those of the longest
+            kept = max(state.nbytes / context.lm.slot_bytes, kept)
         return kept, read + len(context.lm.start_ids)
 
 

@@ -51,7 +51,8 @@ class TrainedCache:
 
 
 def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
-    """The state that a CARTRIDGE of peft is; a UserError where it is none, or of another base or size."""
+    """The state that a CARTRIDGE of peft is, which does not say what it has read; a UserError where it is none, or of
+    another size than the base and the settings have."""
     kind = object_of(folder / CONFIG, AGAIN).get("peft_type")
     if kind != "CARTRIDGE":
         raise UserError(f"{folder} is an adapter of peft of type {kind}, not a CARTRIDGE.", "Use --method lora.")
@@ -63,7 +64,7 @@ def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
         raise UserError(fault, "Give the base model that it was trained on, and its length (--set slots=N).")
     parts_PLKHD = stored["prompt_embeddings"].float().view(size)
     weights_1N = parts_PLKHD.permute(1, 2, 3, 0, 4).reshape(1, -1)
-    return State(1, {"weights": weights_1N}, {"tokens_read": [settings.slots]})
+    return State(1, {"weights": weights_1N}, {"tokens_read": [0]})
 
 
 class Cartridge(Studying[CartridgeSettings]):

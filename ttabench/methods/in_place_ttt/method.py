@@ -78,7 +78,8 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
         with observe_inputs(self.lm, lambda place, entered: seen[place].append(entered), places, rows):
             whole = read(self.lm, Patch(prefix=held, deltas=self._deltas(changes)), ids_BT, mask_BT)
         real_BT1 = mask_BT.to(self.lm.device)[..., None]
-        entered = {place: torch.cat(parts, 1)[:, -tokens:].float() * real_BT1 for place, parts in seen.items()}
+        here = {place: torch.cat(parts, 1)[:, -tokens:].to(self.lm.device) for place, parts in seen.items()}
+        entered = {place: hidden.float() * real_BT1 for place, hidden in here.items()}
         pairs = zip(self.sources, self.names, strict=True)
         new = [self._change(number, entered[source], entered[name]) for number, (source, name) in enumerate(pairs)]
         after = tuple(before + more for before, more in zip(changes, new, strict=True)) if changes else tuple(new)
