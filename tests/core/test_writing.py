@@ -86,4 +86,6 @@ def test_no_module_reads_what_may_be_a_pipe() -> None:
 
 def test_nothing_is_unpickled_or_run() -> None:
     found = {name: DANGERS.findall(source) for name, source in SOURCES.items()}
-    assert {name: calls for name, calls in found.items() if calls} == {}
+    known = {"methods.released": ["torch.load("]}  # of others' weights, by a command of its own
+    assert {name: calls for name, calls in found.items() if calls} == known
+    assert re.findall(r"torch\.load\(.*", SOURCES["methods.released"])[0].endswith("weights_only=True)")

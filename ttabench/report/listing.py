@@ -190,9 +190,9 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
         made = sorted(found, key=lambda name: (found[name][1]["created"], name))
         lines += [(found[name][0], {**found[name][1], "path": str(home / name)}) for name in made]
     memory.keep()
+    refuse_all_damaged(len(lines), damaged)
     for line in damaged:
         render.remark(f"Left out: {line}")
-    refuse_all_damaged(len(lines), damaged)
     return runs_table([line for line in lines if method in ("", line[1]["method"]) and task in ("", line[1]["task"])])
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ttabench.core.errors import at_least
-from ttabench.cost import SINGLE, Cost, Shape, Workload, closed_book, targeted
+from ttabench.cost import SINGLE, Cost, Shape, Workload, closed_book
 from ttabench.methods.spec import MethodSpec, Recipe
 
 
@@ -53,8 +53,10 @@ class DocToLoraSettings:
 
 
 def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
-    """Every chunk by itself through the base, its hidden states of every layer through one network, and the deltas."""
-    s, maps, w = settings, targeted(settings.targets, shape), settings.latent
+    """Every chunk by itself through the base, its hidden states of every layer through one network, and the deltas. A
+    base without these maps is counted with the one that ends its feed-forward, and refused when it is run."""
+    s, w = settings, settings.latent
+    maps = [linear for linear in shape.linears if linear.name in s.targets] or list(shape.feed_linears[-1:])
     query, pair = 2 * w * s.heads * s.head_dim, 2 * w * s.kv_heads * s.head_dim
     feed, wide = 3 * w * 4 * w, max(linear.ends for linear in maps)
     entering = 2 * shape.hidden * 4 * shape.hidden + 4 * shape.hidden * w
