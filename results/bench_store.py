@@ -1,4 +1,4 @@
-"""A folder of runs under 64 writers, finding a run among 20,000, and what a sweep of 2,000 runs takes on paper.
+"""A folder of runs under 64 writers, finding a run among 20,000, and what a sweep of every method takes on paper.
 
     python results/bench_store.py          bench_store.md; a quarter of an hour on two cores
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import signal
@@ -164,13 +165,13 @@ def searched(one: Path, out: Path, ids: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def on_paper() -> Iterator[str]:
-    """What a sweep of 20 methods takes, by how much of the contexts a method reads."""
+    """What a sweep of all methods takes, by how much of the contexts a method reads."""
     sys.path.append(str(HERE.parent / "docs"))
     import reference  # the figures of a device, and of a method, as docs/guide/profiling.md has them
 
     shape, hours = reference.cost.shape_of(reference.MODEL), dict[str, float]()
     costs = {spec.name: reference._on_paper(spec, reference.MODEL, TOKENS) for spec in reference.specs()}
-    kinds: dict[str, list[str]] = {"read little or nothing": [], "read once": [], "train on it": []}
+    kinds: dict[str, list[str]] = {"read little or nothing": [], "read once": [], "read more, or train on it": []}
     for name, cost in costs.items():
         if cost and name != "lora":  # which is `none` on other weights
             share = cost.adapt_flops / costs["icl"].adapt_flops
@@ -212,9 +213,9 @@ fastest of five. Every command takes its own start, as the second line has it.
 | --- | ---: | ---: | ---: | ---: |
 {searched}
 
-## 2,000 runs on 64 GPUs, on paper
+## {asked:,} runs on 64 GPUs, on paper
 
-20 methods on 100 tasks and seeds under `llama-3-8b` in bfloat16; a run has 64 contexts of 16k tokens and asks each 16
+{methods} methods on 100 tasks and seeds under `llama-3-8b` in bfloat16; a run has 64 contexts of 16k tokens and asks each 16
 questions (32 tokens, 128 written) together. Seconds of an H100 as in docs/guide/profiling.md: at least so much, nothing
 was measured, and loading is not counted. What trains whole weights keeps 90 GiB, which needs two such devices.
 
@@ -237,11 +238,13 @@ def write(writers: int = 64, killed: int = 8, seeds: int = 200) -> None:
         lines = [f"| {name} | {of_folders} | {of_packed} |" for (name, of_folders), (_, of_packed) in both]
     files = [file for file in HERE.glob("*/*.parquet") if file.name in (RUNS_FILE, SAMPLES_FILE)]
     asked = sum(ParquetFile(file).metadata.num_rows for file in files if file.name == SAMPLES_FILE)
-    each, queries = sum(file.stat().st_size for file in files) / asked, 2000 * CONTEXTS * QUESTIONS
+    paper = list(on_paper())
+    runs_asked = int(re.findall(r"all \| ([\d,]+)", "\n".join(paper))[0].replace(",", ""))
+    each, queries = sum(file.stat().st_size for file in files) / asked, runs_asked * CONTEXTS * QUESTIONS
     page = PAGE.format(
-        cores=os.cpu_count(), writers=writers, stored=STORED, searched="\n".join(lines), paper="\n".join(on_paper()),
+        cores=os.cpu_count(), writers=writers, stored=STORED, searched="\n".join(lines), paper="\n".join(paper),
         written="\n".join(f"| {name} | {count:,.0f} |" for name, count in counts.items()),
-        queries=queries, each=each, store=size(round(each * queries)),
+        asked=runs_asked, methods=runs_asked // CELLS, queries=queries, each=each, store=size(round(each * queries)),
     )  # fmt: skip
     (HERE / "bench_store.md").write_text(page, encoding="utf-8")
 
