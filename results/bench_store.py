@@ -215,9 +215,9 @@ fastest of five. Every command takes its own start, as the second line has it.
 
 ## {asked:,} runs on 64 GPUs, on paper
 
-{methods} methods on 100 tasks and seeds under `llama-3-8b` in bfloat16; a run has 64 contexts of 16k tokens and asks each 16
-questions (32 tokens, 128 written) together. Seconds of an H100 as in docs/guide/profiling.md: at least so much, nothing
-was measured, and loading is not counted. What trains whole weights keeps 90 GiB, which needs two such devices.
+{methods} methods on 100 tasks and seeds under `llama-3-8b` in bfloat16; a run has 64 contexts of 16k tokens and asks 16
+questions each (32 tokens, 128 written) together. Seconds of an H100 as in docs/guide/profiling.md: at least so much,
+nothing was measured, and loading is not counted. What trains whole weights keeps 90 GiB, which needs two such devices.
 
 {paper}
 
