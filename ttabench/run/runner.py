@@ -178,10 +178,7 @@ class _EpisodeRun:
             raise UserError(fault, hint)
 
     def _read(self, pieces: list[tuple[Observe, ...]]) -> None:
-        if len(self.rows) == 1:
-            self.session.read([piece for (piece,) in pieces])
-        else:
-            self.session.read_rows(pieces)
+        self.session.read_rows(pieces)
         while self.session.pending:
             with self.meter.phase("adapt"):
                 done = self.session.flush_some()
@@ -317,9 +314,9 @@ class SwappedSession(Session):
             [[step for step in group if isinstance(step, Observe)] for reading, group in steps if reading]
         )
 
-    def read(self, pieces: Sequence[Observe]) -> None:
+    def read_rows(self, pieces: Sequence[Sequence[Observe]]) -> None:
         """Read on, and as far in the other text."""
-        super().read(pieces)
+        super().read_rows(pieces)
         self._other.read(next(self._groups, []))
 
     def flush(self) -> None:
