@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
 import resource
 import shutil
 import signal
@@ -165,7 +164,7 @@ def searched(one: Path, out: Path, ids: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def on_paper() -> Iterator[str]:
-    """What a sweep of all methods takes, by how much of the contexts a method reads."""
+    """How many methods have a cost; and what a sweep of them takes, by how much of the contexts a method reads."""
     sys.path.append(str(HERE.parent / "docs"))
     import reference  # the figures of a device, and of a method, as docs/guide/profiling.md has them
 
@@ -179,6 +178,7 @@ def on_paper() -> Iterator[str]:
             moved = 2 * cost.parameters + QUESTIONS * shape.cache_bytes(cost.ask_slots, 2)
             asked = max(QUESTIONS * cost.ask_flops / reference.RATE, 128 * moved / reference.BANDWIDTH)
             hours[name] = CONTEXTS * (cost.adapt_flops / reference.RATE + asked) / 3600
+    yield str(len(hours))
     yield "| methods | runs | a run, minutes | device hours |\n| --- | ---: | ---: | ---: |"
     for kind, names in kinds.items():
         own = sorted(names, key=hours.__getitem__)
@@ -239,12 +239,12 @@ def write(writers: int = 64, killed: int = 8, seeds: int = 200) -> None:
     files = [file for file in HERE.glob("*/*.parquet") if file.name in (RUNS_FILE, SAMPLES_FILE)]
     asked = sum(ParquetFile(file).metadata.num_rows for file in files if file.name == SAMPLES_FILE)
     paper = list(on_paper())
-    runs_asked = int(re.findall(r"all \| ([\d,]+)", "\n".join(paper))[0].replace(",", ""))
-    each, queries = sum(file.stat().st_size for file in files) / asked, runs_asked * CONTEXTS * QUESTIONS
+    methods = int(paper.pop(0))
+    each, queries = sum(file.stat().st_size for file in files) / asked, methods * CELLS * CONTEXTS * QUESTIONS
     page = PAGE.format(
         cores=os.cpu_count(), writers=writers, stored=STORED, searched="\n".join(lines), paper="\n".join(paper),
         written="\n".join(f"| {name} | {count:,.0f} |" for name, count in counts.items()),
-        asked=runs_asked, methods=runs_asked // CELLS, queries=queries, each=each, store=size(round(each * queries)),
+        asked=methods * CELLS, methods=methods, queries=queries, each=each, store=size(round(each * queries)),
     )  # fmt: skip
     (HERE / "bench_store.md").write_text(page, encoding="utf-8")
 
