@@ -28,7 +28,7 @@ from ttabench.methods.doc_to_lora import DocToLoraSettings
 from ttabench.methods.doc_to_lora.method import DocToLora
 
 HEAD_DIM = 128
-"""Of the released networks, whatever their size; no file says it."""
+"""Of the networks of the released code, whatever their size; no file says it."""
 COMPILED = "_orig_mod."
 """In front of the names of weights that were saved while the network was compiled."""
 READ: Mapping[str, tuple[Any, ...]] = {
@@ -42,7 +42,7 @@ READ: Mapping[str, tuple[Any, ...]] = {
     "ctx_encoder_args.ctx_encoder_type": ("per_layer_activations",),
     "ctx_encoder_args.ctx_encoder_last_layer": (None,),
 }
-"""What its configuration must say, as that of every checkpoint that was released says."""
+"""What its configuration must say, as the released code's own trainings have it."""
 
 
 class Given:
