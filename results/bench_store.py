@@ -54,7 +54,7 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
     import_module("pandas")
     for job in jobs:  # once, before the processes part: so is the model
         engines.make_plan(job.request, job.seed)
-    engines.models_of(jobs[0].base).get(jobs[0].request)
+    engines.MODELS.get(jobs[0].request)
 
     def note(*words: object) -> None:
         with log.open("a") as file:

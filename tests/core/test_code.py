@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from ttabench.core.plugins import code_of_file, code_of_package
+from ttabench.core.errors import UserError
+from ttabench.core.plugins import Offer, code_of, code_of_package, module_at
 
 FILES = {
     "mine.py": "import json, torch\nimport above\nfrom pack import part\n\ndef later():\n    import lazy\n",
@@ -42,10 +44,45 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", COUNT)
 def test_every_module_that_is_imported_counts(folder: Path, name: str) -> None:
-    before = code_of_file(folder / "mine.py")
-    assert code_of_file(folder / "mine.py") == before
+    before = code_of(module_at(folder / "mine.py"))
+    assert code_of(module_at(folder / "mine.py")) == before
     (folder / name).write_text(f"{FILES[name]}# edited\n")
-    assert code_of_file(folder / "mine.py") != before
+    assert code_of(module_at(folder / "mine.py")) != before
+
+
+def test_an_edited_file_or_helper_is_executed_anew(tmp_path: Path) -> None:
+    mine, helper = tmp_path / "mine.py", tmp_path / "helper_of_mine.py"
+    helper.write_text("value = 1\n")
+    mine.write_text("import helper_of_mine\ndef held():\n    return 10 + helper_of_mine.value\n")
+    first = module_at(mine)
+    assert module_at(mine) is first
+    helper.write_text("value = 2\n")  # as long, in the same second
+    assert module_at(mine).held() == 12
+    mine.write_text(mine.read_text().replace("10", "20"))
+    assert module_at(mine).held() == 22
+    assert first.held() == 11, "what runs already stays as it was"
+
+
+def test_helpers_of_one_name_belong_to_their_own_file(tmp_path: Path) -> None:
+    held = []
+    for value, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "helper_beside.py").write_text(f"value = {value}\n")
+        mine = "import helper_beside\ndef held():\n    import helper_beside\n    return helper_beside.value\n"
+        (tmp_path / name / "mine.py").write_text(mine)
+    for name in "aba":
+        held.append(module_at(tmp_path / name / "mine.py").held())
+    assert held == [0, 1, 0]
+
+
+def test_a_package_that_changed_after_its_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "edited_package.py").write_text("thing = 1\n")
+    offer = Offer("thing", "edited==1", EntryPoint("thing", "edited_package:thing", "group"))
+    assert offer.origin == offer.origin
+    (tmp_path / "edited_package.py").write_text("thing = 2\n")
+    with pytest.raises(UserError, match="edited==1"):
+        offer.origin  # noqa: B018
 
 
 def test_a_package_is_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,9 +93,7 @@ def test_a_package_is_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for text in ("", "# edited\n"):
         (tmp_path / "a_package" / "inner" / "part.py").write_text(text)
         (tmp_path / "a_module.py").write_text(text)
-        code_of_package.cache_clear()
         digests |= {code_of_package("a_package"), code_of_package("a_module")}
-    code_of_package.cache_clear()
     assert len(digests) == 4
     assert "a_package" not in sys.modules
     assert code_of_package("no_such_package") == code_of_package("nor_this_one"), "whoever imports it says so"

@@ -47,6 +47,14 @@ def digest(path: Path) -> str:
     return whole.hexdigest()[:16]
 
 
+def refuse_changed(now: Mapping[str, str], planned: Mapping[str, str]) -> None:
+    """Refuse files whose digests, by name, are not those that were planned with: results would be stored under another
+    id than their own."""
+    if changed := [name for name, value in now.items() if planned.get(name, "") != value]:
+        fault = f"Files changed while they were being loaded: {', '.join(changed)}."
+        raise UserError(fault, "Repeat the command once nothing writes to them.")
+
+
 def sha256_of(file: Path) -> str:
     """The SHA-256 of what a file holds, 64 hexadecimal digits."""
     with file.open("rb") as handle:

@@ -10,13 +10,16 @@ neither of Python nor of ttabench nor installed among site-packages.
 from __future__ import annotations
 
 import hashlib
+import importlib
+import linecache
 import re
 import sys
 import sysconfig
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from modulefinder import ModuleFinder
@@ -36,8 +39,10 @@ OTHER = "ttabench_file_"
 """Beginning of the name of a module that was executed from a file."""
 STDLIB = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
 INSTALLED = {"site-packages", "dist-packages"}
-_codes: dict[str, str] = {}
-"""Of the modules that were executed, by name: what they were then."""
+_executed: dict[str, dict[str, ModuleType]] = {}
+"""Local modules that each executed file imported, by the name of the file's module, then by their own."""
+_packages: dict[str, str] = {}
+"""Digests of the code of packages when they were imported."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,15 @@ class Offer:
 
     @property
     def origin(self) -> str:
-        """The package and a digest of its code, which may change under one version: `echo==1.0 (code 3f0c2a9b71de)`."""
-        return f"{self.package} (code {code_of_package(self.entry.module.partition('.')[0])})"
+        """The package and a digest of its code, which may change under one version: `echo==1.0 (code 3f0c2a9b71de)`.
+
+        A UserError where that is no longer the code that this process imported.
+        """
+        module = self.entry.module.partition(".")[0]
+        code = code_of_package(module)
+        if _packages.setdefault(module, code) != code:
+            raise UserError(f"The code of {self.package} changed after it was imported.", "Restart Python.")
+        return f"{self.package} (code {code})"
 
     def load(self) -> Any:
         """The object, imported now."""
@@ -76,30 +88,69 @@ def offered(group: str) -> Mapping[str, Offer]:
 
 
 def module_at(path: Path) -> ModuleType:
-    """A file of Python executed as a module, once a process."""
-    name = f"{OTHER}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
+    """Execute a file of Python as a module, once for each content of it and of the local modules it imports.
+
+    Its folder is searched first for these, as under `python FILE`.
+    """
     if not path.is_file():
         raise UserError(f"There is no file {path}.", "Give the path of a file of Python.")
-    spec = spec_from_file_location(name, path.resolve())
+    with executing(path):
+        files = files_of_code(path)
+    place = path.resolve()
+    name = f"{OTHER}{path.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:8]}_{_digest(files)[:16]}"
+    imported = files.keys() - {"__main__"}
+    if name in _executed:
+        sys.modules.update(_executed[name])
+        return sys.modules[name]
+    loader = _Sources(name, str(place))
+    spec = spec_from_file_location(name, place, loader=loader)
     assert spec is not None, "a file of Python has a loader"
-    assert spec.loader is not None, "a file of Python has a loader"
     module = module_from_spec(spec)
+    for other in imported:
+        sys.modules.pop(other, None)  # of another file, or of another content
     sys.modules[name] = module  # dataclasses look their module up
-    try:
-        with redirect_stdout(sys.stderr):  # standard output is for results
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever a user's file does when it is executed
-        del sys.modules[name]
-        raise UserError(f"{told(error, path)}.", "Mend the file.") from None
-    _codes[name] = code_of_file(path)
+    linecache.checkcache()
+    with executing(path), _first_on_path(place.parent):
+        loader.exec_module(module)
+    _executed[name] = {other: sys.modules[other] for other in imported if other in sys.modules}
     return module
 
 
-def code_at(path: Path) -> str:
-    """16 hexadecimal digits that change with a file of Python and the local modules it imports, as it was executed."""
-    return _codes[module_at(path).__name__]
+class _Sources(SourceFileLoader):
+    """Reads no byte code, which does not show two edits within a second."""
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        """Find no time that byte code could be compared with."""
+        raise OSError(path)
+
+
+@contextmanager
+def executing(path: Path) -> Iterator[None]:
+    """Run code of a user's file: what it raises becomes a UserError of one line; standard output is for results."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{told(error, path)}.", "Fix the file.") from None
+
+
+@contextmanager
+def _first_on_path(folder: Path) -> Iterator[None]:
+    """Import from a folder first, and write no byte code."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+        with suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+def code_of(module: ModuleType) -> str:
+    """16 hexadecimal digits that change with an executed file and with the local modules it imports."""
+    return module.__name__.rpartition("_")[2]
 
 
 def one_of(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: str) -> T:
@@ -132,20 +183,19 @@ class _Finder(ModuleFinder):
             raise ImportError(name) from error
 
 
-def code_of_file(path: Path) -> str:
-    """16 hexadecimal digits that change with a file of Python and with every local module that it imports."""
+def files_of_code(path: Path) -> dict[str, Path]:
+    """A file of Python ("__main__") and every local module that it imports, by name."""
     places = [str(path.resolve().parent), *(place for place in sys.path if _is_local(Path(place)))]
     finder = _Finder(places, excludes=["ttabench"])
     finder.run_script(str(path))
     files = {str(name): file for name, module in finder.modules.items() if (file := getattr(module, "__file__", ""))}
-    return _digest({name: Path(file) for name, file in files.items()})[:16]
+    return {name: Path(file) for name, file in files.items()}
 
 
 def _is_local(path: Path) -> bool:
     return not (INSTALLED & set(path.parts) or any(path.resolve().is_relative_to(place) for place in STDLIB))
 
 
-@cache
 def code_of_package(name: str) -> str:
     """12 hexadecimal digits that change with any file of Python in a package; it is not imported."""
     spec = find_spec(name)

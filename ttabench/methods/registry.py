@@ -12,7 +12,7 @@ from types import ModuleType
 
 from ttabench import methods as here
 from ttabench.core.errors import LONGEST_NAME, UnknownName, UserError
-from ttabench.core.plugins import FILE, NAME, Offer, code_at, module_at, offered, one_of
+from ttabench.core.plugins import FILE, NAME, Offer, code_of, module_at, offered, one_of
 from ttabench.core.types import Json
 from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods.pair import SIGN, PairSpec, pair_of
@@ -72,7 +72,6 @@ def installed() -> tuple[dict[str, MethodSpec], list[str]]:
     return specs, faults
 
 
-@cache
 def _in_file(file: str, wanted: str) -> MethodSpec:
     """The method of a file, by name where it holds several ("": the only one)."""
     from ttabench.methods.base import BaseMethod
@@ -86,7 +85,7 @@ def _in_file(file: str, wanted: str) -> MethodSpec:
         where = f"{path}: {cls.__name__}"
         if not issubclass(cls, BaseMethod) or cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
             raise UserError(f"{where} is no BaseMethod with an adapt and a patch of its own.", "Mend the file.")
-        specs[spec.name] = replace(_sound(spec, where, "Mend the file."), where=cls, origin=code_at(path))
+        specs[spec.name] = replace(_sound(spec, where, "Mend the file."), where=cls, origin=code_of(module))
     return one_of("method", path, wanted, specs, 'Give a class there `spec = MethodSpec(name="...")`.')
 
 
@@ -138,10 +137,17 @@ def parts_of(name: str) -> list[str]:
     return name.split(SIGN)
 
 
-@cache
+_pairs: dict[tuple[tuple[str, str], ...], PairSpec] = {}
+"""Pairs by the names and origins of their parts, so that the settings of one pair are of one class."""
+
+
 def _together(name: str) -> PairSpec:
-    """Methods that read together, one spec for the same parts, so that its settings are of one class."""
-    return pair_of([find(part) for part in parts_of(name)])
+    """The pair of methods of this name."""
+    parts = [find(part) for part in parts_of(name)]
+    key = tuple((part.name, part.origin) for part in parts)
+    if key not in _pairs:
+        _pairs[key] = pair_of(parts)
+    return _pairs[key]
 
 
 def is_file(name: str) -> bool:

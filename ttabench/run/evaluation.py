@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from ttabench.core.digests import digest
+from ttabench.core.digests import digest, refuse_changed
 from ttabench.core.errors import UserError
 from ttabench.core.types import Tick, no_tick, no_word
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import header as header_of
 from ttabench.records.folder import Obtained, RunFolder, obtained
 from ttabench.records.schema import RunRecord
-from ttabench.run.plan import Plan
+from ttabench.run.plan import Plan, base_inputs, file_inputs
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import named
 
@@ -28,30 +28,39 @@ Outcome: TypeAlias = Obtained[RunRecord]
 
 
 def base_of(request: RunRequest, *, chat_template: bool) -> tuple[str | bool, ...]:
-    """What tells the base model of a request from others."""
-    return (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
+    """The options that decide which base model a request loads, and how."""
+    names = ("model", "base_checkpoint", "device", "dtype", "random_weights", "bos")
+    return (*(getattr(request, name) for name in names), chat_template)
 
 
 class ModelCache:
-    """Base models loaded so far, so that several runs of one command load one once."""
+    """The base model that was loaded last, for the runs that share it: its options and its files must be the same."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str | bool, ...], LM] = {}
+        self._key: tuple[object, ...] = ()
+        self._lm: LM | None = None
 
     def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
         """The base model of a request, reading in its chat template or not."""
-        key = base_of(request, chat_template=chat_template)
-        if key not in self._loaded:
-            from ttabench.lm.model import load as load_lm
+        options, inputs = base_of(request, chat_template=chat_template), base_inputs(request)
+        if self._lm is not None and self._key == (options, inputs):
+            return self._lm
+        from ttabench.lm.model import load as load_lm
 
-            how = {name: getattr(request, name) for name in ("random_weights", "device", "dtype", "bos")}
-            lm = load_lm(request.model, **how)
-            if request.base_checkpoint:
-                lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
-            if chat_template:
-                lm.use_chat_template()
-            self._loaded[key] = lm
-        return self._loaded[key]
+        self._lm = None  # two models may not fit into memory
+        how = {name: getattr(request, name) for name in ("random_weights", "device", "dtype", "bos")}
+        lm = load_lm(request.model, **how)
+        if request.base_checkpoint:
+            lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
+        if chat_template:
+            lm.use_chat_template()
+        refuse_changed(inputs, base_inputs(request))
+        self._key, self._lm = (options, inputs), lm
+        return lm
+
+
+MODELS = ModelCache()
+"""The base model of this process."""
 
 
 def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
@@ -112,6 +121,7 @@ def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], Non
     lm = models.get(plan.request, chat_template=config.chat_template)
     method, state = plan.resolved.build(lm), plan.request.state
     start = None if state is None else plan.resolved.stored_state(state, lm)
+    refuse_changed(file_inputs(plan.request, plan.resolved), plan.config.inputs)
     context = RunContext(
         lm=lm, method=method, metrics=plan.metrics, batch_size=config.batch_size, start=start,
         ask_only=config.ask_only, state_of=config.state_of, boost=config.boost, batch_contexts=config.batch_contexts,

@@ -63,7 +63,6 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
     known = Shared() if shared is None else shared
     read_card = known.once("card", request.task, make=lambda: load_card(request.task))
     source = request.source or usual_source(read_card, nano=request.model == NANO)
-    model = _model_digest(request, known)
     asked = resolve_prompting(request, read_card)
     resolved = resolve_method(request)
     how: dict[str, Any] = {"source": source, "split": request.split, "seed": seed, "limit": request.limit}
@@ -94,7 +93,7 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         checkpoint=resolved.checkpoint_name(),
         state=str(request.state or ""),
         chat_template=asked.chat,
-        inputs=_inputs(request, resolved, card, record, model, metrics),
+        inputs=_inputs(request, resolved, card, record, metrics, known),
         defaults={"settings": defaults(resolved.spec), "task_options": task_defaults(card, source)},
     )
     return Plan(request=request, config=config, resolved=resolved, task=task, task_record=record, metrics=metrics)
@@ -114,36 +113,50 @@ def _metrics_of(wanted: str, task: Task) -> tuple[Metric, ...]:
 
 
 def _inputs(
-    request: RunRequest, resolved: ResolvedMethod, card: Card, record: Mapping[str, Json], model: str,
+    request: RunRequest,
+    resolved: ResolvedMethod,
+    card: Card,
+    record: Mapping[str, Json],
     metrics: Sequence[Metric],
-) -> dict[str, str]:  # fmt: skip
+    known: Shared,
+) -> dict[str, str]:
     """Digests of what a run reads, by name: metrics that are not ttabench's own, or that another than the card made the
     main one, among it."""
     digests = {
         "card": content_digest(card),
         "reader": origin(card.reader),
         "rows": str(record["digest"]),
-        "model": model,
         "method": resolved.spec.origin,
-        "checkpoint": resolved.checkpoint_digest,
-        "base_checkpoint": digest(named(request.base_checkpoint, request.model)) if request.base_checkpoint else "",
-        "state": digest(request.state) if request.state is not None else "",
         "others": str(record["others"]["digest"]) if "others" in record else "",
     }
-    digests |= setting_digests(resolved)
     for chosen in metrics:
         if chosen.origin or chosen.name == record["main_metric"] != card.main_metric:
             digests[f"metric {chosen.name}"] = chosen.origin or OURS
+    return {name: value for name, value in digests.items() if value} | file_inputs(request, resolved, known)
+
+
+def file_inputs(request: RunRequest, resolved: ResolvedMethod, known: Shared | None = None) -> dict[str, str]:
+    """Digests of the files that a run loads after it was planned, by the names of `RunConfig.inputs`."""
+    base = (request.model, request.base_checkpoint, request.random_weights)
+    memo = Shared() if known is None else known
+    digests = {
+        **memo.once("base", *base, make=lambda: base_inputs(request)),
+        "checkpoint": resolved.checkpoint_digest,
+        "state": digest(request.state) if request.state is not None else "",
+        **setting_digests(resolved),
+    }
     return {name: value for name, value in digests.items() if value}
 
 
-def _model_digest(request: RunRequest, known: Shared) -> str:
-    """Digest of the base model, "" of random weights; a model that nothing is known of is refused."""
+def base_inputs(request: RunRequest) -> dict[str, str]:
+    """Digests of the base model (none of random weights) and of the checkpoint it stands on; an unknown model is
+    refused."""
     from ttabench.lm.loading.hub import digest_of
 
     if request.random_weights and request.model not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", request.model, list(ARCHITECTURES))
-    return "" if request.random_weights else known.once("digest", request.model, make=lambda: digest_of(request.model))
+    checkpoint = request.base_checkpoint and digest(named(request.base_checkpoint, request.model))
+    return {"model": "" if request.random_weights else digest_of(request.model), "base_checkpoint": checkpoint}
 
 
 def setting_digests(resolved: ResolvedMethod) -> dict[str, str]:

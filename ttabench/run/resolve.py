@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ttabench.core.declared import assignments
-from ttabench.core.digests import digest
+from ttabench.core.digests import digest, refuse_changed
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import object_of
 from ttabench.core.types import Ask, Json, Want
@@ -71,7 +71,9 @@ class ResolvedMethod:
             return made
         from ttabench.methods import checkpoints
 
-        return checkpoints.load(self.spec.load(), lm, self.checkpoint, self.changes)
+        made = checkpoints.load(self.spec.load(), lm, self.checkpoint, self.changes)
+        refuse_changed({"checkpoint": digest(self.checkpoint)}, {"checkpoint": self.checkpoint_digest})
+        return made
 
     def checkpoint_name(self) -> str:
         """Where the checkpoint is, for people: its path, or `shipped:NAME` where the package brought it."""

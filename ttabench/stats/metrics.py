@@ -27,7 +27,7 @@ from types import FunctionType
 from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.plugins import FILE, NAME, Offer, code_at, module_at, offered, one_of, told
+from ttabench.core.plugins import FILE, NAME, Offer, code_of, module_at, offered, one_of, told
 from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
 from ttabench.stats.figures import CORPORA, MEAN, RATIOS, Figure
 
@@ -330,7 +330,7 @@ def of_file(path: Path, wanted: str) -> Metric:
     known = {**functions, **metrics} if wanted or not metrics else metrics
     hint = "Write a function there: def closeness(prediction, ask)."
     name = one_of("metric", path, wanted, {name: name for name in known}, hint)
-    return _guarded(replace(_metric(known[name], name), origin=code_at(path)), path, "Mend the file.")
+    return _guarded(replace(_metric(known[name], name), origin=code_of(module)), path, "Mend the file.")
 
 
 def _metric(value: Any, name: str) -> Metric:

@@ -25,9 +25,8 @@ from ttabench.report.entries import shown
 from ttabench.report.finding import at_path, loaded
 from ttabench.report.tables import answering
 from ttabench.report.verdict import verdict
-from ttabench.run.evaluation import base_of, execute
+from ttabench.run.evaluation import MODELS, execute
 from ttabench.run.plan import make_plan
-from ttabench.sweep.engines import models_of
 from ttabench.sweep.suite import ASSIGNED, Some, cells
 
 if TYPE_CHECKING:
@@ -110,9 +109,8 @@ def evaluate(
         raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")
     use_threads(threads)
     plan = make_plan(wanted[0].request, wanted[0].seed)
-    models = models_of(repr(base_of(plan.request, chat_template=plan.config.chat_template)))
     place = Path(out or os.environ.get("TTABENCH_OUT") or DEFAULT_OUT)
-    outcome = execute(plan, models, place, force=force)
+    outcome = execute(plan, MODELS, place, force=force)
     return Run(outcome.folder, outcome.record)
 
 

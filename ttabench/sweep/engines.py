@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,7 +27,7 @@ from ttabench.core.environment import cores, use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import held
 from ttabench.records.schema import is_stored
-from ttabench.run.evaluation import ModelCache, execute
+from ttabench.run.evaluation import MODELS, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
@@ -252,12 +252,6 @@ ENGINES: Mapping[str, tuple[Engine, str, tuple[str, ...]]] = {
 """By name: the engine, the package that it needs, and its options."""
 
 
-@lru_cache(maxsize=1)
-def models_of(_base: str) -> ModelCache:
-    """Where a base model is, or will be once it is asked for; a process holds one at a time."""
-    return ModelCache()
-
-
 def take(job: Job) -> Report:
     """Make a run, or find it; whatever goes wrong is the reason in the report."""
     began, state, reason = time.monotonic(), "failed", ""
@@ -271,7 +265,7 @@ def take(job: Job) -> Report:
         if not job.patient and held(Path(job.out) / job.id):
             state = "busy"
         else:
-            state = execute(plan, models_of(job.base), Path(job.out), force=job.force).how
+            state = execute(plan, MODELS, Path(job.out), force=job.force).how
     except UserError as error:
         reason = _line(error)
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
