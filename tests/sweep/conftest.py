@@ -13,7 +13,7 @@ from tests.attack.test_kills import left
 
 DIES = '''\
 """Kills its process at the first document: once (`kind=once`), or always."""
-import os, signal, time
+import multiprocessing, os, signal, time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,7 @@ class Dies(BaseMethod[Settings]):
     spec = MethodSpec(name="dies", Settings=Settings)
 
     def adapt(self, state, pieces):
-        mark = Path("died")
+        mark, self.lock = Path("died"), multiprocessing.get_context("spawn").Lock()
         if self.settings.kind == "slow":
             time.sleep(0.3)
         if self.settings.kind == "fault":

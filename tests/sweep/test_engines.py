@@ -37,6 +37,7 @@ def test_a_run_whose_process_is_killed_is_made_once_more(
     path = suite({"method": str(dies), "set": {"kind": ["once", "always"]}}, "none")
     done = run("sweep", path, "--out", "runs", "--json", *engine, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
+    assert "resource_tracker" not in done.stderr, "the semaphore of a process that was killed"
     assert (tmp_path / "died").exists()
     rows = {row["method"]: row for row in json.loads(done.stdout)["runs"]}
     assert {name for name, row in rows.items() if row["how"] == "failed"} == {"dies kind=always"}

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,6 +82,9 @@ def _serve(
     with Path(output).open("wb", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    # Semaphores of libraries (tqdm) outlive a process that is killed. A tracker of its own, which starts with the first
+    # one, removes them and warns into this process's output; the parent's would warn on the screen.
+    vars(resource_tracker._resource_tracker).update(_fd=None, _pid=None)
 
     def end_with_the_parent() -> None:
         if parent := multiprocessing.parent_process():
