@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.report.test_compare import compare, stored
 from ttabench.records.schema import load_record, save_record
 
@@ -54,11 +56,35 @@ def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
     assert (entry.n, entry.ids) == (6, ("r1", "r2"))
 
 
+def test_a_run_that_has_other_figures_in_another_folder_is_named(tmp_path: Path) -> None:
+    for place, value in (("one", 1.0), ("two", 0.0)):
+        (tmp_path / place).mkdir()
+        stored(tmp_path / place, "r1", {"a": value})
+    found = compare([tmp_path / "one" / "r1", tmp_path / "two" / "r1"])
+    assert [entry.value for entry in found.entries] == [1.0]
+    assert str(tmp_path / "two" / "r1") in found.damaged[0]
+
+
 def test_an_edited_card_asks_otherwise(tmp_path: Path) -> None:
-    """A run names the digests of its card and its base; earlier versions took others of the base."""
-    one = [stored(tmp_path, f"{name}{base}", VALUES, method=name, seed=seed, inputs={"model": base, "card": "c1" * 8})
-           for name in ("none", "icl") for seed, base in enumerate(("aa", "bb"))]  # fmt: skip
+    one = [stored(tmp_path, f"{name}{seed}", VALUES, method=name, seed=seed, inputs={"card": "c1" * 8})
+           for name in ("none", "icl") for seed in range(2)]  # fmt: skip
     assert [(entry.label, entry.seeds) for entry in compare(one).entries] == [("none", (0, 1)), ("icl", (0, 1))]
     other = stored(tmp_path, "other", VALUES, seed=2, inputs={"card": "c2" * 8})
     blocks = compare([*one, other]).blocks
     assert [block.place.brief for block in blocks] == ["t card=c1c1c1", "t card=c2c2c2"]
+
+
+@pytest.mark.parametrize("name", ["model", "metric f1", "reader", "rows"])
+def test_runs_whose_files_differ_are_never_pooled(tmp_path: Path, name: str) -> None:
+    """Values are those of f=0.25 and f=0.75; their mean is that of neither."""
+    folders = [
+        stored(tmp_path, f"{digest}{seed}", VALUES, seed=seed, inputs={name: digest})
+        for digest in ("a1" * 8, "b2" * 8)
+        for seed in range(2)
+    ]
+    assert sorted(entry.seeds for entry in compare(folders).entries) == [(0, 1), (0, 1)]
+
+
+def test_runs_of_one_seed_that_differ_in_their_id_alone_stand_in_lines_of_their_own(tmp_path: Path) -> None:
+    folders = [stored(tmp_path, name, VALUES, seed=0) for name in ("r1", "r2")]
+    assert [entry.ids for entry in compare(folders).entries] == [("r1",), ("r2",)]

@@ -31,9 +31,12 @@ NOT_COMPARED = (
     "base_checkpoint", "keep", "keep_tokens",
 )  # fmt: skip
 """Fields that set no lines apart: runs that differ in these alone are pooled, or told apart by something else."""
-TOLD_ELSEWHERE = ("rows", "others", "model", "card", "reader")
-"""Inputs that set no line apart: rows differ from seed to seed (which data they are, `source` says), the base, the
-card and the metric tell blocks apart, and earlier versions took other digests of the base, or none of the card."""
+DATA_INPUTS = ("rows", "others")
+"""Inputs that may differ from seed to seed: which data they are, `source` says."""
+BLOCK_INPUTS = ("card", "reader")
+"""Inputs that tell blocks apart, as the code of the compared metric does."""
+UNNAMED_INPUTS = (*DATA_INPUTS, *BLOCK_INPUTS, "model")
+"""Inputs that no label names."""
 OF_BLOCKS = ("split", "chat_template", "limit")
 """Fields that a configuration has from its block, and not from its method."""
 OF_METHODS = ("method", "checkpoint", "base_checkpoint")
@@ -144,24 +147,57 @@ def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[G
     for folder, record in runs:
         named = [record.config.get(key) for key in ("method", "task", "model")]
         settings = sorted((key, repr(value)) for key, value in varying(record).items())
-        key = repr((lab_of(folder), *named, record.source, settings, _card(record)))
+        code = _code(record, metric or record.main_metric), inputs_of(record).get("model")
+        key = repr((lab_of(folder), *named, record.source, settings, code))
         groups.setdefault(key, []).append((folder, record))
     by_block: dict[str, dict[str, list[Group]]] = {}
-    for own in groups.values():
+    for own in (part for group in groups.values() for part in without_repeats(group)):
         folder, first = own[0]
         compared, theirs = metric or first.main_metric, lab_of(folder)
-        code = hashed(origin)[:DIGITS] if (origin := first.config.get("inputs", {}).get(f"metric {compared}")) else ""
-        told_apart = {key: value for key, value in (("card", _card(first)), ("metric", code)) if value}
-        group = Group(runs=tuple(own), metric=compared, varying=varying(first), configured=_configured(first, theirs),
-                      material={**_material(first), **told_apart}, theirs=theirs)  # fmt: skip
+        group = Group(
+            runs=tuple(own),
+            metric=compared,
+            varying=varying(first),
+            configured=_configured(first, theirs),
+            material={**_material(first), **_code(first, compared)},
+            theirs=theirs,
+        )
         # by the name of a file, wherever it lies: submissions name files without their folders
         task = repr((first.config.get("task"), short_source(first.source), base_of(first), compared))
         by_block.setdefault(task, {}).setdefault(repr(sorted(group.material.items())), []).append(group)
     return [block for alike in by_block.values() for block in _siblings(list(alike.values()))]
 
 
-def _card(record: RunRecord) -> str:
-    return str(record.config.get("inputs", {}).get("card", ""))[:DIGITS]
+def without_repeats(runs: Sequence[Run]) -> list[list[Run]]:
+    """Split runs of one configuration so that no part has two of one seed: by the digest of their rows, else by run.
+
+    Two runs of one seed have read a file that changed between them, or were made by versions that name runs otherwise.
+    """
+    if _unrepeated(runs):
+        return [list(runs)]
+    parts: dict[str, list[Run]] = {}
+    for run in runs:
+        parts.setdefault(inputs_of(run[1]).get("rows", ""), []).append(run)
+    if all(map(_unrepeated, parts.values())):
+        return list(parts.values())
+    return [[run] for run in runs]
+
+
+def _unrepeated(runs: Sequence[Run]) -> bool:
+    return len({seed_of(record) for _, record in runs}) == len(runs)
+
+
+def inputs_of(record: RunRecord) -> dict[str, str]:
+    """The digests of what a run read, by name; see `RunConfig.inputs`."""
+    return record.config.get("inputs", {})
+
+
+def _code(record: RunRecord, metric: str) -> dict[str, str]:
+    """The first digits of what decides how answers are asked for and judged, where it is not ttabench's own."""
+    inputs = inputs_of(record)
+    digests = {name: inputs.get(name, "") for name in BLOCK_INPUTS}
+    digests["metric"] = hashed(origin)[:DIGITS] if (origin := inputs.get(f"metric {metric}")) else ""
+    return {name: value[:DIGITS] if name == "card" else value for name, value in digests.items() if value}
 
 
 def _configured(record: RunRecord, theirs: str) -> str:
@@ -203,7 +239,7 @@ def varying(record: RunRecord) -> dict[str, Json]:
             continue
         if key == "inputs":
             value = {f"{name} file": item for name, item in value.items()
-                     if name not in TOLD_ELSEWHERE and not name.startswith("metric ")}  # fmt: skip
+                     if name not in UNNAMED_INPUTS and not name.startswith("metric ")}  # fmt: skip
         for inner, item in value.items() if isinstance(value, dict) else [(key, value)]:
             # a method and a task may have settings of one name
             flat[f"{key} {inner}" if inner in flat else inner] = item

@@ -8,6 +8,7 @@ mean of these. Which pairs are shown is chosen, and p values are adjusted for al
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,9 @@ from ttabench.report.entries import Entry, end_of, entry_of, limit_of, share_of_
 from ttabench.report.finding import refuse_all_damaged
 from ttabench.report.stored import Answers, Run, answers_of, joined
 from ttabench.stats.estimate import LEVEL
+
+SAME_FIGURE = 1e-6
+"""Relative difference of two figures up to which they are those of one computation on two machines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +97,9 @@ def compared(
     """
     if not runs:
         raise UserError("There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids.")
-    runs = list({run[1].id: run for run in reversed(runs)}.values())[::-1]
+    kept_of = {run[1].id: run for run in reversed(runs)}
+    repeated = [line for run in runs if (line := _other_figures(run, kept_of[run[1].id]))]
+    runs = list(kept_of.values())[::-1]
     kept = [run for run in runs if run[1].value(metric or run[1].main_metric) is not None]
     if not kept:
         record = runs[0][1]
@@ -116,8 +122,19 @@ def compared(
     places = standing.blocks if standing else range(len(blocks))
     counting = [blocks[place].differences for place in places] if len(places) > 1 else []
     overall = means(counting, [block.differences for block in blocks], standing.order if standing else ())
-    return Comparison(blocks=tuple(blocks), standing=standing, overall=tuple(overall), damaged=(*damaged, *wrong),
+    return Comparison(blocks=tuple(blocks), standing=standing, overall=tuple(overall), damaged=(*damaged, *repeated, *wrong),
                       without_metric=without)  # fmt: skip
+
+
+def _other_figures(run: Run, kept: Run) -> str:
+    """A line that says that a run is left out, where another folder holds the same run with other figures."""
+    same = all(
+        math.isclose(one.value, other.value, rel_tol=SAME_FIGURE, abs_tol=SAME_FIGURE)
+        for one, other in zip(run[1].rows, kept[1].rows, strict=False)
+    )
+    if same:
+        return ""
+    return f"{run[0]} holds other figures than {kept[0]}, which is a run of the same id. Compare with one of them."
 
 
 def read_answers(runs: Sequence[Run], metric: str = "") -> tuple[dict[str, Answers | None], list[str]]:

@@ -96,6 +96,7 @@ def joined(answers: Sequence[Answers | None]) -> Answers:
     if len(kept) < len(answers):
         return Answers({}, {})
     values = {query: value for run in kept for query, value in run.values.items()}
+    assert len(values) == sum(len(run.values) for run in kept), "two of these runs answer one query of one seed"
     steps = {place: step for run in kept for place, step in run.steps.items()}
     return Answers({query: values[query] for query in sorted(values)}, steps)
 

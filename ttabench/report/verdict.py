@@ -145,7 +145,8 @@ def _recovery(field: Field, leader: str, floor: str, ceiling: str) -> Iterator[s
 def _of_ends(field: Field) -> Iterator[str]:
     """Floor and ceiling alone."""
     floor, ceiling = field.end(FLOOR), field.end(CEILING)
-    if floor and ceiling and field.both(ceiling, floor):
+    if shared := [block for block, _, _ in field.both(ceiling, floor)] if floor and ceiling else []:
+        field = Field(field.found, shared)
         mean = " on average" * (len(field.blocks) > 1)
         head = f"No method between {floor} and {ceiling}: {ceiling} ({field.shown(ceiling)}{mean}) is"
         yield f"{head} {field.apart(ceiling, floor)}."
