@@ -122,8 +122,13 @@ def compared(
     places = standing.blocks if standing else range(len(blocks))
     counting = [blocks[place].differences for place in places] if len(places) > 1 else []
     overall = means(counting, [block.differences for block in blocks], standing.order if standing else ())
-    return Comparison(blocks=tuple(blocks), standing=standing, overall=tuple(overall), damaged=(*damaged, *repeated, *wrong),
-                      without_metric=without)  # fmt: skip
+    return Comparison(
+        blocks=tuple(blocks),
+        standing=standing,
+        overall=tuple(overall),
+        damaged=(*damaged, *repeated, *wrong),
+        without_metric=without,
+    )
 
 
 def _other_figures(run: Run, kept: Run) -> str:
