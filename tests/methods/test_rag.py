@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch.nn.functional import normalize
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
+import ttabench as tta
 from tests.conftest import Command
 from tests.methods.reading import read
 from tests.tiny import tiny_llama
@@ -210,6 +211,24 @@ def test_a_run_is_of_the_weights_of_its_encoder(ttabench: Command, tmp_path: Pat
     assert identity() == first
     sentence(tmp_path / "e", seed=1)
     assert identity() != first
+
+
+def test_a_state_answers_with_the_encoder_that_made_its_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sentence(tmp_path / "e")
+    session = tta.Session("nano", "rag", settings={"retriever": "./e"})
+    session.read(WRITTEN)
+    session.save("mine")
+    where = tmp_path / "elsewhere"
+    where.mkdir()
+    monkeypatch.chdir(where)
+    again = {"state": tmp_path / "mine", "settings": {"retriever": "../e"}}
+    tta.Session("nano", "rag", **again)  # the same encoder by another path
+    sentence(tmp_path / "e", seed=1)
+    with pytest.raises(UserError, match="setting retriever"):
+        tta.Session("nano", "rag", **again)
 
 
 @pytest.mark.english

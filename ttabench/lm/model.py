@@ -61,6 +61,7 @@ class LM(Texts):
         native_attention: the attention of transformers that the model's own forward is run with.
         linear_head: whether logits are known to be the output embeddings of last hidden states alone (`forward.ways`).
         stands_on: the checkpoint whose deltas were added to the weights, see `run.evaluation`; empty where none was.
+        inputs: digests of the files that it was loaded from, by the names of `RunConfig.inputs`.
         ways: what records say of how the model is run, where that is not the usual way (`forward.ways`).
     """
 
@@ -97,6 +98,7 @@ class LM(Texts):
             fault = f"Tokenizer {self.tokenizer_name!r} has {len(tokenizer)} tokens, model {name!r} {self.vocab_size}."
             raise UserError(fault, "Give the tokenizer that belongs to the model.")
         self.stands_on: Mapping[str, Any] = {}
+        self.inputs: Mapping[str, str] = {}
         self.ways: Mapping[str, Any] = {}
 
     @property

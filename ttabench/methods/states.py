@@ -30,6 +30,8 @@ STAGED = f".state{files.PART}"
 ANEW = "Make it anew with `ttabench adapt`."
 READ, READ_KEYS = "read", ("file", "digest", "pieces")
 """Where a header says which files the state has read, and what of each."""
+SETTING = "setting "
+"""Begins the names of inputs that settings name by a path or on the hub: their digests count, not their names."""
 BELONGS = {
     "method": "method",
     "origin": "version of the method",
@@ -37,6 +39,7 @@ BELONGS = {
     "checkpoint": "checkpoint",
     "settings": "setting",
     "start": "beginning of texts (--bos, --chat-template)",
+    "inputs": "file",
 }
 """Fields of a header in which a state and its use must agree, and their names."""
 
@@ -97,7 +100,7 @@ def load_state(
     from ttabench.lm.patch import State
 
     content = header(folder)
-    made, given = ({**side, "settings": {**(retired or {}), **side.get("settings", {})}} for side in (content, belongs))
+    made, given = _comparable(content, belongs, retired or {}), _comparable(belongs, belongs, retired or {})
     if field := next((field for field in BELONGS if made.get(field) != given.get(field)), ""):
         fault = f"The state in {folder} is of another {BELONGS[field]}: {_difference(field, made, given)}."
         raise UserError(fault, "Make it anew with `ttabench adapt`, or use what it was made with.")
@@ -105,6 +108,18 @@ def load_state(
     if content["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", ANEW)
     return State(rows=int(content["rows"]), tensors=tensors, meta=content["meta"])
+
+
+def _comparable(
+    side: Mapping[str, Any], belongs: Mapping[str, Any], retired: Mapping[str, Json]
+) -> dict[str, Mapping[str, Any]]:
+    """What a state was made with, or is used with, in the form in which both are compared."""
+    inputs = belongs.get("inputs", {})
+    by_content = {name.removeprefix(SETTING) for name in inputs if name.startswith(SETTING)}
+    settings = {key: value for key, value in {**retired, **side.get("settings", {})}.items() if key not in by_content}
+    # headers of earlier versions have no inputs: of those the fingerprint says which base it is
+    before = {name: value for name, value in inputs.items() if not name.startswith(SETTING)}
+    return {**side, "settings": settings, "inputs": side.get("inputs", before)}
 
 
 def _difference(field: str, content: Mapping[str, Json], belongs: Mapping[str, Json]) -> str:

@@ -14,7 +14,6 @@ from ttabench.cost import Formula
 from ttabench.lm.loading.hub import digest_of
 from ttabench.methods import registry
 from ttabench.readers import cards
-from ttabench.run.plan import setting_digests
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
 
@@ -83,7 +82,7 @@ class Job:
                 "checkpoint": adapter.checkpoint_name(),
                 "digest": adapter.checkpoint_digest,
                 "origin": adapter.spec.origin,
-                "inputs": setting_digests(adapter),
+                "inputs": adapter.setting_inputs(),
             }
             for name, adapter in self.adapters().items()
         }

@@ -55,6 +55,7 @@ class ModelCache:
         if chat_template:
             lm.use_chat_template()
         refuse_changed(inputs, base_inputs(request))
+        lm.inputs = {name: value for name, value in inputs.items() if value}
         self._key, self._lm = (options, inputs), lm
         return lm
 

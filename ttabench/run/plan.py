@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json, Mode
-from ttabench.methods.settings import defaults, describe_settings
+from ttabench.methods.settings import defaults
 from ttabench.readers import Task, content_digest, load, origin
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.sources import defaults as task_defaults
@@ -143,7 +141,7 @@ def file_inputs(request: RunRequest, resolved: ResolvedMethod, known: Shared | N
         **memo.once("base", *base, make=lambda: base_inputs(request)),
         "checkpoint": resolved.checkpoint_digest,
         "state": digest(request.state) if request.state is not None else "",
-        **setting_digests(resolved),
+        **resolved.setting_inputs(),
     }
     return {name: value for name, value in digests.items() if value}
 
@@ -157,25 +155,3 @@ def base_inputs(request: RunRequest) -> dict[str, str]:
         raise UnknownName("architecture for --random-weights", request.model, list(ARCHITECTURES))
     checkpoint = request.base_checkpoint and digest(named(request.base_checkpoint, request.model))
     return {"model": "" if request.random_weights else digest_of(request.model), "base_checkpoint": checkpoint}
-
-
-def setting_digests(resolved: ResolvedMethod) -> dict[str, str]:
-    """Digests of the files, folders and models of the hub that settings of a method name, by `setting KEY`.
-
-    Of a model of the hub it is the commit in the cache; where there is none, nothing is known of it before it is read.
-    """
-    texts = [key for key, kind, _ in describe_settings(resolved.spec) if "str" in kind.split(" or ")]
-    named = {key: str(value) for key in texts if (value := resolved.settings.get(key))}
-    return {f"setting {key}": value_digest for key, value in named.items() if (value_digest := _named_digest(value))}
-
-
-def _named_digest(value: str) -> str:
-    """Of what a text names; "" where it names nothing that is there."""
-    with suppress(OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
-        if (place := Path(value).expanduser()).exists():
-            return digest(place)
-    if value.count("/") != 1:
-        return ""
-    from ttabench.lm.loading.hub import commit_of
-
-    return commit_of(value, fetch=False)

@@ -124,7 +124,7 @@ def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
         "method": _placed(request.method) if is_file(request.method) else request.method,
         "task": _placed(request.task) if request.task.endswith((".yaml", ".yml")) else request.task,
         "model": request.model if request.model in (NANO, *ARCHITECTURES) else _placed(request.model),
-        "settings": list(request.settings),
+        "settings": [_placed_setting(text) for text in request.settings],
         "checkpoint": _placed(request.checkpoint),
         "base_checkpoint": _placed(request.base_checkpoint),
         "chat_template": chat,
@@ -159,6 +159,12 @@ def request_of(header: Mapping[str, Json], folder: Path, method: str = "") -> Ru
         fault = f"The state in {folder} was made with method {request.method}, not {method}."
         raise UserError(fault, "Leave --method out, or read anew.")
     return request
+
+
+def _placed_setting(text: str) -> str:
+    """A setting as it is typed, `key=value`; a path with a `/` in it is absolute."""
+    key, mark, value = text.partition("=")
+    return key + mark + (_placed(value) if "/" in value else value)
 
 
 def _placed(text: str) -> str:

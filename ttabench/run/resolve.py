@@ -4,6 +4,7 @@ turns of a chat template or not, in which words. No model is loaded here."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,9 @@ from ttabench.lm.texts import has_template
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import HEADER, header, is_peft, settings_in, trained_tasks
 from ttabench.methods.pair import SIGN, PairSpec, joined
-from ttabench.methods.settings import key_of, plain, preset_for, settings_of, typed_settings
+from ttabench.methods.settings import describe_settings, key_of, plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
+from ttabench.methods.states import SETTING
 from ttabench.readers.cards import Card, Manner, load_card
 from ttabench.run.budget import asked, budgeted
 from ttabench.run.request import NO_CHECKPOINT, OWN_QUESTIONS, SHIPPED, RunRequest
@@ -82,6 +84,16 @@ class ResolvedMethod:
         shipped = any(self.checkpoint.is_relative_to(home) for home in HOMES)
         return f"{SHIPPED}{self.checkpoint.name}" if shipped else str(self.checkpoint)
 
+    def setting_inputs(self) -> dict[str, str]:
+        """Digests of the files, folders and models of the hub that settings name, by `setting KEY`.
+
+        Of a model of the hub it is the commit in the cache; where there is none, nothing is known of it before it is
+        read.
+        """
+        texts = [key for key, kind, _ in describe_settings(self.spec) if "str" in kind.split(" or ")]
+        named = {key: str(value) for key in texts if (value := self.settings.get(key))}
+        return {f"{SETTING}{key}": found for key, value in named.items() if (found := _named_digest(value))}
+
     def notes(self) -> list[str]:
         """Caveats of figures of this method."""
         if self.parts or not self.spec.trainable or self.checkpoint is not None:
@@ -98,6 +110,7 @@ class ResolvedMethod:
             "fingerprint": lm.fingerprint,
             "checkpoint": self.checkpoint_digest,
             "start": lm.tokenizer.decode(list(lm.start_ids)),
+            "inputs": {**lm.inputs, **self.setting_inputs()},
             **({"origin": self.spec.origin} if self.spec.origin else {}),
         }
 
@@ -110,6 +123,18 @@ class ResolvedMethod:
             state: State = entering(lm, self.settings_object, folder)
             return state
         return load_state(folder, self.belongs(lm), str(lm.device), self.spec.retired)
+
+
+def _named_digest(value: str) -> str:
+    """Of what a text names; "" where it names nothing that is there."""
+    with suppress(OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
+        if (place := Path(value).expanduser()).exists():
+            return digest(place)
+    if value.count("/") != 1:
+        return ""
+    from ttabench.lm.loading.hub import commit_of
+
+    return commit_of(value, fetch=False)
 
 
 def resolve_method(request: RunRequest) -> ResolvedMethod:
