@@ -20,7 +20,7 @@ def apart(
     value: float, low: float | None, high: float | None, p: float | None = None, metric: str = "f1"
 ) -> Difference:  # fmt: skip
     return Difference(left="a", right="b", task="t", block="x", metric=metric, value=value, ci_low=low, ci_high=high,
-                      p=p, n=10, units=10)  # fmt: skip
+                      p=p, n=10, unit="query", units=10)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,26 @@ def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) ->
     assert whole[2] == shown(alone.metric, alone.value, alone.stderr), "`eval` and `compare` say the same"
 
 
+@pytest.mark.parametrize(("documents", "heads"), [(1, []), (2, ["#documents"])])
+def test_a_column_counts_what_it_is_called(tmp_path: Path, documents: int, heads: list[str]) -> None:
+    """Six questions about one document, or two: of one, errors are over its questions, which are n."""
+    folders = []
+    for method, gain in (("icl", 0.1), ("none", 0.0)):
+        values = {f"q{index}": gain * index for index in range(6)}
+        folders.append(path := stored(tmp_path, method, values, method=method))
+        run = load_record(path)
+        save_record(run.model_copy(update={"task": {**run.task, "unit": "document"}}), path)
+        own = [asked(sample(key, value=value), prompt=key, source_key=f"d{index % documents}")
+               for index, (key, value) in enumerate(values.items())]  # fmt: skip
+        store_samples(path, [each.flat() for each in own])
+    found = compare(folders)
+    (apart,) = found.differences
+    assert (apart.n, apart.units) == (6, documents if documents > 1 else 6)
+    table = comparison_tables(found)[-1]
+    assert list(table.columns[6:]) == heads
+    assert all(row[6:] == (str(documents),) * len(heads) for row in table.rows)
+
+
 def asked(answered: Sample, **changes: Any) -> Sample:
     """The same answer to another query."""
     return replace(answered, ask=replace(answered.ask, **changes))

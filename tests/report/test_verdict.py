@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Command
 from tests.report.test_compare import compare, stored
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.compare import share
@@ -76,10 +77,30 @@ def test_controls_are_not_on_the_front_and_keep_nobody_off_it(tmp_path: Path) ->
 def test_no_share_where_the_ceiling_is_not_above_the_floor(tmp_path: Path) -> None:
     found = compare(made(tmp_path, "t", {"none": 0.5, "icl": 0.52, "mac": 0.6}))
     assert [share(found.blocks[0], entry) for entry in found.entries] == [None, None, None]
-    told = verdict(found)
-    assert "There is no gap to recover: icl (53.3) is 3.3 points [" in told
-    assert "above none (50.0), p 0.5: not settled with 60 questions." in told
-    assert "recovers" not in told
+    told = {part: verdict(compare(made(tmp_path, str(part), {"none": 0.5, "icl": part, "mac": 0.6})))
+            for part in (0.52, 0.5)}  # fmt: skip
+    assert "no significant gap" in told[0.52], "60 questions do not tell"
+    assert "no gap" in told[0.5]
+    assert not any("recovers" in text for text in told.values())
+
+
+def test_an_untrained_method_is_called_so(ttabench: Command, tmp_path: Path) -> None:
+    """`camels+mac` with one checkpoint of two, and `mac` with none: no parameters count as trained."""
+    digests = {"mac": "", "camels": "a", "camels+mac": "a", "camels+lora": "a+b", "rag": ""}
+    for method, digest in digests.items():
+        run = stored(tmp_path, method, right(0.5), method=method, inputs={"checkpoint": digest})
+        record = load_record(run)
+        parameters = 0 if method == "rag" else 7
+        save_record(record.model_copy(update={"method": {**record.method, "parameters": parameters}}), run)
+    lacking = {"mac", "camels+mac"}
+    found = ttabench("compare", "--out", tmp_path, "--json").json()
+    assert {row["method"] for row in found["runs"] if row["untrained"]} == lacking
+    assert {row["method"] for row in found["runs"] if row["trained_parameters"]} == {"camels", "camels+lora"}
+    (sentence,) = (part for part in found["verdict"].split(". ") if "ntrained" in part)
+    assert all(name in sentence for name in lacking)
+    for form in ("table", "markdown", "csv"):
+        assert ttabench("compare", "--out", tmp_path, "--format", form).out.count("ntrained") >= 1
+    assert ttabench("list", "runs", "--out", tmp_path).out.count("untrained") == len(lacking)
 
 
 def test_chance_is_never_called_a_win(tmp_path: Path) -> None:

@@ -70,6 +70,12 @@ def test_what_is_stored_is_not_run_again(ttabench: Command, suite: Suite, here: 
     assert [run["how"] for run in ttabench(*words, "--force").json()["runs"]] == ["new"] * 4
 
 
+def test_untrained_methods_are_named_before_they_run(ttabench: Command, suite: Suite, tmp_path: Path) -> None:
+    told = ttabench("sweep", suite("icl", "ccm", "rag+ccm", seeds=(0, 1)), "--out", tmp_path, "--dry-run").err
+    assert "ccm" in told
+    assert "4 of 6" in told
+
+
 def test_without_a_file_and_beside_one(ttabench: Command, suite: Suite, tmp_path: Path) -> None:
     def planned(*words: object) -> list[tuple[str, str, int]]:
         rows = ttabench("sweep", *words, "--out", tmp_path, "--dry-run", "--json").json()["runs"]

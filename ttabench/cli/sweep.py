@@ -82,6 +82,8 @@ def sweep(
     except UserError as error:
         raise UserError(f"{suite}: {error.what}" if suite else error.what, error.hint) from None
     runs = suites.share(runs, shard) if shard else runs
+    for note, count in Counter(note for run in runs for note in run.notes).items():
+        render.remark(f"Note: {note} ({count} of {len(runs)} runs).")
     if dry_run:
         _list(runs, out, json=json, quiet=quiet)
         return

@@ -18,7 +18,7 @@ from ttabench.core.amounts import number, short, size
 from ttabench.core.errors import printable
 from ttabench.report.compare import Block
 from ttabench.report.entries import PIECES, Entry, shown
-from ttabench.report.verdict import PLURALS
+from ttabench.report.verdict import PLURALS, lone
 from ttabench.stats.metrics import known
 
 LEGEND = alt.Legend(title=None, orient="bottom", symbolLimit=0, labelLimit=240)
@@ -160,7 +160,8 @@ def _better(metric: str) -> str:
 def _chart(layers: Sequence[alt.Chart], points: Sequence[Point], block: Block, title: str, caption: str) -> Chart:
     counts = sorted({point.n for point in points})
     n = " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
-    bars = f"Base {block.place.model}, n = {n}; bars: one standard error over {PLURALS[block.entries[0].record.unit]}."
+    unit = "query" if lone(block) else block.entries[0].record.unit
+    bars = f"Base {block.place.model}, n = {n}; bars: one standard error over {PLURALS[unit]}."
     return Chart(about=block.place.name, title=title, caption=f"{caption} {bars}", layers=alt.layer(*layers))
 
 

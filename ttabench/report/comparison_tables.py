@@ -117,7 +117,8 @@ def entries_table(block: Block, *, every: bool = False) -> Table:
         "seeds": (not _same(seeds), [",".join(map(str, own)) for own in seeds]),
         "#of gap": (any(part is not None for part in shares),
                     ["" if part is None else f"{100 * part:.0f} %" for part in shares]),
-        "#trained": (any(map(_trained, entries)), [count(_trained(entry)) for entry in entries]),
+        "#trained": (any(entry.untrained or _trained(entry) for entry in entries),
+                     ["untrained" if entry.untrained else count(_trained(entry)) for entry in entries]),
         "#state": (True, [size(entry.costs["state_bytes"]) for entry in entries]),
         "#kept": (any(entry.costs["kept_share"] is not None for entry in entries),
                   [told_kept(entry.costs["kept_share"], asked_of(entry.record.config)) for entry in entries]),
@@ -148,7 +149,7 @@ def steps_table(block: Block) -> Table:
 
 def differences_table(block: Block) -> Table:
     """One line a pair; the tests that were made stand in the title."""
-    pairs, word = block.differences, block.entries[0].record.unit
+    pairs, unit = block.differences, block.entries[0].record.unit
     columns: dict[str, list[str]] = {
         "pair": [f"{one.left} − {one.right}" for one in pairs],
         "#difference [95 %]": [_bold(one.beyond_chance, one.shown) for one in pairs],
@@ -157,10 +158,10 @@ def differences_table(block: Block) -> Table:
         "#better / worse": ["-" if one.better is None else f"{one.better:,} / {one.worse:,}" for one in pairs],
         "#n": [f"{one.n:,}" for one in pairs],
     }
-    if word != "query":
-        columns[f"#{PLURALS[word]}"] = [f"{one.units:,}" for one in pairs]
+    for word in dict.fromkeys(one.unit for one in pairs if one.unit != "query" or one.units != one.n):
+        columns[f"#{PLURALS[word]}"] = [f"{one.units:,}" if one.unit == word else "" for one in pairs]
     if any(one.across for one in pairs):
-        columns[f"#{ACROSS[word]}"] = [f"{one.across:,}" for one in pairs]
+        columns[f"#{ACROSS[unit]}"] = [f"{one.across:,}" for one in pairs]
     title = "; ".join([f"{block.place.brief}: differences", *sorted({one.test for one in pairs if one.test})])
     return Table(
         title=title, columns=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)),
@@ -207,11 +208,12 @@ def _data(entry: Entry) -> dict[str, Cell]:
         "block": place.name, "label": entry.label, "method": entry.method, "state_of": entry.state_of,
         "task": place.task, "source": entry.record.source, "model": place.model,
         "seeds": ",".join(map(str, entry.seeds)), "n": entry.n, "metric": entry.metric, "value": entry.value,
-        "stderr": entry.stderr, **entry.costs, "trained_parameters": _trained(entry), "runs": " ".join(entry.ids),
+        "stderr": entry.stderr, **entry.costs, "trained_parameters": _trained(entry),
+        "untrained": int(entry.untrained), "runs": " ".join(entry.ids),
         "from": entry.theirs,
     }  # fmt: skip
 
 
 def _trained(entry: Entry) -> int:
     """Parameters of its method that were trained before it read anything."""
-    return int(entry.record.method.get("parameters") or 0)
+    return 0 if entry.untrained else int(entry.record.method.get("parameters") or 0)

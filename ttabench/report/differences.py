@@ -135,6 +135,8 @@ class Difference(Apart):
     block: str
     metric: str
     n: int
+    unit: str
+    """What its units are, see `stats.clusters.Varying`; empty of blocks that differ in it."""
     p_holm: float | None = None
     """p, adjusted for all tests of its family, shown or not."""
     family: Family = "others"
@@ -186,8 +188,10 @@ def difference(left: Entry, right: Entry) -> Difference | None:
     worths = ((worth(one, left.metric), worth(other, left.metric)) for one, other in zip(ours, theirs, strict=True))
     gains = [one - other for one, other in worths if one is not None and other is not None]
     better, worse = (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)) if gains else (None, None)
+    clusters = {(one.stratum, one.cluster) for one in ours}  # of one cluster errors are over its queries
     return Difference(**vars(apart), left=left.label, right=right.label, task=left.place.task, block=left.place.name,
-                      metric=left.metric, n=len(shared), better=better, worse=worse)  # fmt: skip
+                      metric=left.metric, n=len(shared), better=better, worse=worse,
+                      unit=left.record.unit if apart.units == len(clusters) else "query")  # fmt: skip
 
 
 def between(differences: Iterable[Difference], left: str, right: str) -> Difference | None:
@@ -207,6 +211,7 @@ def overall(differences: Sequence[Difference]) -> Difference | None:
     flips = [(one.better, one.worse) for one in erring if one.better is not None and one.worse is not None]
     better, worse = (sum(side) for side in zip(*flips, strict=True)) if flips else (None, None)
     return replace(first, **vars(mean), task="", block="", p_holm=None, n=sum(one.n for one in erring),
+                   unit=first.unit if len({one.unit for one in erring}) == 1 else "",
                    blocks=len(erring), better=better, worse=worse)  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ttabench.core.environment import name_of
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, Group, Place
-from ttabench.report.stored import Answers, Values
+from ttabench.report.stored import Answers, Values, is_untrained
 from ttabench.stats import estimate as statistics
 from ttabench.stats.clusters import Observed
 from ttabench.stats.figures import MEAN
@@ -52,6 +52,11 @@ class Entry(Group):
     aside: str = ""
     """Why it is set aside, in words that follow its label: "read 36 % of the context", of a limit the option as it was
     typed; empty where it is not."""
+
+    @property
+    def untrained(self) -> bool:
+        """Whether a trainable method, or such a part of `A+B`, ran without a checkpoint."""
+        return any(map(is_untrained, self.records))
 
     @property
     def marked(self) -> str:

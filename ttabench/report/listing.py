@@ -30,7 +30,7 @@ WHAT = ("methods", "tasks", "models", "adapters", "runs")
 EPISODES = "pieces an episode × queries a piece"
 COLUMNS = ("adapter", "#parameters", "trained on", EPISODES, "rate", "#seed", "#steps", "#pieces read", "#queries",
            "labels", "#tokens", "#minutes", "lies in", "chosen on")  # fmt: skip
-LISTED = 1
+LISTED = 2
 """Another number where lines of runs come to say something else, so that none is remembered."""
 DETAILS = (EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on")
 """Of an adapter, which --json has."""

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 from ttabench.core.declared import as_typed
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.methods.registry import known_settings
+from ttabench.methods.pair import SIGN
+from ttabench.methods.registry import find_installed, known_settings
 from ttabench.readers.cards import load_card
 from ttabench.readers.sources import defaults as task_defaults
 from ttabench.records.run_fields import RunConfig
@@ -183,6 +184,15 @@ def told(record: RunRecord) -> str:
     words += [f"{key}={as_typed(value)}" for key, value in changes(record.config).items() if key != "checkpoint"]
     if checkpoint and not checkpoint.startswith("shipped:"):
         words.append(f"checkpoint={checkpoint.rstrip('/').rpartition('/')[2]}")
-    elif not checkpoint and record.method.get("parameters"):
-        words.append("untrained")
-    return ", ".join(words)
+    return ", ".join([*words, *["untrained"] * is_untrained(record)])
+
+
+def is_untrained(record: RunRecord) -> bool:
+    """Whether a method with trainable parameters, or such a part of `A+B`, ran without a checkpoint."""
+    config = record.config
+    checkpoints = str(config.get("inputs", {}).get("checkpoint") or config.get("checkpoint") or "").split(SIGN)
+    trainable = 1
+    with suppress(UserError):  # a method that is not here
+        spec = find_installed(str(config.get("method")))
+        trainable = sum(part.trainable for part in getattr(spec, "parts", ())) or 1
+    return bool(record.method.get("parameters")) and len([*filter(None, checkpoints)]) < trainable

@@ -29,8 +29,8 @@ from ttabench.stats.metrics import known
 
 MANY = 3
 """So many names are listed; more are counted."""
-PLURALS: dict[Varying, str] = {**{unit: f"{unit}s" for unit in get_args(Varying)}, "query": "questions"}
-ACROSS: dict[Varying, str] = dict.fromkeys(PLURALS, "draws") | {"group": "documents", "draw": "questions"}
+PLURALS: dict[str, str] = {"": "units", **{unit: f"{unit}s" for unit in get_args(Varying)}, "query": "questions"}
+ACROSS: dict[str, str] = dict.fromkeys(PLURALS, "draws") | {"group": "documents", "draw": "questions"}
 """The second unit that varies, where published rows are asked under several seeds."""
 CHECK = (
     "Check its prompt, what was cut of the context, and whether the base model can use so long a text. A method that "
@@ -134,7 +134,9 @@ def _recovery(field: Field, leader: str, floor: str, ceiling: str) -> Iterator[s
     if room is None or room.p is None:
         return
     if room.p >= LEVEL or room.gain < 0:
-        yield f"There is no gap to recover: {ceiling} ({field.shown(ceiling)}) is {field.apart(ceiling, floor)}."
+        zero = room.value == 0 and not (room.better or room.worse)
+        what = "no gap" if zero or room.p < LEVEL else "no significant gap"
+        yield f"There is {what} to recover: {ceiling} ({field.shown(ceiling)}) is {field.apart(ceiling, floor)}."
     elif part is not None and gain is not None and gain.beyond_chance:  # no share where they were not asked alike
         where = "" if blocks == len(field.blocks) else f" on {blocks} of {len(field.blocks)} blocks"
         at = kept_bytes(field.both(leader, ceiling), ceiling)
@@ -277,8 +279,8 @@ class Field:
         p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {amount}"
         if tested.beyond_chance:
             return p_value
-        unit = self.blocks[0].entries[0].record.unit
-        units = [(tested.units, PLURALS["query" if tested.units == tested.n else unit]), (tested.across, ACROSS[unit])]
+        unit = "query" if tested.units == tested.n else tested.unit
+        units = [(tested.units, PLURALS[unit]), (tested.across, ACROSS[tested.unit])]
         return f"{p_value}: not settled with {' and '.join(f'{count:,} {word}' for count, word in units if count)}"
 
 
@@ -328,6 +330,9 @@ def cautions(comparison: Comparison) -> Iterator[str]:
         unit = weak[0].entries[0].record.unit
         only = f"There is one {unit} only{_on(comparison, weak)}, so errors are too small"
         yield f"{only}: they are over its questions, and another {unit} may differ by more. Run more seeds."
+    if untrained := [one for one in (*comparison.entries, *comparison.aside) if one.untrained]:
+        names = listed(list(dict.fromkeys(one.label for one in untrained)), "methods")
+        yield f"Untrained (no checkpoint): {names}{_on(comparison, untrained)}; such figures say nothing of a method."
     for reason in dict.fromkeys(one.aside for one in comparison.aside):
         lines = [one for one in comparison.aside if one.aside == reason]
         names = listed(list(dict.fromkeys(line.label for line in lines)), "lines")

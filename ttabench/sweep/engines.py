@@ -53,6 +53,8 @@ class Job:
     folder: str = ""
     """Where the command was given: relative paths begin there."""
     force: bool = False
+    notes: tuple[str, ...] = ()
+    """Caveats of its method."""
     patient: bool = False
     """Waits where another process is making this run; else that is a report."""
 

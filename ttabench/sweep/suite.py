@@ -377,4 +377,5 @@ def _job(cell: Cell, plan: Plan) -> Job:
         base=repr(base_of(request, chat_template=config.chat_template)),
         method=" ".join([config.method, *request.settings, *more]) + STATES[config.state_of],
         task=" ".join([config.task, *request.task_options]),
+        notes=tuple(plan.resolved.notes()),
     )
