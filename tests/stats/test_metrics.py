@@ -94,3 +94,38 @@ def test_relations_between_metrics(prediction: str, golds: list[str]) -> None:
 )
 def test_what_published_suites_score_by(name: str, prediction: str, golds: list[str], expected: float) -> None:
     assert METRICS[name](prediction, ask(*golds)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["rouge1", "rougeL", "rougeLsum", "rougeL_recall"])
+@pytest.mark.parametrize(
+    ("gold", "other"),
+    [
+        ("东京今天很热。", "北国冬雪"),
+        ("नमस्ते दुनिया", "किताब घर"),
+        ("กรุงเทพ", "ณฉฎ"),
+        ("Столица — Москва", "Берег реки"),
+        ("한국어 문장", "다른 낱말"),
+        ("التقى بها", "هنا كتاب"),
+        ("東京タワー Tokyo 2020", "北国"),
+    ],
+)
+def test_rouge_of_any_script_is_one_of_equal_texts_and_nothing_of_others(name: str, gold: str, other: str) -> None:
+    assert METRICS[name](gold, ask(gold)) == 1.0
+    assert METRICS[name](other, ask(gold)) == 0.0
+
+
+def test_rouge_counts_words_where_there_are_blanks_and_characters_elsewhere() -> None:
+    assert METRICS["rouge1"]("Москва велика", ask("Москва мала")) == pytest.approx(0.5)
+    assert METRICS["rouge1"]("東京", ask("東京都")) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("gold", ["Port Ansel", "a café in Zürich, 1999", "the α of 5", "", "—"])
+@pytest.mark.parametrize("prediction", ["port of Ansel", "café Zürich α 5", "东京"])
+def test_rouge_of_latin_text_is_that_of_rouge_score(gold: str, prediction: str) -> None:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    kinds = ["rouge1", "rougeL", "rougeLsum"]
+    scores = RougeScorer(kinds).score(gold, prediction)
+    assert {kind: METRICS[kind](prediction, ask(gold)) for kind in kinds} == {
+        kind: scores[kind].fmeasure for kind in kinds
+    }

@@ -25,6 +25,7 @@ from numbers import Real
 from pathlib import Path
 from types import FunctionType
 from typing import Any
+from unicodedata import category, normalize
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import FILE, NAME, Offer, code_of, module_at, offered, one_of, told
@@ -38,6 +39,10 @@ DECLARED = ("scale", "digits", "higher_is_better", "least", "most")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+\.\d+|\d+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+_UNSPACED = re.compile(
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+)
+"""Characters of scripts without blanks: Thai, Lao, Burmese, Khmer, kana, Chinese characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,17 +135,36 @@ def same_number(prediction: str, gold: str) -> float:
     return float((int(float(number[0])) == int(wanted)) if whole else (float(number[0]) == float(wanted)))
 
 
+class AnyScript:
+    """The tokenizer of ROUGE for text that `rouge_score` would drop: words of letters, marks and digits of any script,
+    single characters where a script has no blanks between words."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a text, in order."""
+        kept = "".join(sign if category(sign)[0] in "LMN" else " " for sign in normalize("NFKC", text).lower())
+        return _UNSPACED.sub(r" \1 ", kept).split()
+
+
+_ANY_SCRIPT = AnyScript()
+
+
 def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Ask], float]:
     """ROUGE ("rouge1", "rougeL") of a prediction and the target (Lin 2004), by Google's `rouge_score`; the part is
-    "fmeasure", "recall" or "precision"."""
+    "fmeasure", "recall" or "precision". Its tokenizer keeps only a-z and 0-9. Where it would drop most of the target,
+    target and prediction are read by `AnyScript`."""
 
     @cache
-    def scorer() -> Any:
+    def scorer(tokenizer: AnyScript | None) -> Any:
         from rouge_score.rouge_scorer import RougeScorer
 
-        return RougeScorer([name])
+        return RougeScorer([name], tokenizer=tokenizer)
 
-    return of_target(lambda prediction, gold: float(getattr(scorer().score(gold, prediction)[name], part)))
+    def judged(prediction: str, gold: str) -> float:
+        signs = [sign.isascii() for sign in gold.lower() if sign.isalnum()]
+        tokenizer = _ANY_SCRIPT if 2 * sum(signs) < len(signs) else None
+        return float(getattr(scorer(tokenizer).score(gold, prediction)[name], part))
+
+    return of_target(judged)
 
 
 def string_match(prediction: str, ask: Ask) -> float:
@@ -220,7 +244,8 @@ METRICS: dict[str, Metric] = {
         Metric(name="mae", corpus=CORPORA["mae"], **_NATS,
                summary="mean absolute error of the number that is answered"),
         Metric(name="rmse", corpus=CORPORA["rmse"], **_NATS, summary="root of the mean squared error of it"),
-        Metric(name="rouge1", function=rouge("rouge1"), summary="ROUGE-1 F-measure (single words), without stemming"),
+        Metric(name="rouge1", function=rouge("rouge1"),
+               summary="ROUGE-1 F-measure (single words, of any script), without stemming"),
         Metric(name="rougeL", function=rouge("rougeL"),
                summary="ROUGE-L F-measure (longest common subsequence), without stemming"),
         Metric(name="rougeLsum", function=rouge("rougeLsum"), summary="the same of a summary, line by line"),
