@@ -16,6 +16,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub
@@ -187,6 +188,16 @@ def test_no_pickle_is_read_for_a_shard(folder: Path, tmp_path: Path, name: str) 
     with pytest.raises(UserError, match="only safetensors files beside it are read"):
         load(str(folder), device="cpu")
     assert not (tmp_path / "RUN").exists()
+
+
+def test_a_token_beyond_the_embeddings_is_refused(folder: Path, ttabench: Command) -> None:
+    """Of as many tokens as the model has, one has a larger id: lengths alone would fit."""
+    path = folder / "tokenizer.json"
+    stored = json.loads(path.read_text())
+    stored["model"]["vocab"]["e"] = 400
+    path.write_text(json.dumps(stored))
+    assert "400" in one_line(ttabench("check", "--model", folder))
+    assert "400" in one_line(ttabench("eval", "--model", folder, "--method", "none", "--source", "mini"))
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -94,9 +94,12 @@ class LM(Texts):
         self.kv_heads: int = _size(config, "num_key_value_heads") or self.heads
         self.head_dim: int = _size(config, "head_dim") or self.hidden_size // self.heads
         self.eos_ids = frozenset({self.eos_id, *_ends(model)})
-        if len(tokenizer) > self.vocab_size:
-            fault = f"Tokenizer {self.tokenizer_name!r} has {len(tokenizer)} tokens, model {name!r} {self.vocab_size}."
-            raise UserError(fault, "Give the tokenizer that belongs to the model.")
+        largest = max(*tokenizer.get_vocab().values(), *self.bos_ids)  # ids may have gaps, so their number says nothing
+        if largest >= self.vocab_size:
+            fault = (
+                f"Tokenizer {self.tokenizer_name!r} has the id {largest}, model {name!r} has {self.vocab_size} tokens."
+            )
+            raise UserError(fault, "Use the tokenizer that belongs to the model.")
         self.stands_on: Mapping[str, Any] = {}
         self.inputs: Mapping[str, str] = {}
         self.ways: Mapping[str, Any] = {}
