@@ -81,8 +81,23 @@ def table(found: Found) -> list[str]:
     return [*lines, "", f"{count} ({', '.join(kind for kind in found if kind not in made)})."]
 
 
+def stored() -> dict[str, dict[str, str]]:
+    """What the page says of each architecture, as far as a table is made of it."""
+    found: dict[str, dict[str, str]] = {}
+    text = PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0]
+    for line in text.splitlines():
+        kinds, *marks, why = [cell.strip() for cell in line.split("|")[1:-1]] or [""] * 2
+        if len(marks) == len(SETTINGS) and set(marks) <= {"yes", "-"}:
+            said = ["right" if mark == "yes" else f"refused: (it) {why}. " for mark in marks]
+            found |= {kind: dict(zip(SETTINGS, said, strict=True)) for kind in kinds.split(", ")}
+    none = text.rpartition(" rule (")[2].partition(")")[0]
+    return found | {kind: {"made": "no"} for kind in none.split(", ")}
+
+
 def write(found: Found) -> None:
-    """Put the table between its marks."""
+    """Put the table between its marks; architectures that were not tried keep their entries."""
+    known = {**stored(), **found}
+    found = {kind: known[kind] for kind in KINDS if kind in known}
     text = PAGE.read_text()
     before, after = text.partition(MARKS[0])[0], text.partition(MARKS[1])[2]
     PAGE.write_text(before + "\n".join([MARKS[0], *table(found), MARKS[1]]) + after)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM
 
+from tests.architectures.tiny import SIZES as SIZES_BY_RULE
 from tests.architectures.tiny import tiny
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
-from ttabench.contract.models import ASKS, given
+from ttabench.contract.models import ASKS, given, outcome
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import read
@@ -127,6 +128,15 @@ def test_texts_end_where_angles_of_what_was_read_would_change(rope: dict[str, An
     assert float(values.sum()) == pytest.approx(plain(lm, *item), abs=2e-3)
     with pytest.raises(UserError, match="exceeds the 64 positions"):
         token_logprobs(lm, Patch(), [(text(70), [1])])
+
+
+@pytest.mark.parametrize("window", [40, 256])
+def test_rows_are_read_one_by_one_where_a_window_counts_slots(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-Neo's window is a table that is made with the model, and longer than the text that a model is tried on."""
+    monkeypatch.setitem(SIZES_BY_RULE, "window_size", window)
+    lm = LM(tiny("gpt_neo"), byte_tokenizer(), "gpt_neo")
+    assert not ways_of(lm).rows
+    assert outcome("icl", lm) == "right"
 
 
 def test_a_model_that_cannot_be_run_is_refused_in_one_line() -> None:

@@ -38,9 +38,25 @@ SIZES = {
 }
 SIZES |= dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY)
 SIZES |= dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), 2048)
-SIZES |= dict.fromkeys(("sliding_window", "attention_chunk_size", "attention_window_size"), WINDOW)
+WINDOWS = "sliding_window attention_chunk_size attention_window_size window_size sliding_window_size"
+SIZES |= dict.fromkeys(WINDOWS.split(), WINDOW)
+SIZES |= {"index_block_size": 4, "index_topk_blocks": 2}
 SIZES |= dict.fromkeys(("lru_width", "conv_dim", "attention_hidden_size", "width", "out_hidden_size"), 32)
 SIZES |= {"qk_head_dim": 16, "mamba_d_ssm": 64, "num_channels": 3, "max_source_positions": 32}
+TWICE = ["sliding_attention", "full_attention"] * 2
+RELEASED: dict[str, dict[str, Any]] = {
+    "gemma3n_text": {
+        "layer_types": TWICE,
+        "num_kv_shared_layers": 2,
+        "activation_sparsity_pattern": None,
+        "intermediate_size": [48] * LAYERS,
+    },
+    "gemma4_text": {"layer_types": TWICE, "num_kv_shared_layers": 2},
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"], "full_attn_idxs": None},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 2},
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", *["minimax_m3_sparse"] * 3]},
+}
+"""What configurations of released models have and defaults do not: layers of every kind, and shared keys and values."""
 LEFT_NONE = {"sliding_window", "attention_chunk_size", "q_lora_rank"}
 """What stays away where a configuration has none by default."""
 
@@ -94,4 +110,5 @@ def _changes(kind: Any) -> dict[str, Any]:
     for name in getattr(kind, "sub_configs", {}):
         with suppress(Exception):
             changes[name] = _changes(type(getattr(default, name)))
+    changes |= RELEASED.get(kind.model_type, {})
     return {**changes, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

@@ -33,6 +33,8 @@ WINDOW = 8
 """What windows of a model are cut to while it is tried."""
 TOKENS, FIRST, ALIKE, SHIFT = 18, 11, 5, 32
 """Tokens of the text, those in front of what is read on, those that two texts share, and how far keys are moved."""
+GAP_SLOTS = 2**13
+"""Padded slots between two tokens while a model is tried: a window of fewer slots, whatever its name, is noticed."""
 
 
 def tried(lm: LM) -> Ways:
@@ -144,7 +146,7 @@ def _right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor])
     rows, prefix = False, window.prefix()
     with suppress(Exception):
         cuts = [(0, FIRST, TOKENS - 3, TOKENS), (0, ALIKE, TOKENS - 11, TOKENS - 7)]
-        rows = _reads(lm, Window(lm, None, 2), texts, truth, cuts)
+        rows = _reads(lm, Window(lm, None, 2), texts, truth, cuts) and _reads_over_gap(lm, texts, truth)
     pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
     shapes = frozenset((keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in pairs)
     ways = replace(ways, rows=rows, shapes=shapes)
@@ -190,6 +192,19 @@ def _reads(
             own.append(hidden[row][mask_BT[row]])
     rows = zip(seen, truth, cuts, strict=False)
     return all(_equal(lm, _logprobs(lm, torch.cat(own)[None]), right[cut[0] : cut[-1]]) for own, right, cut in rows)
+
+
+def _reads_over_gap(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
+    """Whether padding behind the first token changes nothing: a window that counts slots would lose sight of it."""
+    window, slots = Window(lm, None, 1), min(GAP_SLOTS, lm.max_positions - ALIKE)
+    window.feed(texts[0][:, :1])
+    first = window.prefix()
+    keys, values = (
+        tuple(layer.expand(-1, -1, slots, -1) for layer in part) for part in (first.keys_LBHPD, first.values_LBHPD)
+    )
+    mask_1P = torch.arange(slots, device=lm.device)[None] == 0
+    padded = Prefix(keys, values, first.next_position_B, mask_BP=mask_1P)
+    return _reads(lm, Window(lm, padded, 1, retain=False), texts[:1], truth, [(1, ALIKE)])
 
 
 def _logprobs(lm: LM, hidden_1TD: Tensor) -> Tensor:

@@ -182,7 +182,8 @@ probes: list[Callable[[LM], Ways]] = []
 REASONS = {
     "hooks": ("it attends in code of its own, which can be neither watched nor masked slot by slot",
               "none, lora and templora need neither; icl and rag do not where it keeps keys and values."),
-    "cache": ("it keeps no keys and values that a text could be read on from", "none, lora and templora need none."),
+    "cache": ("its layers do not each keep keys and values, so no text can be read on from them",
+              "none, lora and templora need none."),
     "gaps": ("distances in its attention are counted in slots, so none may be thrown away", "Use icl or rag."),
     "embeddings": ("it does not take embeddings in place of tokens", "Use icl, window, snapkv or h2o."),
     "shape": ("its layers keep keys and values of unequal shapes", "Use icl, rag or templora."),
