@@ -111,7 +111,8 @@ def test_a_package_is_listed_evaluated_compared_profiled_and_trained(
     methods = {row["method"]: row for row in listed["methods"]}
     assert methods["notebook"]["trainable"] is True
     assert methods["icl"]["summary"].startswith("full context"), "nobody takes the name of ttabench's own"
-    assert "'broken' of notebook==1.2 cannot be loaded (ModuleNotFoundError" in said
+    assert "ModuleNotFoundError" in said
+    assert "'broken' of notebook==1.2" in said
     assert trained["steps"] == 2
     (run,) = first["runs"]
     assert (run["config"]["method"], run["config"]["task"]) == ("notebook", "facts")
@@ -158,3 +159,105 @@ def test_a_state_of_a_file_is_asked_with_the_file_that_the_user_names(
     (same,) = ttabench(*asked, copy).json()["methods"]
     assert same["answers"] == told["answers"], "wherever it lies"
     assert "another version of the method" in one_line(ttabench(*asked, other))
+
+
+SETTINGS = "\n@dataclass(frozen=True)\nclass Own:\n    value: {kind} = {value}\n"
+SPEC = 'name="tail", summary="keep the last 16 tokens"'
+
+
+def refused(ttabench: Command, base: Path, folder: Path, text: str, *words: object) -> str:
+    """The line that refuses a file with this text as a method."""
+    file = folder / "mine.py"
+    file.write_text(text, encoding="utf-8")
+    line = one_line(
+        ttabench("eval", "--method", file, "--task", "streamingqa", "--source", "mini", "--model", base, "--limit", 1,
+                 "--task-set", "documents=1", "--out", folder / "runs", *words)
+    )  # fmt: skip
+    assert "mine.py" in line
+    return line
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "presets=5",
+        "presets={'small': 5}",
+        "recipes=5",
+        "keep=5",
+        "summary=None",
+        "trainable='no'",
+        "growth='fast'",
+        *(
+            f"Settings=own({kind!r}, {value!r})"
+            for kind, value in (
+                ("object", "object()"),
+                ("Missing", "None"),
+                ("float", "float('nan')"),
+                ("int", "'x'"),
+                ("int", "field()"),
+            )
+        ),
+    ],
+)
+def test_a_field_of_a_wrong_kind_is_refused(ttabench: Command, tiny_base: Path, tmp_path: Path, more: str) -> None:
+    own = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass, field\n"
+        "def own(kind, value):\n"
+        "    made = {'dataclass': dataclass, 'field': field, '__name__': __name__}\n"
+        f"    exec({SETTINGS!r}.format(kind=repr(kind), value=value), made)\n    return made['Own']\n"
+    )
+    refused(ttabench, tiny_base, tmp_path, own + FILE.replace("growth=", f"{more}, growth=", 1)
+            if not more.startswith("growth") else own + FILE.replace('growth="constant"', more))  # fmt: skip
+
+
+def test_a_name_that_is_no_text_is_refused(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    refused(ttabench, tiny_base, tmp_path, FILE.replace('name="tail"', "name=5"))
+
+
+@pytest.mark.parametrize(
+    ("keep", "fault"),
+    [
+        ("lambda amount: None", "None"),
+        ("lambda amount: [1]", "[1]"),
+        ("lambda amount: {}['a']", "KeyError"),
+        ("lambda amount: len(amount)", "TypeError"),
+        ("lambda amount: exit(0)", "SystemExit"),
+        ("lambda amount: int('few')", "--keep"),
+    ],
+)
+def test_a_budget_that_fails_is_one_line(
+    ttabench: Command, tiny_base: Path, tmp_path: Path, keep: str, fault: str
+) -> None:
+    text = FILE.replace("growth=", f"keep={keep}, growth=", 1)
+    file = tmp_path / "mine.py"
+    file.write_text(text, encoding="utf-8")
+    words = ("eval", "--method", file, "--task", "streamingqa", "--keep", "0.5", "--model", tiny_base)
+    assert fault in one_line(ttabench(*words))
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("        rows = [", "        1 / 0"),
+        ("        rows = [", "        raise SystemExit(0)"),
+        ("        rows = [", "        return None"),
+        ("        return window_of", "        raise GeneratorExit"),
+        ("        return window_of", "        return state"),
+        ("    def adapt(", "    def __init__(self, *given):\n        [][0]\n"),
+        ("    def adapt(", "    def begin(self, rows):\n        return {}\n"),
+    ],
+)
+def test_a_call_that_fails_names_the_file(
+    ttabench: Command, tiny_base: Path, tmp_path: Path, place: str, code: str
+) -> None:
+    refused(ttabench, tiny_base, tmp_path, FILE.replace(place, f"{code}\n{place}", 1))
+
+
+def test_what_a_method_prints_is_not_on_standard_output(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE.replace("        rows = [", "        print('noise')\n        rows = [", 1), encoding="utf-8")
+    words = ("eval", "--method", file, "--task", "streamingqa", "--source", "mini", "--model", tiny_base, "--limit", 1,
+             "--task-set", "documents=1", "--out", tmp_path / "runs", "--json")  # fmt: skip
+    done = ttabench(*words)
+    assert done.json()["runs"]
+    assert "noise" in done.err

@@ -32,6 +32,11 @@ def several(prediction, ask): return [1.0, 2.0]
 def beyond(prediction, ask): return 2
 def broken(prediction, ask): return 1 / 0
 def leaving(prediction, ask): raise SystemExit(0)
+def closing(prediction, ask): raise GeneratorExit
+def stopping(prediction, ask): raise StopIteration
+def endless(prediction, ask): return endless(prediction, ask)
+def huge(prediction, ask): return 10**400
+async def later(prediction, ask): return 1.0
 def unsteady(prediction, ask): return random.random()
 def f1(prediction, ask): return 1.0
 
@@ -111,6 +116,11 @@ def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine
         ("./mine.py:nothing", "nothing gives nan for the query"),
         ("./mine.py:beyond", "gives 2 for the query mini-test-0-0-home-0, and declares 0 to 1"),
         ("./mine.py:leaving", "mine.py, line 19: SystemExit: 0"),
+        ("./mine.py:closing", "mine.py, line 20: GeneratorExit"),
+        ("./mine.py:stopping", "mine.py, line 21: StopIteration"),
+        ("./mine.py:endless", "mine.py, line 22: RecursionError"),
+        ("./mine.py:huge", "mine.py: OverflowError"),
+        ("./mine.py:later", "later is no function of one answer"),
         ("./mine.py:f1", "f1 has a name of ttabench's own"),
         ("./mine.py:mine", "mine is no function of one answer"),
         ("./mine.py:chosen", "streamingqa writes answers, which chosen does not judge. Metrics of that: em,"),
@@ -119,3 +129,40 @@ def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine
 )
 def test_bad_ones_are_refused_in_one_line(name: str, told: str, ttabench: Command, mine: Path) -> None:
     assert told in one_line(ttabench("eval", *TASK, "--method", "none", "--metric", name))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("scale", value) for value in ("math.nan", "0", "None", "'x'", "True", "1e308", "-1.0")),
+        *(("digits", value) for value in ("-1", "1.5", "1e9", "'x'", "None")),
+        *(("higher_is_better", value) for value in ("'no'", "None")),
+        *(("summary", value) for value in ("None", "{1}", "b'x'")),
+        *(("name", value) for value in ("5", "None", "[]")),
+        *((end, value) for end in ("least", "most") for value in ("'x'", "math.nan", "True")),
+        ("function", "5"),
+    ],
+)
+def test_a_field_of_a_wrong_kind_is_refused(field: str, value: str, ttabench: Command, mine: Path) -> None:
+    fields = {"name": "'own'", "summary": "''", "function": "closeness", field: value}
+    text = ", ".join(f"{name}={text}" for name, text in fields.items())
+    mine.write_text(f"{FILE}\nOWN = Metric({text})\n", encoding="utf-8")
+    line = one_line(ttabench("eval", *TASK, "--method", "none", "--metric", "./mine.py:own"))
+    assert "mine.py" in line
+    assert field in line
+
+
+def test_a_value_too_large_to_be_summed_is_refused(ttabench: Command, mine: Path) -> None:
+    mine.write_text(
+        FILE + "OWN = Metric(name='own', summary='', function=lambda *_: 1e308, most=None)\n", encoding="utf-8"
+    )
+    assert "1e+308" in one_line(ttabench("eval", *TASK, "--method", "none", "--metric", "./mine.py:own"))
+
+
+def test_what_a_metric_prints_is_not_on_standard_output(ttabench: Command, mine: Path) -> None:
+    mine.write_text("def loud(prediction, ask):\n    print('noise')\n    return 1.0\n", encoding="utf-8")
+    words = ("eval", *TASK, "--method", "none", "--out", "runs", "--metric", "./mine.py:loud")
+    done = ttabench(*words, "--json")
+    assert done.json()["runs"]
+    assert "noise" in done.err
+    assert "noise" not in ttabench(*words, "--quiet", "--force").out

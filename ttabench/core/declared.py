@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from ttabench.core.amounts import tokens_in
 from ttabench.core.errors import UserError
+from ttabench.core.files import reason
 from ttabench.core.types import Json
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"
 RECIPE = "Recipe (defaults: those of the preset)"
@@ -76,6 +80,25 @@ def declared(kind: type) -> Mapping[str, Field]:
             held, said = get_args(hints[field.name])
             by_name[field.name] = Field(name=field.name, kind=held, default=field.default, said=said)
     return by_name
+
+
+def model_of(kinds: Mapping[str, Any]) -> type[BaseModel]:
+    """A strict pydantic model of optional fields, from their annotations by name."""
+    from pydantic import ConfigDict, create_model
+
+    optional: dict[str, Any] = {name: (kind, None) for name, kind in kinds.items()}
+    strict = ConfigDict(strict=True, arbitrary_types_allowed=True, revalidate_instances="always")
+    return create_model("Group", __config__=strict, **optional)
+
+
+def check_types(where: str, kinds: Mapping[str, Any], values: Mapping[str, Any], hint: str) -> None:
+    """Refuse the first value that its annotation does not allow."""
+    from pydantic import ValidationError
+
+    try:
+        model_of(kinds).model_validate(values)
+    except ValidationError as error:
+        raise UserError(f"{where}: {reason(error)}.", hint) from None
 
 
 def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 offered("ttabench.methods")["echo"].load()        whatever stands there, imported now
 module_at(Path("./mine.py"))                      the file, executed as a module
+with calling(module.__name__, "Fix the file."):   UserError: mine.py, line 3: ZeroDivisionError: division by zero.
+    module.closeness("a", ask)
 
 A digest says which code that was: of a package, or of a file with the local modules it imports. Local is what is
 neither of Python nor of ttabench nor installed among site-packages.
@@ -15,19 +17,20 @@ import linecache
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from modulefinder import ModuleFinder
 from pathlib import Path
-from traceback import extract_tb
+from traceback import TracebackException, walk_tb
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ttabench.core.environment import out_of_memory
 from ttabench.core.errors import UnknownName, UserError
 
 T = TypeVar("T")
@@ -68,13 +71,57 @@ class Offer:
 
     def load(self) -> Any:
         """The object, imported now."""
-        try:
-            with redirect_stdout(sys.stderr):  # standard output is for results
-                return self.entry.load()
-        except (Exception, SystemExit) as error:  # whatever another package does when it is imported
-            fault = f"{self.entry.group} {self.name!r} of {self.package} cannot be loaded"
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise UserError(f"{fault} ({reason}).", f"Mend or uninstall {self.package}.") from None
+        doing = f"loading {self.entry.group} {self.name!r} of {self.package}"
+        with calling(self.entry.module, f"Fix or uninstall {self.package}.", doing):
+            return self.entry.load()
+
+
+@contextmanager
+def calling(module: str, hint: str, doing: str = "", passes: type[Exception] = UserError) -> Iterator[None]:
+    """Run code of a file or another package. Whatever it raises becomes a `UserError` that names its innermost line.
+    What it prints goes to standard error, because standard output is for results.
+
+    Args:
+        module: name of the module that the code is from.
+        hint: how to fix it.
+        doing: context that the message adds.
+        passes: exception that stays as it is, as `UserError`, `KeyboardInterrupt` and failed allocations do.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except BaseException as error:
+        if isinstance(error, UserError | KeyboardInterrupt | passes) or out_of_memory(error):
+            raise
+        raise UserError(f"{_described(error, module)}{doing and f' ({doing})'}.", hint) from error
+
+
+def guarded(
+    function: Callable[..., Any], hint: str, returns: Any = object, passes: type[Exception] = UserError
+) -> Callable[..., Any]:
+    """A function of a file or another package that runs in `calling` and must return an instance of `returns`."""
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        with calling(function.__module__, hint, passes=passes):
+            result = function(*arguments, **named)
+            if not isinstance(result, returns):
+                raise TypeError(f"{function} must return {returns}, got {result!r:.40}")
+            return result
+
+    return call
+
+
+def _described(error: BaseException, module: str) -> str:
+    """An exception in one line, with the innermost line of the module's package: `mine.py, line 3: KeyError: 'a'`."""
+    package = module.partition(".")[0]
+    places = [
+        f"{frame.f_code.co_filename}, line {line}"
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package
+    ]
+    place = places[-1] if places else getattr(sys.modules.get(module), "__file__", module)
+    return f"{place}: {type(error).__name__}: {TracebackException.from_exception(error)}".splitlines()[0]
 
 
 @cache
@@ -94,7 +141,8 @@ def module_at(path: Path) -> ModuleType:
     """
     if not path.is_file():
         raise UserError(f"There is no file {path}.", "Give the path of a file of Python.")
-    with executing(path):
+    hint = "Fix the file."
+    with calling(str(path), hint):
         files = files_of_code(path)
     place = path.resolve()
     name = f"{OTHER}{path.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:8]}_{_digest(files)[:16]}"
@@ -110,7 +158,7 @@ def module_at(path: Path) -> ModuleType:
         sys.modules.pop(other, None)  # of another file, or of another content
     sys.modules[name] = module  # dataclasses look their module up
     linecache.checkcache()
-    with executing(path), _first_on_path(place.parent):
+    with calling(name, hint), _first_on_path(place.parent):
         loader.exec_module(module)
     _executed[name] = {other: sys.modules[other] for other in imported if other in sys.modules}
     return module
@@ -122,16 +170,6 @@ class _Sources(SourceFileLoader):
     def path_stats(self, path: str) -> Mapping[str, Any]:
         """Find no time that byte code could be compared with."""
         raise OSError(path)
-
-
-@contextmanager
-def executing(path: Path) -> Iterator[None]:
-    """Run code of a user's file: what it raises becomes a UserError of one line; standard output is for results."""
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{told(error, path)}.", "Fix the file.") from None
 
 
 @contextmanager
@@ -163,13 +201,6 @@ def one_of(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: s
         names = ", ".join(objects)
         raise UserError(f"{path} holds several {kind}s: {names}.", f"Name one: {path}:{next(iter(objects))}.")
     return objects[wanted or next(iter(objects))]
-
-
-def told(error: BaseException, path: Path) -> str:
-    """What code of a file raised, in one line: `mine.py, line 3: ZeroDivisionError: division by zero`."""
-    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path.resolve())]
-    where = f"{path}, line {lines[-1]}" if lines else str(path)
-    return f"{where}: {type(error).__name__}: {error}".splitlines()[0]
 
 
 class _Finder(ModuleFinder):

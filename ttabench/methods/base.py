@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from torch import nn
 
 from ttabench.core.errors import UserError
+from ttabench.core.plugins import guarded
 from ttabench.core.types import Ask, Growth, Observe
 from ttabench.lm.forward.ways import require
 from ttabench.lm.patch import Patch, State
@@ -90,6 +93,23 @@ class BaseMethod(Generic[SettingsT]):
     def modules(self) -> nn.ModuleDict:
         """Modules that are trained and saved."""
         return nn.ModuleDict()
+
+
+@cache
+def guarded_class(cls: type[BaseMethod[Any]]) -> type[BaseMethod[Any]]:
+    """A subclass for a method of a file or another package, whose own public functions are `guarded`."""
+    hint = "Fix the file, or the package that offers it."
+    if not (isinstance(cls, type) and issubclass(cls, BaseMethod)):
+        raise UserError(f"{cls} is not a subclass of BaseMethod.", hint)
+    returns = {"begin": State, "adapt": State, "combined": State, "patch": Patch}
+    own = {
+        name: guarded(value, hint, returns.get(name, object))
+        for base in reversed(cls.__mro__)
+        for name, value in vars(base).items()
+        if isinstance(value, FunctionType) and (name == "__init__" or not name.startswith("_"))
+        and value.__module__.partition(".")[0] != "ttabench"
+    }  # fmt: skip
+    return type(cls.__name__, (cls,), {**own, "__module__": cls.__module__})
 
 
 def tokens_read(state: State) -> list[int]:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 from ttabench.core.declared import RECIPE, Declared
-from ttabench.core.errors import UserError
+from ttabench.core.plugins import calling
 from ttabench.core.types import Growth, Json
 from ttabench.cost import Formula
 from ttabench.methods.parts.settings import Amount
@@ -44,18 +44,16 @@ class MethodSpec(Formula):
     """Of a method that is not ttabench's own: `package==version`, or a digest of its file; part of a run's identity."""
 
     def load(self) -> type[Any]:
-        """The class, imported now, a subclass of `BaseMethod`; a UserError where that of another package fails."""
+        """The class, imported now, a subclass of `BaseMethod`; that of a file or another package `guarded`."""
         if isinstance(self.where, type):
-            return self.where
-        module, _, attribute = self.where.partition(":")
-        try:
-            return getattr(import_module(module), attribute)
-        except (Exception, SystemExit) as error:  # whatever another package does when it is imported
+            cls: type[Any] = self.where
+        else:
+            module, _, attribute = self.where.partition(":")
             if not self.origin:
-                raise
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            fault = f"{self.where}, the class of method {self.name}, cannot be loaded ({reason})."
-            raise UserError(fault, f"Mend or uninstall {self.origin}.") from None
+                return getattr(import_module(module), attribute)
+            with calling(module, f"Fix or uninstall {self.origin}.", f"loading method {self.name}"):
+                cls = getattr(import_module(module), attribute)
+        return import_module("ttabench.methods.base").guarded_class(cls) if self.origin else cls
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,14 +21,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
+from ttabench.core.declared import model_of
 from ttabench.core.errors import UserError
 from ttabench.core.files import json_in, json_of, parquet_file, reading, write_atomically
 from ttabench.core.types import Json
 from ttabench.records.run_fields import RunConfig
 from ttabench.stats.clusters import Varying, unit_of
-from ttabench.stats.metrics import declare
+from ttabench.stats.metrics import FIELDS, declare
 
 SCHEMA = 2
 """2: the id is a hash of what differs from the defaults."""
@@ -41,11 +42,6 @@ RESTORE = "Restore it: runs are packed in it."
 SUFFIX = ".parquet"
 ASK = "Ask for a file that `ttabench export` wrote."
 SHARE = Annotated[float, Field(gt=0, le=1)]
-DECLARED: dict[str, Any] = {
-    "summary": str, "scale": Annotated[float, Field(gt=0, le=1e9)], "digits": Annotated[int, Field(ge=0, le=9)],
-    "higher_is_better": bool, "least": float | None, "most": float | None,
-}  # fmt: skip
-"""Of a metric that is not ttabench's own, see `stats.metrics`."""
 KINDS: dict[str, dict[str, Any]] = {
     "config": {**get_type_hints(RunConfig), "keep": SHARE | None, "keep_tokens": PositiveInt | None},
     "method": {"name": str, "settings": dict[str, Json], "preset": str, "parameters": int},
@@ -61,8 +57,7 @@ may be missing, and one that is not listed may hold any JSON value: earlier vers
 
 def _of(kinds: dict[str, Any]) -> AfterValidator:
     """A check that the values of a group are of these kinds; it stays as it is."""
-    fields: dict[str, Any] = {name: (kind, None) for name, kind in kinds.items()}
-    model = create_model("Group", __config__=ConfigDict(strict=True), **fields)
+    model = model_of(kinds)
 
     def checked(values: dict[str, Json]) -> dict[str, Json]:
         model.model_validate(values)
@@ -71,7 +66,7 @@ def _of(kinds: dict[str, Any]) -> AfterValidator:
     return AfterValidator(checked)
 
 
-KINDS["task"]["declared"] = dict[str, Annotated[dict[str, Json], _of(DECLARED)]]
+KINDS["task"]["declared"] = dict[str, Annotated[dict[str, Json], _of(FIELDS)]]
 
 
 class Row(BaseModel):

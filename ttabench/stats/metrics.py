@@ -13,7 +13,6 @@ ttabench's own: its figures are shown wherever the records are.
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 import string
@@ -21,14 +20,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from inspect import getdoc, iscoroutinefunction
 from numbers import Real
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 from unicodedata import category, normalize
 
+from pydantic import Field, FiniteFloat
+
+from ttabench.core.declared import check_types
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.plugins import FILE, NAME, Offer, code_of, module_at, offered, one_of, told
+from ttabench.core.plugins import FILE, NAME, Offer, calling, code_of, module_at, offered, one_of
 from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
 from ttabench.stats.figures import CORPORA, MEAN, RATIOS, Figure
 
@@ -36,6 +39,8 @@ GROUP = "ttabench.metrics"
 """Entry points of other packages: functions of a prediction and a query, or metrics."""
 DECLARED = ("scale", "digits", "higher_is_better", "least", "most")
 """Fields of a metric that its figures are read by."""
+MAX_VALUE = 1e100
+"""Of one query; squares of larger values overflow in sums."""
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+\.\d+|\d+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -59,14 +64,14 @@ class Metric:
     """Of all scored stretches together; such a metric has no value for one query."""
     corpus: Figure | None = None
     """Of all answers together; such a metric has no value for one query, either."""
-    scale: float = 100.0
+    scale: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = 100.0
     """Multiply by this to print (percent); stored values stay as they are."""
-    digits: int = 1
+    digits: Annotated[int, Field(ge=0, le=9)] = 1
     """Printed after the point."""
     higher_is_better: bool = True
-    least: float | None = 0.0
+    least: FiniteFloat | None = 0.0
     """No value of a query is below; None where there is no such number."""
-    most: float | None = 1.0
+    most: FiniteFloat | None = 1.0
     origin: str = ""
     """The package, or a digest of the file, that it is from; "" for ttabench's own."""
 
@@ -93,6 +98,10 @@ class Metric:
         assert self.of_choice is not None, f"metric {self.name} has no value for one query"
         assert scored is not None, f"metric {self.name} needs log-probabilities"
         return self.of_choice(scored, ask)
+
+
+FIELDS = get_type_hints(Metric, include_extras=True)
+"""Annotations of a metric by field: of those that others declare, and of records that tell of them."""
 
 
 def normalise(text: str) -> str:
@@ -341,50 +350,52 @@ def check_judges(task: str, metrics: Iterable[Metric], mode: Mode) -> None:
 
 def of_package(offer: Offer) -> Metric:
     """The metric that an installed package offers, under the name that it is offered by."""
-    hint = f"Mend or uninstall {offer.package}."
+    hint = f"Fix or uninstall {offer.package}."
     made = replace(_metric(offer.load(), offer.name), name=offer.name, origin=offer.origin)
-    return _guarded(made, Path(offer.package), hint)
+    check_types(f"{offer.package}: metric {offer.name}", FIELDS, vars(made), hint)
+    return _guarded(made, offer.entry.module, Path(offer.package), hint)
 
 
 def of_file(path: Path, wanted: str) -> Metric:
     """The metric of a file, by name where it holds several ("": the only one); what cannot be used is refused."""
     module = module_at(path)
-    metrics: dict[str, Any] = {value.name: value for value in vars(module).values() if isinstance(value, Metric)}
+    hint, objects = "Fix the file.", [value for value in vars(module).values() if isinstance(value, Metric)]
+    for value in objects:
+        check_types(f"{path}: metric {value.name}", FIELDS, vars(value), hint)
+    metrics: dict[str, Any] = {value.name: value for value in objects}
     functions = {name: value for name, value in vars(module).items() if isinstance(value, FunctionType)
                  and value.__module__ == module.__name__ and not name.startswith("_")}  # fmt: skip
     known = {**functions, **metrics} if wanted or not metrics else metrics
-    hint = "Write a function there: def closeness(prediction, ask)."
-    name = one_of("metric", path, wanted, {name: name for name in known}, hint)
-    return _guarded(replace(_metric(known[name], name), origin=code_of(module)), path, "Mend the file.")
+    needed = "Write a function there: def closeness(prediction, ask)."
+    name = one_of("metric", path, wanted, {name: name for name in known}, needed)
+    return _guarded(replace(_metric(known[name], name), origin=code_of(module)), module.__name__, path, hint)
 
 
 def _metric(value: Any, name: str) -> Metric:
     """A metric as it is, a function as one from 0 to 1."""
     if isinstance(value, Metric):
         return value
-    return Metric(name=name, summary=next(iter((inspect.getdoc(value) or "").splitlines()), ""), function=value)
+    return Metric(name=name, summary=next(iter((getdoc(value) or "").splitlines()), ""), function=value)
 
 
-def _guarded(made: Metric, path: Path, hint: str) -> Metric:
+def _guarded(made: Metric, module: str, path: Path, hint: str) -> Metric:
     """The same, of which whatever is no number within its range is said in one line; what is no metric of answers is
     refused."""
     judge, range_of = made.judge, made.figure
+    low, high = max(range_of.least, -MAX_VALUE), min(range_of.most, MAX_VALUE)
     if made.name in METRICS:
         raise UserError(f"{path}: {made.name} has a name of ttabench's own.", hint)
     if not NAME.fullmatch(made.name):
         raise UserError(f"{path}: the name {made.name!r} may hold lower-case letters, digits and _ only.", hint)
-    if made.ratio or made.corpus or not callable(judge):
+    if made.ratio or made.corpus or not callable(judge) or iscoroutinefunction(judge):
         raise UserError(f"{path}: {made.name} is no function of one answer.", hint)
 
     def value(answer: Any, ask: Ask) -> float:
-        try:
+        with calling(module, hint, f"metric {made.name}, query {ask.key[:40]}"):
             number = judge(answer, ask)
-        except (Exception, SystemExit) as error:  # whatever the code of somebody else does
-            raise UserError(f"{told(error, path)} (metric {made.name}, query {ask.key[:40]}).", hint) from None
-        if not isinstance(number, Real) or not math.isfinite(number) or not range_of.least <= number <= range_of.most:
-            ends = " to ".join("any" if end is None else f"{end:g}" for end in (made.least, made.most))
-            fault = f"{path}: {made.name} gives {number!r:.40} for the query {ask.key[:40]}, and declares {ends}."
-            raise UserError(fault, hint)
-        return float(number)
+            if not isinstance(number, Real) or not math.isfinite(number) or not low <= number <= high:
+                fault = f"{path}: {made.name} gives {number!r:.40} for the query {ask.key[:40]}, and declares"
+                raise UserError(f"{fault} {low:g} to {high:g}.", hint)
+            return float(number)
 
     return replace(made, of_choice=value) if made.function is None else replace(made, function=value)
