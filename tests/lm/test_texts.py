@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from tests.conftest import Command
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
+from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.answering import answer
@@ -35,6 +39,32 @@ def chatting() -> LM:
     lm.tokenizer.chat_template = TEMPLATE
     lm.use_chat_template()
     return lm
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_template_is_given_a_fixed_date_and_thinks_only_if_asked(thinking: bool) -> None:
+    lm = tiny_llama()
+    lm.tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + TEMPLATE + "{% if enable_thinking %}<t>{% endif %}"
+    lm.use_chat_template(thinking=thinking)
+    assert lm.chat is not None
+    assert lm.chat.start.startswith("26 Jul 2024")
+    assert lm.chat.end.endswith("<t>") == thinking
+
+
+def test_what_a_template_is_given_is_part_of_the_id_where_it_asks_for_it(ttabench: Command, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(NANO_FOLDER, model)
+
+    def run(*more: str) -> dict[str, Any]:
+        words = ("eval", "--model", model, "--source", "mini", "--chat-template", "--dry-run", "--json", *more)
+        return dict(ttabench(*words).json()["runs"][0])
+
+    for template, value in (("", None), ("{{ strftime_now('%Y') }}", "2024-07-26"), ("{{ enable_thinking }}", "off")):
+        (model / "chat_template.jinja").write_text(template + TEMPLATE)
+        given = run()["config"]["inputs"].get("template")
+        assert given is None if value is None else value in given
+        differs = run("--thinking")["id"] != run()["id"]
+        assert differs == (value == "off")
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,10 @@ turn begins a text, as BOS does elsewhere, and what closes it ends a prompt.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ from tokenizers import Tokenizer
 
 from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.errors import UserError, refuse_long
-from ttabench.core.files import object_of, reading
+from ttabench.core.files import object_of, read_text, reading
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
 
 HEADER_BYTES = 32 * 2**20
 """A GGUF file keeps its metadata in front of its weights."""
+TEMPLATE_BYTES = 2**16
+"""The longest chat template that is looked for in a GGUF file."""
+DATE = date(2024, 7, 26)
+"""What templates that print today's date are given, so that a run can be repeated: Llama 3.1's own fallback."""
+THINKING = re.compile(r"\b(enable_)?thinking\b")
+"""Variables by which templates turn thinking on or off (Qwen3, SmolLM3; Granite, DeepSeek)."""
+KNOWN_TEMPLATE = "{{ messages }}"
+"""Stands for the template of a known architecture; none of those asks for a date or for thinking."""
 WORDS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
 
 
@@ -51,15 +61,19 @@ class Chat:
     end_ids: tuple[int, ...]
 
 
-def chat_of(texts: Texts) -> Chat:
-    """The chat template of a tokenizer."""
+def chat_of(texts: Texts, *, thinking: bool = False) -> Chat:
+    """The chat template of a tokenizer; `thinking`: as it is for answers that begin with thoughts."""
     tokenizer, name = texts.tokenizer, texts.tokenizer_name
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
     roles = ("user", "assistant", "user")
     turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
     with reading(f"The chat template of {name}", "Leave --chat-template out.", most=None):
-        rest = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        template = str(tokenizer.get_chat_template())
+        how = {"chat_template": template, "enable_thinking": thinking, "thinking": thinking}
+        if "strftime_now" in template:
+            how["chat_template"] = _dated() + template
+        rest = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **how))
     parts = []
     for words in WORDS:
         part, separator, rest = rest.partition(words)
@@ -72,11 +86,18 @@ def chat_of(texts: Texts) -> Chat:
     return Chat(start, answer, following, rest, *ids)
 
 
-def has_template(model: str) -> bool:
-    """Whether the model of that name, hub id, folder or GGUF file has a chat template, as far as files here tell."""
+def _dated() -> str:
+    """A macro of Jinja in place of the function that prints today's date; transformers hands on no function."""
+    directives = [f"%{letter}" for letter in "aAbBdHIjmMpSwyY"]
+    filters = "".join(f" | replace('{each}', '{DATE.strftime(each)}')" for each in directives)
+    return "{%- macro strftime_now(format) -%}{{ format | replace('%-', '%')" + filters + " }}{%- endmacro -%}"
+
+
+def template_of(model: str) -> str:
+    """The chat template of a model (a name, hub id, folder or GGUF file), as far as files here tell; "" for none."""
     for name, known in ARCHITECTURES.items():
         if model in (name, known.hub):
-            return known.chats
+            return KNOWN_TEMPLATE if known.chats else ""
     path = Path(model).expanduser()
     if model.count("/") == 1 and not path.exists():
         from huggingface_hub import try_to_load_from_cache
@@ -86,11 +107,23 @@ def has_template(model: str) -> bool:
     try:
         if path.suffix == ".gguf":
             with reading(path), path.open("rb") as file:
-                return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
-        apart = (path / "chat_template.jinja").is_file()
-        return apart or bool(object_of(path / "tokenizer_config.json").get("chat_template"))
+                found = file.read(HEADER_BYTES).partition(b"tokenizer.chat_template")[2]
+            return found[:TEMPLATE_BYTES].decode("utf-8", "replace")
+        if (path / "chat_template.jinja").is_file():
+            return read_text(path / "chat_template.jinja")
+        return str(object_of(path / "tokenizer_config.json").get("chat_template") or "")
     except UserError:
-        return False
+        return ""
+
+
+def template_values(template: str, *, thinking: bool) -> str:
+    """The values that a chat template is given beside the turns, as far as it asks for them; part of a run's inputs."""
+    values = []
+    if "strftime_now" in template:
+        values.append(f"date {DATE}")
+    if THINKING.search(template):
+        values.append(f"thinking {'on' if thinking else 'off'}")
+    return ", ".join(values)
 
 
 class Texts:
@@ -131,9 +164,9 @@ class Texts:
         """Tokens around a context and a question: those of `start_ids`, and what closes a user's turn."""
         return len(self.start_ids) + (0 if self.chat is None else len(self.chat.end_ids))
 
-    def use_chat_template(self) -> None:
+    def use_chat_template(self, *, thinking: bool = False) -> None:
         """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn."""
-        self.chat = chat_of(self)
+        self.chat = chat_of(self, thinking=thinking)
 
     def encode(
         self, text: str, max_tokens: int | None = None, *, follows: bool = False, specials: bool = False

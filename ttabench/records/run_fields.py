@@ -93,6 +93,10 @@ class RunFields:
     ] = 1
     bos: Annotated[str, Declared("Whether texts begin with BOS: auto (as the tokenizer says), yes, no.", HOW)] = "auto"
     """What begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing."""
+    thinking: Annotated[
+        bool, Declared("Let a chat template that can ask for thoughts before the answer do so.", HOW, hashed=False)
+    ] = False
+    """`inputs` says what the template was given."""
     boost: Annotated[
         float, Declared("Factor of low-rank weight deltas in the quarter of layers where they are largest.", HOW)
     ] = 1.0

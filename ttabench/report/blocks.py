@@ -33,7 +33,7 @@ NOT_COMPARED = (
 """Fields that set no lines apart: runs that differ in these alone are pooled, or told apart by something else."""
 DATA_INPUTS = ("rows", "others")
 """Inputs that may differ from seed to seed: which data they are, `source` says."""
-BLOCK_INPUTS = ("card", "reader")
+BLOCK_INPUTS = ("card", "reader", "template")
 """Inputs that tell blocks apart, as the code of the compared metric does."""
 UNNAMED_INPUTS = (*DATA_INPUTS, *BLOCK_INPUTS, "model")
 """Inputs that no label names."""

@@ -29,7 +29,7 @@ Outcome: TypeAlias = Obtained[RunRecord]
 
 def base_of(request: RunRequest, *, chat_template: bool) -> tuple[str | bool, ...]:
     """The options that decide which base model a request loads, and how."""
-    names = ("model", "base_checkpoint", "device", "dtype", "random_weights", "bos")
+    names = ("model", "base_checkpoint", "device", "dtype", "random_weights", "bos", "thinking")
     return (*(getattr(request, name) for name in names), chat_template)
 
 
@@ -53,7 +53,7 @@ class ModelCache:
         if request.base_checkpoint:
             lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
         if chat_template:
-            lm.use_chat_template()
+            lm.use_chat_template(thinking=request.thinking)
         refuse_changed(inputs, base_inputs(request))
         lm.inputs = {name: value for name, value in inputs.items() if value}
         self._key, self._lm = (options, inputs), lm

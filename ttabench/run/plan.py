@@ -10,15 +10,16 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json, Mode
+from ttabench.lm.texts import template_of, template_values
 from ttabench.methods.settings import defaults
 from ttabench.readers import Task, content_digest, load, origin
-from ttabench.readers.cards import Card, load_card
+from ttabench.readers.cards import load_card
 from ttabench.readers.sources import defaults as task_defaults
 from ttabench.readers.sources import usual_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig
 from ttabench.records.samples import COLUMNS
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import ResolvedMethod, named, resolve_method, resolve_prompting
+from ttabench.run.resolve import Prompting, ResolvedMethod, named, resolve_method, resolve_prompting
 from ttabench.stats.metrics import Metric, check_judges, metric
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         checkpoint=resolved.checkpoint_name(),
         state=str(request.state or ""),
         chat_template=asked.chat,
-        inputs=_inputs(request, resolved, card, record, metrics, known),
+        inputs=_inputs(request, resolved, asked, record, metrics, known),
         defaults={"settings": defaults(resolved.spec), "task_options": task_defaults(card, source)},
     )
     return Plan(request=request, config=config, resolved=resolved, task=task, task_record=record, metrics=metrics)
@@ -113,7 +114,7 @@ def _metrics_of(wanted: str, task: Task) -> tuple[Metric, ...]:
 def _inputs(
     request: RunRequest,
     resolved: ResolvedMethod,
-    card: Card,
+    asked: Prompting,
     record: Mapping[str, Json],
     metrics: Sequence[Metric],
     known: Shared,
@@ -121,14 +122,15 @@ def _inputs(
     """Digests of what a run reads, by name: metrics that are not ttabench's own, or that another than the card made the
     main one, among it."""
     digests = {
-        "card": content_digest(card),
-        "reader": origin(card.reader),
+        "card": content_digest(asked.card),
+        "reader": origin(asked.card.reader),
         "rows": str(record["digest"]),
         "method": resolved.spec.origin,
         "others": str(record["others"]["digest"]) if "others" in record else "",
+        "template": template_values(template_of(request.model), thinking=request.thinking) if asked.chat else "",
     }
     for chosen in metrics:
-        if chosen.origin or chosen.name == record["main_metric"] != card.main_metric:
+        if chosen.origin or chosen.name == record["main_metric"] != asked.card.main_metric:
             digests[f"metric {chosen.name}"] = chosen.origin or OURS
     return {name: value for name, value in digests.items() if value} | file_inputs(request, resolved, known)
 

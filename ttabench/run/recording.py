@@ -178,6 +178,8 @@ def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[
 def caveats_of_plan(plan: Plan) -> list[str]:
     """Caveats that are known before anything is loaded."""
     caveats = [str(note) for note in plan.task.notes]
+    if template := plan.config.inputs.get("template"):
+        caveats.append(f"the chat template was given: {template}")
     if control := STATES_OF[plan.config.state_of]:
         caveats += [control, *plan.task_record.get("others", {}).get("notes", [])]
     return [*caveats, *plan.resolved.notes()]

@@ -28,7 +28,7 @@ STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
 """Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
 READING_FIELDS = (
     "method", "task", "model", "preset", "settings", "checkpoint", "random_weights", "bos", "base_checkpoint",
-    "chat_template", "keep", "keep_tokens",
+    "chat_template", "thinking", "keep", "keep_tokens",
 )  # fmt: skip
 """Fields of a request that decide which method reads, on which model, in which words."""
 OWN_QUESTIONS = "qa"
@@ -38,7 +38,7 @@ NO_CHECKPOINT = "none"
 SHIPPED = "shipped:"
 MADE = "made_with"
 """Where a state's header says it."""
-ASKING = ("task", "chat_template")
+ASKING = ("task", "chat_template", "thinking")
 """Fields that decide what is asked, and in which words, where a state is asked the questions of a task."""
 
 

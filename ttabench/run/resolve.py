@@ -16,7 +16,7 @@ from ttabench.core.digests import digest, refuse_changed
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import object_of
 from ttabench.core.types import Ask, Json, Want
-from ttabench.lm.texts import has_template
+from ttabench.lm.texts import template_of
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import HEADER, header, is_peft, settings_in, trained_tasks
 from ttabench.methods.pair import SIGN, PairSpec, joined
@@ -298,7 +298,7 @@ def resolve_prompting(request: RunRequest, card: Card | None = None) -> Promptin
         raise UserError(fault, "Leave --chat-template out.")
     usual = _trained(request, card)
     own = None if request.random_weights else card.prompt.chat
-    if usual is None and own is not None and (request.chat_template or has_template(request.model)):
+    if usual is None and own is not None and (request.chat_template or template_of(request.model)):
         usual = own
         if request.chat_template and not usual.turns:  # turns that were asked for: no examples
             usual = Manner(prompt=usual.prompt)
