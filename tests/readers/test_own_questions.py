@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.qa_files import steps, write_csv, write_jsonl
+from ttabench.core.errors import UserError
 from ttabench.readers import load
 from ttabench.readers.qa_rows import own_questions
 
@@ -33,6 +34,35 @@ def test_columns_are_found_by_any_of_their_names(tmp_path: Path, columns: tuple[
     assert asked == [(OPENS, ("nine",)), (CLOSES, ("six",)), (GAVE, ("Tom Reed",))]
     assert task.notes == (), "all of a small file, whatever it is called"
     assert task.card.unit == "document"
+
+
+@pytest.mark.parametrize(
+    ("cell", "answers"),
+    [
+        ('["grey geese", "geese"]', ("geese", "grey geese")),
+        ("['grey geese', 'geese']", ("geese", "grey geese")),
+        ("{'text': array(['geese'], dtype=object), 'answer_start': array([7])}", ("geese",)),
+        ("[sic] geese", ("[sic] geese",)),
+        ("{x}", ("{x}",)),
+        ("[9, 12]", ("9", "12")),
+    ],
+)
+def test_a_list_in_a_cell_is_a_list(tmp_path: Path, cell: str, answers: tuple[str, ...]) -> None:
+    table = [{"text": LIBRARY, "question": OPENS, "answers": cell}]
+    assert steps(load("qa", source=str(write_csv(tmp_path / "mine.csv", table))))[1] == [(OPENS, answers)]
+
+
+@pytest.mark.parametrize("cell", ["['geese' 'grey geese']", "['geese', os.getcwd()]", "['geese']]", "{'a': 1}"])
+def test_a_cell_that_is_half_a_list_is_refused(tmp_path: Path, cell: str) -> None:
+    table = [{"text": LIBRARY, "question": OPENS, "answers": cell}]
+    with pytest.raises(UserError, match=r"mine\.csv line 2"):
+        steps(load("qa", source=str(write_csv(tmp_path / "mine.csv", table))))
+
+
+def test_answers_may_be_numbers(tmp_path: Path) -> None:
+    table = [{"text": LIBRARY, "question": OPENS, "answers": value} for value in (9, 1999.0, [2.5, "nine"])]
+    asked = steps(load("qa", source=str(write_jsonl(tmp_path / "mine.jsonl", table))))[1]
+    assert [answers for _, answers in asked] == [("9",), ("1999",), ("2.5", "nine")]
 
 
 def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path, tiny_base: Path) -> None:

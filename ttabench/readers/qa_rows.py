@@ -13,11 +13,17 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
+from itertools import pairwise
+from math import isfinite
 from pathlib import Path
+from tokenize import NL, STRING, TokenError, generate_tokens
 from typing import Any, NamedTuple
 
 from ttabench.core.errors import UserError
@@ -28,6 +34,8 @@ from ttabench.readers.sources import Table, find, usable
 
 MAX_LITERAL = 100_000
 """Characters of a Python literal that is parsed; a real answer cell has less than 2,000."""
+LISTED = re.compile(r"\[\s*(['\"\[]|array\().*\]|\[[\s\d.,-]*\]|\{\s*['\"].*\}", re.DOTALL)
+"""A cell that is a list of answers, or an object with one, as text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,20 +124,52 @@ def _label(value: object) -> str:
 
 def answers_of(value: object, form: str | None = "single") -> tuple[str, ...]:
     """Answers of any published shape, stripped, without blanks and repeats; see the module's examples."""
-    if isinstance(value, str) and form == "literal" and value.strip():
-        if len(value) > MAX_LITERAL or value.lstrip()[:1] not in ("{", "["):
-            raise ValueError(f"the answers are no Python dict or list: {brief(value)}")
-        value = ast.literal_eval(value.strip())  # runs nothing; the parser's memory grows with the length
+    cell = value.strip() if isinstance(value, str) else ""
+    if cell and (form == "literal" or (form == "single" and LISTED.fullmatch(cell))):
+        value = _parsed(cell)
         json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")  # half a surrogate pair is no text
     if isinstance(value, dict):
         value = value.get("text", value)
-    if isinstance(value, str):
-        value = value.split("\\") if form == "joined" else [value]
+    if isinstance(value, str | int | float):
+        value = value.split("\\") if isinstance(value, str) and form == "joined" else [value]
     if not isinstance(value, list | tuple | None):
         raise ValueError(f"answers are {brief(value)}, no list of texts")
     answers = (member.get("text", member) if isinstance(member, dict) else member for member in value or ())
-    texts = (text_of("an answer", "" if answer is None else answer).strip() for answer in answers)
+    texts = (text_of("an answer", "" if answer is None else _number_as_text(answer)).strip() for answer in answers)
     return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def _parsed(cell: str) -> object:
+    """The value of a cell that is JSON or a Python literal, in which pandas writes `array([...])` for a list."""
+    fault = f"the answers are no Python dict or list: {brief(cell)}"
+    if len(cell) > MAX_LITERAL or cell[:1] not in ("{", "["):
+        raise ValueError(fault)
+    with suppress(ValueError):
+        return json.loads(cell)
+    try:
+        kinds = [token.type for token in generate_tokens(StringIO(cell).readline) if token.type != NL]
+        value = ast.literal_eval(_Arrays().visit(ast.parse(cell, mode="eval")))  # runs nothing
+    except (ValueError, SyntaxError, TokenError):
+        raise ValueError(fault) from None
+    if (STRING, STRING) in pairwise(kinds):  # Python has made one text of two
+        raise ValueError(f"the answers have no commas between them: {brief(cell)}")
+    return value
+
+
+class _Arrays(ast.NodeTransformer):
+    """Lists in place of `array([...], dtype=object)`."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """The list itself."""
+        named = isinstance(node.func, ast.Name) and node.func.id == "array" and len(node.args) == 1
+        return self.visit(node.args[0]) if named else node
+
+
+def _number_as_text(value: object) -> object:
+    """A number as people write it (1999 for 1999.0); anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        return value
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 # --- questions of the user's own -------------------------------------------------------------------------------------
