@@ -107,6 +107,8 @@ def read(lm: LM, folder: Path) -> Patch:
 
 
 CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "alpha 0": ("llama", {"target_modules": ["q_proj"], "lora_alpha": 0,
+                          "alpha_pattern": {"layers.1.self_attn.q_proj": 8}}),
     "list": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 7}),
     "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj", "use_rslora": True, "lora_alpha": 4}),
     "layers": ("llama", {"target_modules": ["o_proj"], "layers_to_transform": [1], "lora_dropout": 0.1}),
@@ -125,6 +127,43 @@ def test_logits_are_those_of_peft(case: str, tmp_path: Path) -> None:
     assert (wanted - ours(lm)).abs().max() > 1e-2
     torch.testing.assert_close(ours(lm, read(lm, tmp_path)), wanted, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours(merge_checkpoint(lm, tmp_path, "mine")), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_an_alpha_of_0_changes_nothing(tmp_path: Path) -> None:
+    lm = tiny_llama()
+    peft_folder(tiny_llama(), tmp_path, target_modules=["q_proj"], lora_alpha=0)
+    torch.testing.assert_close(ours(lm, read(lm, tmp_path)), ours(lm))
+
+
+@pytest.mark.parametrize(
+    "options", [{"target_modules": ["q_proj", "v_proj"]}, {"target_modules": r".*(q|v)_proj"}, {"target_modules": ALL}]
+)
+def test_a_layer_without_its_tensors_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    peft_folder(tiny_llama(), tmp_path, **options)
+    tensors, _ = safetensors_io.read(tmp_path / PEFT_WEIGHTS)
+    safetensors_io.write(
+        tmp_path / PEFT_WEIGHTS, {name: part for name, part in tensors.items() if "layers.1.self_attn.v" not in name}
+    )
+    with pytest.raises(UserError, match=r"layers\.1\.self_attn\.v_proj.*missing"):
+        read(tiny_llama(), tmp_path)
+
+
+def test_a_factor_without_dimensions_is_refused(tmp_path: Path) -> None:
+    peft_folder(tiny_llama(), tmp_path, target_modules=["q_proj"])
+    tensors, _ = safetensors_io.read(tmp_path / PEFT_WEIGHTS)
+    name = min(tensors)
+    safetensors_io.write(tmp_path / PEFT_WEIGHTS, {**tensors, name: torch.tensor(1.0)})
+    with pytest.raises(UserError, match=f"{name.removeprefix(checkpoints.PREFIX)} is "):
+        read(tiny_llama(), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("base", "told"), [("someone/another-8b", 1), ("someone/Tiny-Llama-0", 0), ("", 0)])
+def test_another_base_model_is_told(base: str, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lm = tiny_llama()
+    read(lm, peft_folder(tiny_llama(), tmp_path, base, target_modules=["q_proj"]))
+    assert len([entry for entry in caplog.messages if base in entry]) == told
+    assert lm.name == "tiny-llama-0"
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])

@@ -7,6 +7,7 @@ Shape letters: R rank · I/O features in and out.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ttabench.core import __version__
+from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.errors import UserError
 from ttabench.core.files import object_of, reading, replacing, unwritable, write_atomically
 from ttabench.core.types import Json
@@ -45,6 +47,7 @@ HARMLESS = frozenset(
     "qalora_group_size rank_pattern revision runtime_config task_type".split()
 )
 """Fields of training, of initialisation, or of what the names and shapes of the tensors say."""
+log = logging.getLogger(__name__)
 Alpha: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -85,7 +88,8 @@ class PeftConfig(BaseModel):
         """The same in the words of our own header."""
         listed = [] if isinstance(self.target_modules, str) else self.target_modules or []
         targets = () if any("." in name for name in listed) else tuple(sorted(listed))
-        alpha = self.lora_alpha * (sqrt(self.r) if self.use_rslora else 1.0)
+        # where alpha is 0, all scales are in the factors, see `load_lora`
+        alpha = (self.lora_alpha or self.r) * (sqrt(self.r) if self.use_rslora else 1.0)
         return Header(
             method="lora",
             settings=asdict(LoraSettings(rank=self.r, alpha=alpha, targets=targets)),
@@ -298,6 +302,15 @@ def _cartridge_for_peft(lm: LM, prefix: Prefix) -> tuple[Any, dict[str, Tensor]]
     return config, {"prompt_embeddings": torch.cat(flat, 1).float()}
 
 
+def is_target(config: PeftConfig, name: str) -> bool:
+    """Whether a configuration says that this linear map has an adapter; false where it leaves that to peft."""
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    if config.target_modules in (None, "all-linear"):
+        return config.target_modules is not None
+    return bool(check_target_module_exists(config, name))
+
+
 def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
     """A LoRA that peft trained on linear maps of the decoder's layers; what its scales differ in is in the factors."""
     import torch
@@ -310,10 +323,17 @@ def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
     config = config_of(folder)
     stored, _ = safetensors_io.read(folder / PEFT_WEIGHTS, str(lm.device), AGAIN)
     tensors = {key.removeprefix(PREFIX): tensor.float() for key, tensor in stored.items()}
-    names = [name for name in lm.linear_names() if any(key.startswith(f"{name}.lora_") for key in tensors)]
+    with reading(folder / CONFIG, AGAIN):
+        names = [
+            name
+            for name in lm.linear_names()
+            if is_target(config, name) or any(key.startswith(f"{name}.lora_") for key in tensors)
+        ]
     wanted, scales, alphas = {}, {}, config.alpha_pattern or {}
     for name in names:
-        (features_in, features_out), rank = lm.linear_shape(name), len(tensors.get(f"{name}.lora_A.weight", "?"))
+        features_in, features_out = lm.linear_shape(name)
+        first = tensors.get(f"{name}.lora_A.weight")
+        rank = len(first) if first is not None and first.dim() else 1
         wanted[f"{name}.lora_A.weight"] = torch.empty(rank, features_in, device="meta")
         wanted[f"{name}.lora_B.weight"] = torch.empty(features_out, rank, device="meta")
         with reading(folder / CONFIG, AGAIN):
@@ -324,6 +344,10 @@ def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
         base = config.base_model_name_or_path or "see its README"
         hint = f"Give the base model that it was trained on: {base}. {MERGE}"
         raise UserError(f"The peft adapter {folder} does not fit {lm.name}: {odd}.", hint)
+    known, here = config.base_model_name_or_path, f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
+    hub = ARCHITECTURES[lm.name].hub if lm.name in ARCHITECTURES else lm.name
+    if known and Path(known).name.lower() not in {Path(name).name.lower() for name in (here, hub)}:
+        log.warning("The peft adapter %s was trained on %s, and is used on %s.", folder, known, here)
     method = Lora(lm, settings, names)
     method.a = nn.ParameterList(tensors[f"{name}.lora_A.weight"] for name in names)
     method.b = nn.ParameterList(tensors[f"{name}.lora_B.weight"] * (scales[name] / settings.scale) for name in names)
