@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.lm.test_patching import full_patch
-from tests.tiny import tiny_llama
+from tests.tiny import drawn, tiny_llama
 from ttabench.lm.forward.patching import encoded, forward, select_rows, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -35,6 +36,17 @@ def test_greedy_of_a_batch_equals_each_row_alone(lm: LM, rows: int, batch_size: 
     for index, prompt in enumerate(PROMPTS):
         alone = select_rows(patch, [index]) if rows > 1 else patch
         assert found[index] == by_hand(lm, alone, prompt, 8)
+
+
+def test_padding_of_the_embedding_table_is_never_written() -> None:
+    config = LlamaConfig(vocab_size=300, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                         num_attention_heads=4, max_position_embeddings=128)  # fmt: skip
+    lm = drawn(LlamaForCausalLM, config, "padded", 0)
+    with torch.no_grad():
+        lm.model.lm_head.weight[259:] *= 100
+    (written,) = generate(lm, Patch(), [lm.encode("Ada")], max_new_tokens=20)
+    assert written
+    assert max(written) < lm.text_ids == 259
 
 
 def test_stops_at_eos() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests import fake_kvpress
 from tests.conftest import Command
-from tests.tiny import tiny_llama
+from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.types import Observe
 from ttabench.lm.model import LM, load
 from ttabench.methods.registry import find
@@ -62,6 +62,40 @@ def test_a_run_says_what_would_mislead(ttabench: Command, tmp_path: Path) -> Non
     assert few in shown
     plain = ttabench("eval", "--task", "streamingqa", "--method", "icl", "--out", tmp_path, "--json")
     assert plain.json()["runs"][0]["notes"] == []
+
+
+def test_what_auto_came_to_is_recorded(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    """Llama's keys can be moved, GPT-2's cannot; of GPT-2 a folder asks for sampling, too."""
+    gpt2 = tiny_gpt2()
+    gpt2.model.generation_config.update(repetition_penalty=1.3, do_sample=True, top_p=0.9)
+    gpt2.model.save_pretrained(tmp_path / "gpt2")
+    gpt2.tokenizer.save_pretrained(tmp_path / "gpt2")
+    asked = ("--task", "streamingqa", "--source", "mini", "--task-set", "documents=2", "--out", tmp_path, "--json")
+    asked += ("--set", "recent=64", "--set", "n_sink=1", "--device", "auto")
+    notes = {}
+    for model, positions in ((tiny_base, "cache"), (tmp_path / "gpt2", "original")):
+        typed = ("eval", "--method", "window", "--model", model, *asked)
+        for size, words in ((None, typed), (64, (*typed, "--batch-size", "auto"))):
+            (record,) = ttabench(*words).json()["runs"]
+            assert record["auto"].get("batch_size") == size
+        assert record["auto"]["positions"] == positions
+        assert {"device", "dtype", "bos"} <= record["auto"].keys()
+        notes[positions] = " ".join(record["notes"])
+    assert all(word in notes["original"] for word in ("positions=auto", "repetition_penalty=1.3", "top_p=0.9"))
+    assert not any(word in notes["cache"] for word in ("positions", "generation_config"))
+    both = (
+        "eval",
+        "--method",
+        "rag+window",
+        "--model",
+        tiny_base,
+        *asked[:-6],
+        "--set",
+        "rag_top=1",
+        "--set",
+        "window_recent=64",
+    )
+    assert ttabench(*both).json()["runs"][0]["auto"]["window_positions"] == "cache"
 
 
 def test_only_nano_is_said_to_know_its_world_alone(lm: LM) -> None:

@@ -90,14 +90,14 @@ def ask(
     bounded(threads)
     # torch comes once nothing typed is refused
     from ttabench.core.environment import seed_everything
-    from ttabench.run.recording import nano_caveats
+    from ttabench.run.recording import generation_caveats, nano_caveats
 
     seed_everything(0)
     lm, texts = ModelCache().get(request, chat_template=asked.chat), [*before, *new]
     with render.progress(not (json or quiet)) as tick:
         state_before = None if earlier is None else resolved.stored_state(earlier, lm)
         own, warnings = _reply(lm, resolved, state_before, new, wanted, asks, tick)
-        methods, notes = [own], [*resolved.notes(), *nano_caveats(lm), *warnings]
+        methods, notes = [own], [*resolved.notes(), *nano_caveats(lm), *generation_caveats(lm), *warnings]
         for name in (name for name in (FLOOR, CEILING) if compare and name != own["method"]):
             if name == CEILING and lost:
                 notes.append(f"icl is not asked: {lost}")

@@ -9,6 +9,7 @@ Weights never change: gradients are off, the model stays in evaluation mode. All
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 UNLIMITED = 2**20
 """Positions of a model that knows no limit."""
+MECHANICS = re.compile(r"_.*|(bos|eos|pad|decoder_start)_token_id|(transformers|use|cache|return|output|max)_.*")
+"""Values of a `generation_config` that do not choose among tokens."""
+NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, "never", [], {})
+"""Values of a `generation_config` that change nothing."""
 
 
 class Outputs(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is not typed
@@ -56,6 +61,7 @@ class LM(Texts):
     Attributes:
         max_positions: longest window; position ids run from 0 to this less one.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
+        text_ids: the first id that stands for no text and no end; embedding tables may go on behind it.
         eos_ids: what may end an answer: the tokenizer's end of sequence, and those of the model's `generation_config`.
         attends_by: the attention of transformers that the model is set to now.
         native_attention: the attention of transformers that the model's own forward is run with.
@@ -100,9 +106,18 @@ class LM(Texts):
                 f"Tokenizer {self.tokenizer_name!r} has the id {largest}, model {name!r} has {self.vocab_size} tokens."
             )
             raise UserError(fault, "Use the tokenizer that belongs to the model.")
+        self.text_ids = max(largest, *self.eos_ids) + 1
         self.stands_on: Mapping[str, Any] = {}
         self.inputs: Mapping[str, str] = {}
         self.ways: Mapping[str, Any] = {}
+
+    @cached_property
+    def generation_settings(self) -> dict[str, Any]:
+        """Values of the model's `generation_config` that would change which token is written; answers are greedy."""
+        config = getattr(self.model, "generation_config", None)
+        values = config.to_diff_dict() if config else {}
+        return {name: value for name, value in values.items()
+                if not MECHANICS.fullmatch(name) and (value is True or value not in NEUTRAL)}  # fmt: skip
 
     @property
     def slot_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
@@ -11,7 +11,7 @@ from torch import nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.plugins import guarded
-from ttabench.core.types import Ask, Growth, Observe
+from ttabench.core.types import Ask, Growth, Json, Observe
 from ttabench.lm.forward.ways import require
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.spec import MethodSpec
@@ -81,6 +81,11 @@ class BaseMethod(Generic[SettingsT]):
         """The patch for these queries. A one-row state serves any number of them; one of several rows, one query a
         row. Methods that do not look at the question return parts with one row per state row."""
         raise NotImplementedError
+
+    @property
+    def auto(self) -> Mapping[str, Json]:
+        """What settings that are "auto" came to under this model."""
+        return {}
 
     def evicts_nothing(self, tokens: int) -> bool:  # noqa: ARG002  # for methods that evict
         """Whether a method that evicts keeps all of a context of so many tokens, so that it is full context."""

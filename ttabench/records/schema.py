@@ -127,6 +127,8 @@ class RunRecord(BaseModel):
     and end (None where the system counts none). Records of older versions lack these."""
     dropped: dict[str, int]
     """Rows of the source that were not used, by reason."""
+    auto: dict[str, Json] = Field(default_factory=dict)
+    """What options and settings that are "auto" came to, by name. Records of older versions lack it."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str]
     hardware: Annotated[dict[str, Json], _of(KINDS["hardware"])]

@@ -128,15 +128,15 @@ def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], Non
         ask_only=config.ask_only, state_of=config.state_of, boost=config.boost, batch_contexts=config.batch_contexts,
     )  # fmt: skip
     with fitting(state, method.name):
-        run_episodes(context, plan.task, folder, tick)
+        size = run_episodes(context, plan.task, folder, tick)
     if not folder.samples:
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
         fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
-    notes = caveats(plan, method, folder.costs, len(folder.samples))
+    notes = caveats(plan, method, folder)
     if config.batch_contexts > 1:
         several = f"up to {config.batch_contexts} contexts were read together: seconds are shares, bytes have padding"
         notes.append(several if at_once(context) > 1 else f"contexts were read one at a time, as {method.name} reads")
     for note in notes:
         notify(f"Note: {note}.")
-    return folder.finish(make_record(plan, lm, method, folder, notes))
+    return folder.finish(make_record(plan, lm, method, folder, notes, size.rows))

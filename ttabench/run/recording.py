@@ -36,9 +36,13 @@ ENGLISH = "smollm2-135m-qa"
 """A base model that reads English and answers in a few words."""
 
 
-def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, notes: Sequence[str]) -> RunRecord:
-    """The record of a run whose queries are all answered, with these notes."""
-    config = plan.config
+def make_record(
+    plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, notes: Sequence[str], batch_size: int
+) -> RunRecord:
+    """The record of a run whose queries are all answered, with these notes, at last so many together."""
+    config, model = plan.config, lm.describe()
+    auto = {name: model[key] for name, key in (("device", "device"), ("dtype", "dtype"), ("bos", "start"))
+            if getattr(config, name) == "auto"}  # fmt: skip
     return RunRecord(
         id=config.identity(),
         created=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -53,7 +57,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, 
             "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
             "training": dict(plan.resolved.training),
         },
-        model=lm.describe(),
+        model=model,
         task={**plan.task_record, "dropped": dict(plan.task.dropped)},
         source=plan.task.source,
         seeds={"run": config.seed},
@@ -61,6 +65,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, 
         rows=tuple(tidy_rows(plan, folder.samples)),
         cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
         dropped=dict(plan.task.dropped),
+        auto={**auto, **method.auto, **({} if batch_size == config.batch_size else {"batch_size": batch_size})},
         notes=tuple(notes),
         versions=environment.versions(),
         hardware=environment.hardware(),
@@ -185,14 +190,18 @@ def caveats_of_plan(plan: Plan) -> list[str]:
     return [*caveats, *plan.resolved.notes()]
 
 
-def caveats(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost], n: int) -> list[str]:
-    """All caveats of a run, `n` queries of which are answered."""
-    lm, read = method.lm, [cost.tokens_read for cost in costs]
+def caveats(plan: Plan, method: BaseMethod[Any], folder: RunFolder) -> list[str]:
+    """All caveats of a run whose queries are answered."""
+    lm, costs, n = method.lm, folder.costs, len(folder.samples)
+    read = [cost.tokens_read for cost in costs]
     notes = caveats_of_plan(plan)
     if lm.random_weights:
         notes.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
     notes += nano_caveats(lm) if plan.task.source != "mini" else []
+    if any(sample.ask.mode == "generate" for sample in folder.samples):
+        notes += generation_caveats(lm)
     notes += _truncations(truncated(costs))
+    notes += position_caveats(method)
     notes += eviction_caveats(method, read) if plan.config.state_of == "own" else []
     return notes + ([f"n = {n}: figures of so few queries say little"] if n < FEW else [])
 
@@ -201,12 +210,27 @@ def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
     """Caveats of a state that was made outside a run."""
     lost = {key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")}
     smaller = [f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncations(lost)]
-    return [*smaller, *eviction_caveats(method, state.meta.get("tokens_read", []))]
+    return [*smaller, *position_caveats(method), *eviction_caveats(method, state.meta.get("tokens_read", []))]
 
 
 def nano_caveats(lm: LM) -> list[str]:
     """What the base model of the package makes of texts of others."""
     return [f"nano knows its miniature world alone; for other texts use --model {ENGLISH}"] if lm.name == NANO else []
+
+
+def generation_caveats(lm: LM) -> list[str]:
+    """Settings of the model's folder that greedy decoding does not follow."""
+    ignored = ", ".join(f"{name}={str(value)[:40]}" for name, value in lm.generation_settings.items())
+    return [f"answers are greedy: generation_config.json of {lm.name} is not followed ({ignored})"] if ignored else []
+
+
+def position_caveats(method: BaseMethod[Any]) -> list[str]:
+    """Keys that stay where they stood, for the model has none that can be moved."""
+    from ttabench.lm.forward.ways import ways_of
+
+    if "original" not in method.auto.values() or ways_of(method.lm).rotary is not None:
+        return []
+    return [f"positions=auto is original here: the keys of {method.lm.name} cannot be moved to places of the cache"]
 
 
 def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:

@@ -74,8 +74,9 @@ class _Counts:
             self._tick(what, self._done[what], max(self._done[what], self._totals[what]))
 
 
-def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick) -> None:
-    """Run all episodes of a task; what the folder holds already is not run again.
+def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick) -> BatchSize:
+    """Run all episodes of a task, at last with the returned number of queries together; what the folder holds already
+    is not run again.
 
     Raises:
         UserError: the context or a query does not fit the model, or the task does not fit the method.
@@ -103,6 +104,7 @@ def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick)
         if len(waiting) == most:
             run(other)
     run()
+    return size
 
 
 def at_once(context: RunContext) -> int:

@@ -11,6 +11,7 @@ A batch that does not fit into memory is run again in halves. Results do not dep
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -169,6 +170,7 @@ def greedy_tokens(
     with patching.deltas_applied(lm, patch.deltas, len(texts)):
         logits_BV = lm.logits(window.feed(ids_BT.to(lm.device), patching.padded(lm, mask_BT))[:, -1])
         for step in range(count):
+            logits_BV[:, lm.text_ids :] = -math.inf  # ids behind the tokenizer's are padding of the table
             next_B = pick(logits_BV)
             refuse_not_finite(logits_BV.gather(1, next_B[:, None]))  # the largest logit: a NaN counts as larger still
             yield next_B

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, zip_longest
 from typing import Any, ClassVar, Self, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask, Json, Observe
 from ttabench.lm.attention import Call, Watcher, watched
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_ids, pad
@@ -237,6 +237,11 @@ class EvictingMethod(BaseMethod[SettingsT]):
         self.rotary = rotary_of(lm) if moving else None
         self.chunk = settings.chunk
         self.growth = "linear" if settings.kept(2**20) > settings.kept(2**19) else "constant"
+
+    @property
+    def auto(self) -> Mapping[str, Json]:
+        """Where kept keys stand."""
+        return {} if self.settings.positions != "auto" else {"positions": "cache" if self.rotary else "original"}
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:

@@ -6,7 +6,7 @@ Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask, Json, Observe
 from ttabench.lm.attention import Call, MaskFunction, watched
 from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.forward.ways import Rotary
@@ -111,6 +111,11 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
                 fault = f"{self.sinks} sinks and {recent} recent tokens fill all {lm.max_positions} positions"
                 raise UserError(f"{fault} of {lm.name}.", "Use --set recent=N with a smaller N.")
             self.chunk = min(self.chunk, room)
+
+    @property
+    def auto(self) -> Mapping[str, Json]:
+        """Where kept keys stand; with mode=stride none are kept."""
+        return {} if self.settings.mode == "stride" else super().auto
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read pieces, see `EvictingMethod.adapt`; with mode=stride only their last ids stay."""

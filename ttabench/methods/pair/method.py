@@ -13,7 +13,7 @@ from ttabench.core.types import JOINER, Ask, Json, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod, Reads
-from ttabench.methods.pair import BY_SIZE, PairSpec, parted
+from ttabench.methods.pair import BY_SIZE, PairSpec, joined, parted
 
 AT_ONCE: tuple[Reads, ...] = ("pieces", "run", "once")
 """Grouping of pieces that a part wants in one call of `adapt`, from least to most."""
@@ -39,6 +39,11 @@ class Pair(BaseMethod[Any]):
     def parts(self) -> tuple[BaseMethod[Any], ...]:
         """The methods, in their order."""
         return self._parts
+
+    @property
+    def auto(self) -> Mapping[str, Json]:
+        """That of all parts, by the common names of their settings."""
+        return joined(self.spec.labels, [part.auto for part in self._parts])
 
     def begin(self, rows: int) -> State:
         """Nothing read by any part."""
