@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import Command, Ran, one_line
+from ttabench import Session
+from ttabench.core.errors import UserError
 
 Adapt = Callable[..., Ran]
 
@@ -85,3 +87,40 @@ def test_reading_on_is_reading_both(adapt: Adapt, ttabench: Command, tiny_base: 
     line = one_line(ttabench(*words, "--method", "none", "--state", tmp_path / "out", "--out", tmp_path / "other"))
     assert "was made with method icl, not none" in line
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors", "peft", ".ttabench.json"])
+def test_a_session_saves_as_adapt_does(tmp_path: Path, name: str) -> None:
+    session = Session("nano", "icl")
+    session.read("Ada Voss lives in Port Ansel.")
+    (tmp_path / name).write_text("MINE")
+    for force in (False, True):
+        with pytest.raises(UserError, match=name):
+            session.save(tmp_path, force=force)
+    assert contents(tmp_path) == {name: b"MINE"}
+    before = contents(session.save(tmp_path / "new"))
+    with pytest.raises(UserError, match="holds a state already"):
+        session.save(tmp_path / "new")
+    session.read("Bo Lind collects blue stamps.")
+    after = contents(session.save(tmp_path / "new", force=True))
+    assert after.keys() == before.keys()
+    assert after["state.safetensors"] != before["state.safetensors"]
+    assert Session("nano", "icl", tmp_path / "new").ask("Who collects stamps?") == session.ask("Who collects stamps?")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("adapt", "--context", "notes.txt"),
+        ("train", "--method", "lora", "--task", "superglue", "--steps", 1),
+        ("eval", "--method", "none", "--limit", 1),
+        ("new", "method", "mine"),
+    ],
+)
+def test_an_empty_path_is_no_folder_to_write_in(
+    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Sequence[object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
+    assert "--out" in one_line(ttabench(*words, "--out", ""))
+    assert contents(tmp_path).keys() == {"notes.txt"}

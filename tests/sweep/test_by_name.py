@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import ttabench as package
 from tests.conftest import Command
 from tests.places import ROOT
 from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
 
 SMALL: dict[str, Any] = {"task": "streamingqa", "task_set": {"documents": 2}}
 
@@ -46,3 +52,103 @@ def test_runs_are_found_and_compared(ttabench: Command, tmp_path: Path, monkeypa
         package.load("nowhere")
     with pytest.raises(UserError, match=r"^evaluate: limit: Input should be a valid integer, received 'x'\."):
         package.evaluate(limit="x")
+
+
+LONG = "a" * 5000
+BAD_PATHS = (5, b"o", "a\0b", LONG, "", "\ud800")
+CALLS: dict[str, Callable[[Any, Path], object]] = {
+    "out": lambda value, _: package.evaluate("none", **SMALL, out=value),
+    "threads": lambda value, folder: package.evaluate("none", **SMALL, out=folder, threads=value),
+    "force": lambda value, folder: package.evaluate("none", **SMALL, out=folder, force=value),
+    "method": lambda value, folder: package.evaluate(value, **SMALL, out=folder),
+    "source": lambda value, folder: package.evaluate("none", **SMALL, source=value, out=folder),
+    "load": lambda value, _: package.load(value),
+    "compare": lambda value, _: package.compare(value),
+    "model": lambda value, _: package.Session(value),
+    "settings": lambda value, _: package.Session("nano", "mac", settings=value),
+    "state": lambda value, _: package.Session("nano", "icl", value),
+    "train out": lambda value, _: package.train("lora", "superglue", out=value, steps=1),
+    "steps": lambda value, folder: package.train("lora", "superglue", out=folder, steps=value),
+    "lr": lambda value, folder: package.train("lora", "superglue", out=folder, steps=1, lr=value),
+    "options": lambda value, folder: package.train("lora", "superglue", out=folder, options=value),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("out", "load", "state", "train out") for value in BAD_PATHS),
+        *(("threads", value) for value in ("2", 1.5, True, 0, 10**9)),
+        *(("force", value) for value in ("no", 1, None)),
+        *((name, value) for name in ("method", "source", "model") for value in (5, LONG, "a\0b", "\ud800")),
+        *(("compare", value) for value in (None, 5, ["x"], "x", [None])),
+        *(("settings", value) for value in (5, "x", {5: 1}, {"": 1})),
+        *(("steps", value) for value in ("x", 1.5, 0, True)),
+        *(("lr", value) for value in ("x", float("nan"))),
+        ("options", 5),
+    ],
+)
+def test_bad_arguments_are_user_errors(name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads(), os.environ.get("RAYON_NUM_THREADS")
+    with pytest.raises(UserError):
+        CALLS[name](value, tmp_path / "runs")
+    assert (torch.get_num_threads(), os.environ.get("RAYON_NUM_THREADS")) == threads
+    assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+@pytest.fixture(scope="module")
+def session() -> package.Session:
+    made = package.Session("nano", "icl")
+    made.read("Ada Voss lives in Port Ansel.")
+    return made
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [None, 5, [None], [5], [b"a"], ["\ud800"], [Observe(text=5)], [Observe(text="a", turns=("a",))], ["a" * 2**25]],  # type: ignore[arg-type]
+    ids=repr,
+)
+def test_what_cannot_be_read_leaves_a_session_as_it_was(session: package.Session, pieces: Any) -> None:
+    before = session.ask("Where does Ada Voss live?")
+    with pytest.raises(UserError):
+        session.read(pieces)
+    assert session.ask("Where does Ada Voss live?") == before
+
+
+@pytest.mark.parametrize(
+    "words", [(None,), ("\ud800",), ("Who?", 0), ("Who?", -1), ("Who?", 1.5), ("Who?", "x"), ("Who?", 10**30)]
+)
+def test_what_cannot_be_asked_is_a_user_error(session: package.Session, words: Sequence[Any]) -> None:
+    with pytest.raises(UserError):
+        session.ask(*words)
+
+
+def state_of_process() -> list[Any]:
+    """What seeds and threads change, and the next random numbers."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    drawn = [random.random(), np.random.rand(), torch.rand(1).item()]
+    random.setstate(before[0])
+    np.random.set_state(before[1])
+    torch.set_rng_state(before[2])
+    names = ("CUBLAS_WORKSPACE_CONFIG", "RAYON_NUM_THREADS")
+    modes = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return [*drawn, *map(os.environ.get, names), *modes, torch.get_num_threads(), torch.initial_seed()]
+
+
+def test_the_process_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "7")
+    torch.use_deterministic_algorithms(False)
+    before = state_of_process()
+    package.evaluate("none", **SMALL, out=tmp_path, threads=2)
+    assert state_of_process() == before
+    made = package.Session("nano", "mac")
+    made.read("Ada Voss lives in Port Ansel.")
+    made.ask("Where does Ada Voss live?")
+    assert state_of_process() == before
+    package.train("lora", "superglue", out=tmp_path / "made", steps=1)
+    assert state_of_process() == before
+    with pytest.raises(UserError):
+        package.evaluate("lora", **SMALL, out=tmp_path, checkpoint=str(tmp_path), threads=2)
+    assert state_of_process() == before

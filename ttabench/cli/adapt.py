@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ttabench.cli import options as o
 from ttabench.cli.ending import bounded
-from ttabench.core.declared import RUN
+from ttabench.core.declared import HOW, RUN
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import read_text
@@ -42,7 +42,7 @@ def adapt(
     request: RunRequest,
     more: Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")] = None,
     context: o.Context = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")] = DEFAULT_STATE,
+    out: Annotated[Path, o.folder(HOW, "Folder the state is written to.", "--out", "-o")] = DEFAULT_STATE,
     state: Annotated[Path | None, o.option(RUN, "Continue from a state that `adapt` wrote, by its own method.")] = None,
     add: Annotated[list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.")] = None,
     pieces: o.Pieces = "file",
@@ -65,7 +65,7 @@ def adapt(
         from ttabench.run.request import as_it_was_made
 
         request = as_it_was_made(request, earlier[0], o.typed_names(command))
-    from ttabench.methods.states import READ, header, held
+    from ttabench.methods.states import READ, header, state_writer
     from ttabench.run.request import MADE, made_with
     from ttabench.run.resolve import resolve_method, resolve_prompting
 
@@ -80,7 +80,7 @@ def adapt(
     from ttabench.run.evaluation import ModelCache
 
     talking = not (json or quiet)
-    with held(out, force=force), render.progress(talking) as tick:
+    with state_writer(out, force=force) as write, render.progress(talking) as tick:
         seed_everything(0)
         lm = ModelCache().get(request, chat_template=chat)
         method = resolved.build(lm)
@@ -91,7 +91,7 @@ def adapt(
                 together = one if together is None else method.combined(together, one)
         with fitting(state, method.name):
             session = Session(lm, method, together)
-            written, notes = _written(session, read(session, texts, tick), resolved, provenance, out)
+            written, notes = _written(session, read(session, texts, tick), resolved, provenance, write)
     result = {"method": resolved.spec.name, "model": request.base_name, "files": len(files), "pieces": len(texts)}
     if "tokens_read" in written["meta"]:
         *before, now = (int(sum(one["meta"].get("tokens_read", [0]))) for one in (*map(header, earlier), written))
@@ -137,12 +137,15 @@ def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: P
 
 
 def _written(
-    session: Session, state: State, resolved: ResolvedMethod, provenance: Mapping[str, Json], folder: Path
+    session: Session,
+    state: State,
+    resolved: ResolvedMethod,
+    provenance: Mapping[str, Json],
+    write: Callable[..., dict[str, Any]],
 ) -> tuple[dict[str, Json], list[str]]:
     """Write the state: its header, and notes on it."""
     from ttabench.lm.patch import Patch
     from ttabench.methods.checkpoints import exportable, save_peft
-    from ttabench.methods.states import replace_state
     from ttabench.run.recording import state_caveats
 
     lm, method = session.lm, session.method
@@ -151,7 +154,7 @@ def _written(
     said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
     twice = patch.prefix is not None and method.growth != "constant"  # all of a long text is not written twice
     leaves = exportable(patch) and not twice
-    written = replace_state(folder, state, said, partial(save_peft, lm, patch) if leaves else None)
+    written = write(state, said, partial(save_peft, lm, patch) if leaves else None)
     return written, [*resolved.notes(), *state_caveats(method, state)]
 
 

@@ -91,7 +91,7 @@ def _model(typed: Mapping[str, Any], *, json: bool) -> bool:
 def new(
     what: Annotated[Literal["method"], typer.Argument(help="What to begin: method.")],  # noqa: ARG001  # one kind so far
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")],
-    out: Annotated[Path, o.option(HOW, "Folder to write to.", "--out", "-o")] = Path(),
+    out: Annotated[Path, o.folder(HOW, "Folder to write to.", "--out", "-o")] = Path(),
 ) -> None:
     """Write a working method to begin from: `ttabench new method NAME`."""
     from ttabench.contract import skeleton

@@ -12,6 +12,7 @@ import typer
 
 from ttabench.core.declared import HOW, WHAT, Field, declared
 from ttabench.core.errors import MOST_THREADS
+from ttabench.core.files import checked_path
 from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT
 from ttabench.records.run_fields import SWAPPED
 from ttabench.terminal import render
@@ -26,12 +27,29 @@ def option(group: str, text: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, help=text, rich_help_panel=group, **more)
 
 
+def _parser(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The parser of a value, whose fault is reported as one of an option."""
+
+    def parser(typed: Any) -> Any:
+        try:
+            return parse(typed)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parser
+
+
+def folder(group: str, text: str, *flags: str, **more: Any) -> Any:
+    """An option for a folder to write in."""
+    return option(group, text, *flags, parser=_parser(checked_path), metavar="DIR", **more)
+
+
 Seeds = Annotated[
     str, option(WHAT, "Seed of data order and of everything random; several, one run each: 0,1,2.", "--seed", "--seeds")
 ]
 SwapState = Annotated[bool, option(WHAT, SWAPPED, "--swap-state")]
-Out = Annotated[Path, option(HOW, "Folder of the runs.", "--out", "-o", envvar="TTABENCH_OUT")]
-OutOnly = Annotated[Path, option(HOW, "Folder of the runs.", "--out", envvar="TTABENCH_OUT")]
+Out = Annotated[Path, folder(HOW, "Folder of the runs.", "--out", "-o", envvar="TTABENCH_OUT")]
+OutOnly = Annotated[Path, folder(HOW, "Folder of the runs.", "--out", envvar="TTABENCH_OUT")]
 """Where -o names a file to write."""
 DryRun = Annotated[bool, option(HOW, "Print the resolved configuration and cost, run nothing.", "--dry-run")]
 AsJson = Annotated[bool, option(HOW, "Print JSON instead of tables.", "--json")]
@@ -123,18 +141,6 @@ def _parameter(field: Field, typed_only: bool, defaults: dict[str, Any]) -> insp
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made]
     )
-
-
-def _parser(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The parser of a value, whose fault is reported as one of an option."""
-
-    def parser(typed: Any) -> Any:
-        try:
-            return parse(typed)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-
-    return parser
 
 
 def show_result(title: str, result: Mapping[str, Any], hint: str, *, json: bool, quiet: bool) -> None:

@@ -36,7 +36,7 @@ def train(
     memory_limit: o.MemoryLimit = "",
     out: Annotated[
         Path | None,
-        o.option(HOW, "Folder of the checkpoint. (default: results/scratch/checkpoints/...)", "--out", "-o"),
+        o.folder(HOW, "Folder of the checkpoint. (default: results/scratch/checkpoints/...)", "--out", "-o"),
     ] = None,
     force: Annotated[bool, o.option(HOW, "Start again in --out, without what is saved there.", "--force")] = False,
     dry_run: Annotated[bool, o.option(HOW, "Show what it takes on paper, and train nothing.", "--dry-run")] = False,

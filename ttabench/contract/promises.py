@@ -154,8 +154,7 @@ def _stored(case: Case) -> None:
     states = [read(method, *TEXTS)]
     belongs = {"method": method.name, "fingerprint": method.lm.fingerprint, "checkpoint": "", "settings": {}}
     with TemporaryDirectory() as folder:
-        save_state(Path(folder), states[0], belongs)
-        states.append(load_state(Path(folder), belongs))
+        states.append(load_state(save_state(Path(folder), states[0], belongs), belongs))
     ours, loaded = (tensors_of(method.patch(state, QUESTIONS)) for state in states)
     equal("patches of a state and of the stored one", loaded, ours)
     if method.reads != "once":

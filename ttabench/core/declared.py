@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from functools import cache, wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from ttabench.core.amounts import tokens_in
 from ttabench.core.errors import UserError
-from ttabench.core.files import reason
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+P = ParamSpec("P")
+T = TypeVar("T")
 RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"
 RECIPE = "Recipe (defaults: those of the preset)"
 
@@ -98,7 +100,30 @@ def check_types(where: str, kinds: Mapping[str, Any], values: Mapping[str, Any],
     try:
         model_of(kinds).model_validate(values)
     except ValidationError as error:
-        raise UserError(f"{where}: {reason(error)}.", hint) from None
+        fault = error.errors()[0]
+        what = fault["msg"].removeprefix("Value error, ")
+        raise UserError(f"{where}: {fault['loc'][0]}: {what}, got {fault['input']!r:.40}.", hint) from None
+
+
+def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that refuses, with a `UserError`, arguments that its annotations do not allow, and files that the
+    system refuses."""
+
+    @wraps(function)
+    def call(*given: P.args, **named: P.kwargs) -> T:
+        kinds = get_type_hints(function, include_extras=True)
+        kinds.pop("return", None)
+        values = signature(function).bind(*given, **named).arguments
+        check_types(function.__qualname__, kinds, values, "Fix that argument.")
+        try:
+            return function(*given, **named)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            fault = f"{error.filename}: {error.strerror}."
+            raise UserError(fault, "Choose another path, or fix its rights.") from error
+
+    return call
 
 
 def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:

@@ -50,6 +50,37 @@ def seed_everything(seed: int) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set through a module class
 
 
+@contextmanager
+def restored() -> Iterator[None]:
+    """Restore at the end of the block what `seed_everything` and `use_threads` set: random states, deterministic mode,
+    threads, environment variables."""
+    import random
+
+    import numpy as np
+    import torch
+
+    kind, draws, arrays = accelerator(), random.getstate(), np.random.get_state()
+    started, seed = called(kind, "is_initialized"), torch.initial_seed()
+    exact, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fills, threads = torch.utils.deterministic.fill_uninitialized_memory, torch.get_num_threads()  # type: ignore[attr-defined]
+    variables = {name: os.environ.get(name) for name in ("CUBLAS_WORKSPACE_CONFIG", "RAYON_NUM_THREADS")}
+    try:
+        with torch.random.fork_rng(range(called(kind, "device_count") if started else 0), device_type=kind):
+            yield
+    finally:
+        random.setstate(draws)
+        np.random.set_state(arrays)
+        torch.use_deterministic_algorithms(exact, warn_only=warns)
+        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if not started:
+            called(kind, "manual_seed_all", seed)  # to read its state would have started it
+        for name, value in variables.items():
+            os.environ.pop(name, None)
+            os.environ.update({name: value} if value is not None else {})
+
+
 def cache_folder() -> Path:
     """Where ttabench keeps what it can make again: $TTABENCH_CACHE, or `ttabench` in $XDG_CACHE_HOME or ~/.cache."""
     if own := os.environ.get("TTABENCH_CACHE"):

@@ -78,6 +78,11 @@ def refuse_long(texts: Sequence[str]) -> None:
     if longest > LONGEST_TEXT:
         fault = f"A text of {longest:,} characters is longer than the {LONGEST_TEXT:,} that one may have."
         raise UserError(fault, "Cut it into pieces (of a file: --pieces paragraphs).")
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"The text {text!r:.60} holds half of a surrogate pair.", "Fix its encoding.") from None
 
 
 def at_least(least: float, **values: float | None) -> None:

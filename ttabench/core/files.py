@@ -15,6 +15,7 @@ folder calls. `tests/core/test_writing.py` sees that no other module writes.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -271,6 +272,18 @@ def sweep(folder: Path) -> None:
     for left in folder.glob(f".*{PART}"):
         with suppress(OSError):
             remove(left)
+
+
+def checked_path(path: str | Path) -> Path:
+    """A path that may exist or be written; a ValueError of one that is empty or that the system refuses."""
+    if not str(path):
+        raise ValueError("the path is empty")
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise ValueError(error.strerror) from None
+    return Path(path)
 
 
 def made(folder: Path, out: Path) -> None:

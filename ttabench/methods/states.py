@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,33 +63,6 @@ def header_digest(content: Mapping[str, Json]) -> str:
     """16 hexadecimal digits of what a header says, as JSON has it."""
     kept = {key: value for key, value in json.loads(json.dumps(content)).items() if key != "digest"}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Sequence[Path] = ()) -> Path:
-    """Write a state and what it belongs to (`BELONGS`). `also`: files below the folder that were written for it; the
-    header names their digests, too."""
-    from ttabench.lm.loading import safetensors_io
-
-    if broken := safetensors_io.first_not_finite(state.tensors.items()):
-        fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
-        raise UserError(fault, "Check its settings and checkpoint, the weights, or try --dtype float32.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        safetensors_io.write(folder / TENSORS_FILE, state.tensors)
-    except OSError as error:
-        raise files.unwritable(folder, error) from None
-    content = {
-        "schema_version": SCHEMA,
-        "ttabench": __version__,
-        **belongs,
-        "rows": state.rows,
-        "bytes": state.nbytes,
-        "meta": dict(state.meta),
-        "files": {str(file.relative_to(folder)): digest(file) for file in (folder / TENSORS_FILE, *also)},
-    }
-    content["digest"] = header_digest(content)
-    files.write_atomically(folder / HEADER_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    return folder
 
 
 def load_state(
@@ -174,26 +148,51 @@ def claimed(folder: Path, names: Sequence[str], busy: str) -> Iterator[None]:
 
 
 @contextmanager
-def held(folder: Path, *, force: bool) -> Iterator[None]:
-    """Hold a folder while a state is made for it; `force`: one that is there may be replaced."""
+def state_writer(folder: Path, *, force: bool) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Claim a folder for a state, and hold it until the state is made and written by the function that this yields:
+    `_write` without its first argument. `force`: replace an earlier state."""
     with claimed(folder, OURS, "writes a state in"):
         if (folder / HEADER_FILE).exists() and not force:
-            raise UserError(f"{folder} holds a state already.", "Replace it with --force, or give another --out.")
-        yield
+            raise UserError(f"{folder} holds a state already.", "Replace it with --force, or choose another --out.")
+        yield partial(_write, folder)
 
 
-def replace_state(
+def save_state(folder: Path, state: State, belongs: Mapping[str, Json], *, force: bool = False) -> Path:
+    """Claim a folder and write a state into it, see `state_writer`."""
+    with state_writer(folder, force=force) as write:
+        write(state, belongs)
+    return folder
+
+
+def _write(
     folder: Path, state: State, belongs: Mapping[str, Json], for_peft: Callable[[Path], object] | None = None
 ) -> dict[str, Any]:
-    """Write a state into a folder that is `held`, and with `for_peft`, which is given a folder, what peft loads of it.
-    All files are made aside first; the header moves first, whose digests do not fit what a kill leaves.
-    Returns its header, see `save_state`."""
+    """Write a state with what it belongs to (`BELONGS`), and with `for_peft`, which takes a folder, what peft loads of
+    it. All files are made aside first; the header moves first, whose digests do not fit what a kill leaves.
+    Returns the header, which names the digests of all files."""
+    from ttabench.lm.loading import safetensors_io
+
+    if broken := safetensors_io.first_not_finite(state.tensors.items()):
+        fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
+        raise UserError(fault, "Check its settings and checkpoint, the weights, or try --dtype float32.")
     staged = folder / STAGED
     try:
         with files.replacing(staged, folder=True) as scratch:
             if for_peft is not None:
                 for_peft(scratch / PEFT)
-            save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
+            safetensors_io.write(scratch / TENSORS_FILE, state.tensors)
+            written = (scratch / TENSORS_FILE, *sorted((scratch / PEFT).glob("*")))
+            content = {
+                "schema_version": SCHEMA,
+                "ttabench": __version__,
+                **belongs,
+                "rows": state.rows,
+                "bytes": state.nbytes,
+                "meta": dict(state.meta),
+                "files": {str(file.relative_to(scratch)): digest(file) for file in written},
+            }
+            content["digest"] = header_digest(content)
+            files.write_atomically(scratch / HEADER_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         files.remove(folder / PEFT)
         for name in OURS:
             if (staged / name).exists():

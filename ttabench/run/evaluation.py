@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ttabench.core.digests import digest, refuse_changed
+from ttabench.core.environment import restored, seed_everything
 from ttabench.core.errors import UserError
 from ttabench.core.types import Tick, no_tick, no_word
 from ttabench.methods import registry
@@ -111,8 +112,8 @@ def execute(
     return obtained(out / plan.config.identity(), work, force=force, notify=notify)
 
 
+@restored()
 def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], None], folder: RunFolder) -> RunRecord:
-    from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
     from ttabench.run.recording import caveats, make_record
     from ttabench.run.runner import RunContext, at_once, run_episodes

@@ -10,13 +10,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import join, quote
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.declared import RUN, WHAT, Declared, declared
 from ttabench.core.errors import UserError
+from ttabench.core.files import checked_path
 from ttabench.core.types import Json
 from ttabench.methods.checkpoints import is_peft
 from ttabench.methods.registry import is_file
@@ -24,6 +25,8 @@ from ttabench.methods.states import header as header_of
 from ttabench.records.run_fields import RunFields, standing_name
 from ttabench.run.budget import asked
 
+Place: TypeAlias = Annotated[str | Path, AfterValidator(checked_path)]
+"""A file or folder that a caller from Python names."""
 STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
 """Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
 READING_FIELDS = (

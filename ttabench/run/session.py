@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from ttabench.core.declared import checked_arguments
+from ttabench.core.errors import refuse_long
 from ttabench.core.types import Observe
 from ttabench.methods import session
 from ttabench.methods.states import save_state
 from ttabench.run.evaluation import ModelCache
-from ttabench.run.request import MADE, RunRequest, made_with
+from ttabench.run.request import MADE, Place, RunRequest, made_with
 from ttabench.run.resolve import resolve_method, resolve_prompting
 
 
@@ -32,11 +37,12 @@ class Session(session.Session):
         UserError: an unknown name, a setting, checkpoint or state that does not fit; one line that says what to do.
     """
 
+    @checked_arguments
     def __init__(
         self,
         model: str = "nano",
         method: str = "icl",
-        state: str | Path | None = None,
+        state: Place | None = None,
         *,
         task: str = "streamingqa",
         checkpoint: str = "",
@@ -54,12 +60,16 @@ class Session(session.Session):
         before = None if state is None else resolved.stored_state(Path(state), lm)
         super().__init__(lm, resolved.build(lm), before)
 
+    @checked_arguments
     def read(self, pieces: str | Sequence[str | Observe]) -> None:
         """Read on: documents, demonstrations, turns of a dialogue ..., in order; one text alone is one piece."""
         texts = [pieces] if isinstance(pieces, str) else pieces
-        super().read([Observe(text=piece) if isinstance(piece, str) else piece for piece in texts])
+        observed = [Observe(text=piece) if isinstance(piece, str) else piece for piece in texts]
+        refuse_long([piece.text for piece in observed])
+        super().read(observed)
 
-    def ask(self, question: str, max_new_tokens: int = 16) -> str:
+    @checked_arguments
+    def ask(self, question: str, max_new_tokens: Annotated[int, Field(ge=1, le=10**6)] = 16) -> str:
         """The model's answer to a question, asked in the words of the task.
 
         Raises:
@@ -70,6 +80,7 @@ class Session(session.Session):
         (answer,) = self.answer([ask])
         return answer.prediction
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the state, as `ttabench adapt` does."""
-        return save_state(Path(folder), self.state, self._header)
+    @checked_arguments
+    def save(self, folder: Place, *, force: bool = False) -> Path:
+        """Write the state, as `ttabench adapt` does; `force`: replace an earlier state, and never other files."""
+        return save_state(Path(folder), self.state, self._header, force=force)

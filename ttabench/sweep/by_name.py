@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+from pydantic import InstanceOf, ValidationError
 
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import as_typed
-from ttabench.core.environment import use_threads
+from ttabench.core.declared import as_typed, check_types, checked_arguments
+from ttabench.core.environment import restored, use_threads
 from ttabench.core.errors import UserError
 from ttabench.readers.formats import first_fault
 from ttabench.records.run_fields import DEFAULT_OUT
@@ -27,6 +28,7 @@ from ttabench.report.tables import answering
 from ttabench.report.verdict import verdict
 from ttabench.run.evaluation import MODELS, execute
 from ttabench.run.plan import make_plan
+from ttabench.run.request import Place
 from ttabench.sweep.suite import ASSIGNED, Some, cells
 
 if TYPE_CHECKING:
@@ -76,13 +78,14 @@ class Compared:
         return self.verdict
 
 
+@checked_arguments
 def evaluate(
-    method: str = "icl",
-    task: str = "streamingqa",
-    model: str = NANO,
+    method: str | Path = "icl",
+    task: str | Path = "streamingqa",
+    model: str | Path = NANO,
     *,
     seed: int = 0,
-    out: str | Path | None = None,
+    out: Place | None = None,
     force: bool = False,
     threads: int | None = None,
     **options: object,
@@ -92,7 +95,7 @@ def evaluate(
     Args:
         out: folder of the runs; by default that of the command line.
         force: run again even if it is stored.
-        threads: of the processor, from now on.
+        threads: of the processor, for this call.
         options: any other of a run, as `ttabench eval --help` lists them: `limit=8`, `metric="./mine.py:closeness"`,
             `set={"hierarchy": 16}`, `task_set={"documents": 8}`, `state="folder"` ...
 
@@ -107,10 +110,11 @@ def evaluate(
     wanted = cells({"include": [{**named, **given}]})
     if len(wanted) > 1:
         raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")
-    use_threads(threads)
-    plan = make_plan(wanted[0].request, wanted[0].seed)
-    place = Path(out or os.environ.get("TTABENCH_OUT") or DEFAULT_OUT)
-    outcome = execute(plan, MODELS, place, force=force)
+    with restored() if threads else nullcontext():
+        use_threads(threads)
+        plan = make_plan(wanted[0].request, wanted[0].seed)
+        place = Path(out or os.environ.get("TTABENCH_OUT") or DEFAULT_OUT)
+        outcome = execute(plan, MODELS, place, force=force)
     return Run(outcome.folder, outcome.record)
 
 
@@ -121,12 +125,13 @@ def _plain(name: str, value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def load(*names: str | Path) -> list[Run]:
+def load(*names: Place) -> list[Run]:
     """Stored runs, in the order of the names: folders of runs, or of such folders; single runs; patterns of them,
     `"results/**"`.
 
     A UserError of a name that is nothing of this, or of damaged runs alone; other damaged ones are a warning each.
     """
+    check_types("load", {"names": tuple[Place, ...]}, {"names": names}, "Name folders of runs, or patterns.")
     folders: dict[Path, None] = {}
     for name in names:
         runs = at_path(str(name))
@@ -139,6 +144,7 @@ def load(*names: str | Path) -> list[Run]:
     return [Run(folder, record) for folder, record in stored.runs]
 
 
+@checked_arguments
 def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -> Compared:
     """Compare runs by a metric, by default each task's main one: who leads, quality beside cost, and every difference,
     paired, with its interval; `all_pairs` tests every pair.
@@ -147,6 +153,8 @@ def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -
     """
     import pandas
 
+    runs = list(runs)
+    check_types("compare", {"runs": list[InstanceOf[Run]]}, {"runs": runs}, "Use runs of evaluate or load.")
     comparison = compared([(run.folder, run.record) for run in runs], metric, all_pairs=all_pairs)
     lacking = [f"run {run} lacks the metric" for run in comparison.without_metric]
     for line in (*comparison.damaged, *lacking):

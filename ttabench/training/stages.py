@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from itertools import chain, cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
-from ttabench.core.declared import as_typed, assignments, parse_value
+from ttabench.core.declared import as_typed, assignments, check_types, checked_arguments, parse_value
 from ttabench.core.digests import changed, hashed, text_of
+from ttabench.core.environment import restored, seed_everything
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Tick, no_tick, no_word
 from ttabench.methods.checkpoints import is_peft
@@ -24,7 +25,7 @@ from ttabench.readers.cards import yaml_of
 from ttabench.records.local_paths import source_name
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.request import NO_CHECKPOINT, RunRequest
+from ttabench.run.request import NO_CHECKPOINT, Place, RunRequest
 from ttabench.run.resolve import resolve_method, trained_with
 from ttabench.training.config import TrainConfig, TrainOptions, TrainRecord, untrainable
 
@@ -84,10 +85,10 @@ class TrainPlan:
             record = self._train(before, "trained" if stage is self.stages[-1] else words, progress)
         return record
 
+    @restored()
     def _train(self, stage: Stage, words: str, progress: Progress) -> TrainRecord:
         """Train the method of a stage and store its checkpoint."""
-        from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
-        from ttabench.training.loop import train as train_method
+        from ttabench.training.loop import train as train_method  # torch comes once nothing typed is refused
         from ttabench.training.training_state import check
 
         options, recipe = self.options, stage.recipe
@@ -220,11 +221,12 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
         raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
 
 
+@checked_arguments
 def train(
     method: str,
     task: str = "streamingqa",
     *,
-    out: str | Path,
+    out: Place,
     model: str = "nano",
     source: str = "",
     checkpoint: str = "none",
@@ -260,6 +262,7 @@ def train(
     )
     if isinstance(documents := recipe.get("documents"), int):
         recipe["documents"] = (documents,)
+    check_types("train", get_type_hints(Recipe, include_extras=True), recipe, "Fix that argument.")
     return plan_training(request, recipe, options or TrainOptions(), Path(out)).run()
 
 
