@@ -60,6 +60,15 @@ def test_bad_input_is_refused_without_torch(words: str, told: str) -> None:
     assert told in refused.stderr
 
 
+def test_a_file_of_rows_is_said_to_be_read_as_text(ttabench: Command, notes: Path) -> None:
+    Path("chat.json").write_text(json.dumps([{"role": "user", "content": TEXT}]))
+    for command in (("adapt", "--method", "icl"), ("ask", "Who?")):
+        for file in (notes, "chat.json"):
+            ran = ttabench(*command, "--context", file, "--quiet", *(["--force"] if "adapt" in command else []))
+            assert ran.code == 0, ran.err
+            assert ("chat.json" in ran.err) == (file != notes)
+
+
 def test_files_may_be_read_now(ttabench: Command, notes: Path) -> None:
     Path("more.txt").write_text("The pet of Mudun Prarov is a goat.")
     (question, answer), *_ = ASKED.items()
@@ -68,6 +77,15 @@ def test_files_may_be_read_now(ttabench: Command, notes: Path) -> None:
     assert found["state"] is None
     assert told["answers"][0]["answer"] == answer
     assert told["cost"]["adapt_seconds"] > 0
+    told_again = ttabench("ask", question, "--context", notes, "more.txt", "--method", "mac", "--json").json()[
+        "methods"
+    ]
+    assert told_again[0]["cost"]["tokens_read"] == told["cost"]["tokens_read"], "names that follow are files, too"
+    Path("asked.txt").write_text(question)
+    in_file = ttabench("ask", "--questions", "asked.txt", "--context", notes, "more.txt", "--method", "mac", "--quiet")
+    assert in_file.out.strip() == answer
+    both = ttabench("ask", "--questions", "asked.txt", "--context", notes, "gone.txt")
+    assert (both.code, "gone.txt" in both.err, "--context" in both.err) == (2, True, True)
     alone = ttabench("ask", question, "--context", notes, "--method", "mac", "--json").json()["methods"][0]
     assert told["cost"]["tokens_read"] > alone["cost"]["tokens_read"]
     assert "mistyped.txt cannot be read" in one_line(ttabench("ask", question, "--context", "mistyped.txt"))

@@ -157,6 +157,7 @@ def test_the_command_shows_stores_and_draws(
     for shown in ("token ms", "tokens/s", "peak memory", "mac untrained"):
         assert shown in ran.out
     assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert str(picture) in ran.err
     stored = ttabench(*common, "--json")
     (title,) = [key for key in stored.json() if key.startswith("latency of")]
     assert [row["method"] for row in stored.json()[title]] == ["icl", "icl", "mac", "mac"]

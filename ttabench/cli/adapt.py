@@ -115,8 +115,12 @@ def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
         raise UserError("There is nothing to read.", "Give --context FILE.")
     if cut not in PIECES:
         raise UnknownName("value of --pieces", cut, list(PIECES))
+    from ttabench.readers.formats import readable
+
     pieces = []
     for file in files:
+        if readable(file):
+            render.remark(f"Note: {file} is read as plain text, with all its punctuation and names of fields.")
         parts = [part.strip() for part in (read_text(file).split(PIECES[cut]) if PIECES[cut] else [read_text(file)])]
         pieces += [Observe(text=part, key=f"{file.name}#{number}") for number, part in enumerate(filter(None, parts))]
     if not pieces:

@@ -69,12 +69,16 @@ def ask(
     from ttabench.run.evaluation import ModelCache
     from ttabench.run.resolve import resolve_method, resolve_prompting
 
+    files = [text for text in questions or [] if context and os.path.isfile(text)]  # noqa: PTH113  # of any length
+    context = [*(context or []), *map(Path, files)]
+    questions = [text for text in questions or [] if text not in files]
     if bool(questions) == bool(file):
         if questions:
-            raise UserError("Questions are both typed and in a file.", "Give one of them.")
+            fault = f"{questions[0]!r} is typed as a question, and --questions names the file {file}."
+            raise UserError(fault, "Remove one of them. A file to read needs --context and must be there.")
         hint = 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.'
         raise UserError("There is no question.", hint)
-    wanted = own_questions(file) if file else typed_questions(questions or [])
+    wanted = own_questions(file) if file else typed_questions(questions)
     earlier, before, lost = (state or DEFAULT_STATE) if state or not context else None, list[Observe](), ""
     if earlier is not None:
         from ttabench.run.request import as_it_was_made

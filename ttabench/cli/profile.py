@@ -110,3 +110,5 @@ def profile(
         render.remark(f"Stored: {place}; --force measures again, and the same command tries failed rows again.")
     if plot is not None:  # last: what was measured is seen even where a picture fails
         draw(record, plot)
+        if not quiet:
+            render.remark(f"Picture: {plot}")

@@ -142,7 +142,7 @@ class RunRecord(BaseModel):
             UserError: another record has declared a metric of the same name otherwise.
         """
         for name, declared in self.task.get("declared", {}).items():
-            declare(name, declared)
+            declare(name, declared, f"run {self.id}")
 
     def value(self, metric: str) -> Row | None:
         """The row of a metric over all steps and sub-tasks."""

@@ -81,7 +81,8 @@ def sentences(comparison: Comparison) -> list[str]:
         first.insert(0, f"Values of these {len(blocks)} blocks have no mean: each block stands for itself.")
     else:
         first += _of_ends(Field(comparison, blocks))
-    return [*(first or ["Nothing to compare."]), *cautions(comparison)]
+    alone = "No row leads: there are no two methods of the same task, source and base model to rank."
+    return [*(first or [alone]), *cautions(comparison)]
 
 
 def _lead(field: Field, standing: Standing) -> Iterator[str]:

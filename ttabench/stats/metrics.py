@@ -286,8 +286,8 @@ METRICS: dict[str, Metric] = {
 }  # fmt: skip
 
 
-_OTHERS: dict[str, Metric] = {}
-"""Metrics of others that this process has met, by name, for what they declare."""
+_OTHERS: dict[str, tuple[Metric, str]] = {}
+"""Metrics of others that this process has met, by name: what they declare, and where that was said first."""
 
 
 def metric(name: str, *, files: bool = False) -> Metric:
@@ -308,23 +308,25 @@ def metric(name: str, *, files: bool = False) -> Metric:
         other = of_package(offered(GROUP)[name])
     else:
         raise UnknownName("metric", name, [*METRICS, *offered(GROUP)])
-    declare(other.name, other.declared)
+    declare(other.name, other.declared, name)
     return other
 
 
-def declare(name: str, declared: Mapping[str, Json]) -> None:
-    """Take down how figures of a metric that is not ttabench's own are read, as a record says it; another one of this
-    name that was declared otherwise is refused."""
+def declare(name: str, declared: Mapping[str, Json], where: str) -> None:
+    """Take down how figures of a metric that is not ttabench's own are read, as a run or a file (`where`) says it;
+    another one of this name that was declared otherwise is refused."""
     made = Metric(name=name, summary="", **{key: declared[key] for key in DECLARED if key in declared})
-    if _OTHERS.setdefault(name, made) != made:
-        fault = f"Two metrics are called {name}, and differ in what they declare."
-        raise UserError(fault, "Give one of them another name.")
+    before, first = _OTHERS.setdefault(name, (made, where))
+    if before != made:
+        keys = ", ".join(key for key in DECLARED if getattr(before, key) != getattr(made, key))
+        fault = f"The metric {name} of {where} and that of {first} declare different values of {keys}."
+        raise UserError(fault, "Show these runs one by one, or rename one metric and run it again.")
 
 
 def known(name: str) -> Metric:
     """How figures of a metric are read, whosever it is; as they are where nobody says."""
     plain = Metric(name=name, summary="", scale=1.0, least=None, most=None)
-    return METRICS.get(name) or _OTHERS.get(name) or plain
+    return METRICS.get(name) or _OTHERS.get(name, (plain, ""))[0]
 
 
 def judges(chosen: Metric, mode: Mode) -> bool:
