@@ -8,21 +8,22 @@ parse_value("0.2", int | float, "--set a")     0.2
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from ttabench.core.amounts import tokens_in
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"
 RECIPE = "Recipe (defaults: those of the preset)"
 
@@ -84,25 +85,47 @@ def declared(kind: type) -> Mapping[str, Field]:
     return by_name
 
 
+UNKNOWN = "extra_forbidden"
+"""Pydantic's name of a field that a model does not have."""
+BRANCH = re.compile(r"int|float|bool|str|constrained-.*|.*\[.*")
+"""Pydantic's names of the types that a field may have, which stand in the place of a fault behind the field."""
+
+
+def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> tuple[str, str]:
+    """(what, hint) of one of pydantic's complaints, on one line each, for a `UserError`.
+
+    It is the first, but a field that there is not goes before all others: it may be why another is missing.
+    """
+    faults = error.errors()
+    fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
+    place = ".".join(str(part) for part in fault["loc"] if not BRANCH.fullmatch(str(part))) or "top level"
+    if fault["type"] == UNKNOWN:
+        unknown = UnknownName("field", str(fault["loc"][-1]), list(model.model_fields))
+        return f"{where}: {place}: {unknown.what}", unknown.hint
+    message = fault["msg"].removeprefix("Value error, ")
+    received = "" if fault["type"] in ("missing", "value_error") else f", received {brief(fault['input'])}"
+    return f"{where}: {place}: {message}{received}.", "Fix it."
+
+
+def brief(value: object, limit: int = 60) -> str:
+    """`repr` of a value on one short line, for error messages."""
+    text = repr(value if not isinstance(value, str) else value[: limit + 1])
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def validated(model: type[M], values: object, where: str) -> M:
+    """An instance of a pydantic model; a UserError of the first value that does not fit."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UserError(*first_fault(error, where, model)) from None
+
+
 def model_of(kinds: Mapping[str, Any]) -> type[BaseModel]:
     """A strict pydantic model of optional fields, from their annotations by name."""
-    from pydantic import ConfigDict, create_model
-
     optional: dict[str, Any] = {name: (kind, None) for name, kind in kinds.items()}
     strict = ConfigDict(strict=True, arbitrary_types_allowed=True, revalidate_instances="always")
     return create_model("Group", __config__=strict, **optional)
-
-
-def check_types(where: str, kinds: Mapping[str, Any], values: Mapping[str, Any], hint: str) -> None:
-    """Refuse the first value that its annotation does not allow."""
-    from pydantic import ValidationError
-
-    try:
-        model_of(kinds).model_validate(values)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        what = fault["msg"].removeprefix("Value error, ")
-        raise UserError(f"{where}: {fault['loc'][0]}: {what}, got {fault['input']!r:.40}.", hint) from None
 
 
 def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
@@ -114,7 +137,7 @@ def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
         kinds = get_type_hints(function, include_extras=True)
         kinds.pop("return", None)
         values = signature(function).bind(*given, **named).arguments
-        check_types(function.__qualname__, kinds, values, "Fix that argument.")
+        validated(model_of(kinds), values, function.__qualname__)
         try:
             return function(*given, **named)
         except OSError as error:
@@ -149,8 +172,6 @@ def parse_value(text: str, hint: Any, where: str) -> Json:
 
     A whole number may be written as a size: `16k` is 16,384.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     arguments = getattr(hint, "__args__", ())
     raw: Json = None if text.lower() in ("none", "null") and type(None) in arguments else text
     if isinstance(raw, str) and getattr(hint, "__origin__", None) in (tuple, list):

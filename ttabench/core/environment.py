@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,34 +51,37 @@ def seed_everything(seed: int) -> None:
 
 
 @contextmanager
-def restored() -> Iterator[None]:
-    """Restore at the end of the block what `seed_everything` and `use_threads` set: random states, deterministic mode,
-    threads, environment variables."""
+def restored(threads: int | None = None) -> Iterator[None]:
+    """Restore at the end of the block what `seed_everything` sets, and use so many threads until then."""
     import random
 
     import numpy as np
     import torch
 
-    kind, draws, arrays = accelerator(), random.getstate(), np.random.get_state()
-    started, seed = called(kind, "is_initialized"), torch.initial_seed()
+    kind, deterministic, names = (
+        accelerator(),
+        torch.utils.deterministic,
+        ("CUBLAS_WORKSPACE_CONFIG", "RAYON_NUM_THREADS"),
+    )
     exact, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fills, threads = torch.utils.deterministic.fill_uninitialized_memory, torch.get_num_threads()  # type: ignore[attr-defined]
-    variables = {name: os.environ.get(name) for name in ("CUBLAS_WORKSPACE_CONFIG", "RAYON_NUM_THREADS")}
-    try:
-        with torch.random.fork_rng(range(called(kind, "device_count") if started else 0), device_type=kind):
-            yield
-    finally:
-        random.setstate(draws)
-        np.random.set_state(arrays)
-        torch.use_deterministic_algorithms(exact, warn_only=warns)
-        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        if not started:
-            called(kind, "manual_seed_all", seed)  # to read its state would have started it
-        for name, value in variables.items():
-            os.environ.pop(name, None)
-            os.environ.update({name: value} if value is not None else {})
+    started = called(kind, "is_initialized")
+    with ExitStack() as stack:
+        stack.callback(os.environ.update, {name: os.environ[name] for name in names if name in os.environ})
+        for name in names:
+            stack.callback(os.environ.pop, name, None)
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
+        stack.callback(torch.use_deterministic_algorithms, exact, warn_only=warns)
+        filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+        stack.callback(setattr, deterministic, "fill_uninitialized_memory", filled)
+        if threads is not None:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+        if not started:  # to read the state of its random numbers would start it
+            stack.callback(called, kind, "manual_seed_all", torch.initial_seed())
+        devices = range(called(kind, "device_count") if started else 0)
+        stack.enter_context(torch.random.fork_rng(devices, device_type=kind))
+        use_threads(threads)
+        yield
 
 
 def cache_folder() -> Path:

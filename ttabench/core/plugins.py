@@ -2,7 +2,7 @@
 
 offered("ttabench.methods")["echo"].load()        whatever stands there, imported now
 module_at(Path("./mine.py"))                      the file, executed as a module
-with calling(module.__name__, "Fix the file."):   UserError: mine.py, line 3: ZeroDivisionError: division by zero.
+with calling(module.__name__):                      UserError: mine.py, line 3: ZeroDivisionError: division by zero.
     module.closeness("a", ask)
 
 A digest says which code that was: of a package, or of a file with the local modules it imports. Local is what is
@@ -38,6 +38,7 @@ FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
 """A file of Python, or one of the objects in it."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """A name that somebody else may give."""
+FIX = "Fix that file, or uninstall the package that offers it."
 OTHER = "ttabench_file_"
 """Beginning of the name of a module that was executed from a file."""
 STDLIB = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
@@ -72,18 +73,17 @@ class Offer:
     def load(self) -> Any:
         """The object, imported now."""
         doing = f"loading {self.entry.group} {self.name!r} of {self.package}"
-        with calling(self.entry.module, f"Fix or uninstall {self.package}.", doing):
+        with calling(self.entry.module, doing):
             return self.entry.load()
 
 
 @contextmanager
-def calling(module: str, hint: str, doing: str = "", passes: type[Exception] = UserError) -> Iterator[None]:
+def calling(module: str, doing: str = "", passes: type[Exception] = UserError) -> Iterator[None]:
     """Run code of a file or another package. Whatever it raises becomes a `UserError` that names its innermost line.
     What it prints goes to standard error, because standard output is for results.
 
     Args:
         module: name of the module that the code is from.
-        hint: how to fix it.
         doing: context that the message adds.
         passes: exception that stays as it is, as `UserError`, `KeyboardInterrupt` and failed allocations do.
     """
@@ -93,17 +93,17 @@ def calling(module: str, hint: str, doing: str = "", passes: type[Exception] = U
     except BaseException as error:
         if isinstance(error, UserError | KeyboardInterrupt | passes) or out_of_memory(error):
             raise
-        raise UserError(f"{_described(error, module)}{doing and f' ({doing})'}.", hint) from error
+        raise UserError(f"{_described(error, module)}{doing and f' ({doing})'}.", FIX) from error
 
 
 def guarded(
-    function: Callable[..., Any], hint: str, returns: Any = object, passes: type[Exception] = UserError
+    function: Callable[..., Any], returns: Any = object, passes: type[Exception] = UserError
 ) -> Callable[..., Any]:
     """A function of a file or another package that runs in `calling` and must return an instance of `returns`."""
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        with calling(function.__module__, hint, passes=passes):
+        with calling(function.__module__, passes=passes):
             result = function(*arguments, **named)
             if not isinstance(result, returns):
                 raise TypeError(f"{function} must return {returns}, got {result!r:.40}")
@@ -141,8 +141,7 @@ def module_at(path: Path) -> ModuleType:
     """
     if not path.is_file():
         raise UserError(f"There is no file {path}.", "Give the path of a file of Python.")
-    hint = "Fix the file."
-    with calling(str(path), hint):
+    with calling(str(path)):
         files = files_of_code(path)
     place = path.resolve()
     name = f"{OTHER}{path.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:8]}_{_digest(files)[:16]}"
@@ -158,7 +157,7 @@ def module_at(path: Path) -> ModuleType:
         sys.modules.pop(other, None)  # of another file, or of another content
     sys.modules[name] = module  # dataclasses look their module up
     linecache.checkcache()
-    with calling(name, hint), _first_on_path(place.parent):
+    with calling(name), _first_on_path(place.parent):
         loader.exec_module(module)
     _executed[name] = {other: sys.modules[other] for other in imported if other in sys.modules}
     return module

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from types import FunctionType
+from inspect import getmembers_static, isfunction
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from torch import nn
 
 from ttabench.core.errors import UserError
-from ttabench.core.plugins import guarded
+from ttabench.core.plugins import FIX, guarded
 from ttabench.core.types import Ask, Growth, Json, Observe
 from ttabench.lm.forward.ways import require
 from ttabench.lm.patch import Patch, State
@@ -103,17 +103,14 @@ class BaseMethod(Generic[SettingsT]):
 @cache
 def guarded_class(cls: type[BaseMethod[Any]]) -> type[BaseMethod[Any]]:
     """A subclass for a method of a file or another package, whose own public functions are `guarded`."""
-    hint = "Fix the file, or the package that offers it."
     if not (isinstance(cls, type) and issubclass(cls, BaseMethod)):
-        raise UserError(f"{cls} is not a subclass of BaseMethod.", hint)
+        raise UserError(f"{cls} is not a subclass of BaseMethod.", FIX)
     returns = {"begin": State, "adapt": State, "combined": State, "patch": Patch}
     own = {
-        name: guarded(value, hint, returns.get(name, object))
-        for base in reversed(cls.__mro__)
-        for name, value in vars(base).items()
-        if isinstance(value, FunctionType) and (name == "__init__" or not name.startswith("_"))
-        and value.__module__.partition(".")[0] != "ttabench"
-    }  # fmt: skip
+        name: guarded(function, returns.get(name, object))
+        for name, function in getmembers_static(cls, isfunction)
+        if (name[0] != "_" or name == "__init__") and not function.__module__.startswith("ttabench.")
+    }
     return type(cls.__name__, (cls,), {**own, "__module__": cls.__module__})
 
 

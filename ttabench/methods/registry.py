@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import get_type_hints
 
 from ttabench import methods as here
-from ttabench.core.declared import check_types
+from ttabench.core.declared import model_of, validated
 from ttabench.core.errors import LONGEST_NAME, UnknownName, UserError
-from ttabench.core.plugins import FILE, NAME, Offer, calling, code_of, guarded, module_at, offered, one_of
+from ttabench.core.plugins import FILE, FIX, NAME, Offer, calling, code_of, guarded, module_at, offered, one_of
 from ttabench.core.types import Json
 from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods.pair import SIGN, PairSpec, pair_of
@@ -27,30 +27,28 @@ GROUP = "ttabench.methods"
 
 def _of_package(offer: Offer) -> MethodSpec:
     """The method that an installed package offers."""
-    spec, hint = offer.load(), f"Fix or uninstall {offer.package}."
+    spec = offer.load()
     where = f"{GROUP} {offer.name!r} of {offer.package}"
     if not isinstance(spec, MethodSpec) or spec.name != offer.name:
-        raise UserError(f"{where} is no MethodSpec of that name.", hint)
-    return replace(_sound(spec, where, hint, offer.entry.module), origin=offer.origin)
+        raise UserError(f"{where} is no MethodSpec of that name.", FIX)
+    return replace(_sound(spec, where, offer.entry.module), origin=offer.origin)
 
 
-def _sound(spec: MethodSpec, where: str, hint: str, module: str) -> MethodSpec:
+def _sound(spec: MethodSpec, where: str, module: str) -> MethodSpec:
     """The checked spec of a file or another package; its functions are `guarded`."""
-    check_types(where, get_type_hints(MethodSpec), vars(spec), hint)
+    validated(model_of(get_type_hints(MethodSpec)), vars(spec), where)
     fault = "" if is_dataclass(spec.Settings) else "has Settings that are no dataclass"
     if not NAME.fullmatch(spec.name):
         fault = f"has the name {spec.name!r}, which may hold lower-case letters, digits and _ only"
     if spec.name in (*methods(), *families()):
         fault = f"has a name of ttabench's own, {spec.name}"
     if fault:
-        raise UserError(f"{where} {fault}.", hint)
-    with calling(module, hint, f"settings of method {spec.name}"):
+        raise UserError(f"{where} {fault}.", FIX)
+    with calling(module, f"settings of method {spec.name}"):
         for settings in (spec.Settings(), *spec.presets.values()):
             restored(spec, plain(asdict(settings)))
     keep, cost = spec.keep, spec.cost
-    return replace(
-        spec, keep=keep and guarded(keep, hint, Mapping, ValueError), cost=cost and guarded(cost, hint, Cost | None)
-    )
+    return replace(spec, keep=keep and guarded(keep, Mapping, ValueError), cost=cost and guarded(cost, Cost | None))
 
 
 FIRST = ("none", "icl", "window", "snapkv", "h2o")
@@ -91,10 +89,10 @@ def _in_file(file: str, wanted: str) -> MethodSpec:
         spec = vars(cls).get("spec") if isinstance(cls, type) and cls.__module__ == module.__name__ else None
         if not isinstance(spec, MethodSpec):
             continue
-        where, hint = f"{path}: {cls.__name__}", "Fix the file."
+        where = f"{path}: {cls.__name__}"
         if not issubclass(cls, BaseMethod) or cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
-            raise UserError(f"{where} is no BaseMethod with an adapt and a patch of its own.", hint)
-        sound = _sound(spec, where, hint, module.__name__)
+            raise UserError(f"{where} is no BaseMethod with an adapt and a patch of its own.", FIX)
+        sound = _sound(spec, where, module.__name__)
         specs[spec.name] = replace(sound, where=cls, origin=code_of(module))
     return one_of("method", path, wanted, specs, 'Give a class there `spec = MethodSpec(name="...")`.')
 

@@ -51,7 +51,7 @@ class MethodSpec(Formula):
             module, _, attribute = self.where.partition(":")
             if not self.origin:
                 return getattr(import_module(module), attribute)
-            with calling(module, f"Fix or uninstall {self.origin}.", f"loading method {self.name}"):
+            with calling(module, f"loading method {self.name}"):
                 cls = getattr(import_module(module), attribute)
         return import_module("ttabench.methods.base").guarded_class(cls) if self.origin else cls
 

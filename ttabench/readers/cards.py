@@ -14,10 +14,10 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from ttabench.core.declared import first_fault
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import read_text, reading
 from ttabench.core.types import Choose, Generate
-from ttabench.readers.formats import first_fault
 from ttabench.stats.clusters import Varying
 from ttabench.stats.metrics import metric
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, ValidationError
-
+from ttabench.core.declared import brief as brief
 from ttabench.core.environment import memory_bytes
-from ttabench.core.errors import LONGEST_TEXT, UnknownName, UserError
+from ttabench.core.errors import LONGEST_TEXT, UserError
 from ttabench.core.files import ANY, At, parquet_file, reading, reason, refuse_doubles
 
 
@@ -175,36 +173,6 @@ READABLE: Formats = {
     ".parquet": _parquet,
 }
 """Formats by suffix; where a folder holds one name in several, the first of them is read."""
-
-
-# --- faults of cards, settings and rows in one line ------------------------------------------------------------------
-
-UNKNOWN = "extra_forbidden"
-"""Pydantic's name of a field that a model does not have."""
-BRANCH = re.compile(r"int|float|bool|str|constrained-.*|.*\[.*")
-"""Pydantic's names of the types that a field may have, which stand in the place of a fault behind the field."""
-
-
-def first_fault(error: ValidationError, where: str, model: type[BaseModel]) -> tuple[str, str]:
-    """(what, hint) of one of pydantic's complaints, on one line each, for a `UserError`.
-
-    It is the first, but a field that there is not goes before all others: it may be why another is missing.
-    """
-    faults = error.errors()
-    fault = next((one for one in faults if one["type"] == UNKNOWN), faults[0])
-    place = ".".join(str(part) for part in fault["loc"] if not BRANCH.fullmatch(str(part))) or "top level"
-    if fault["type"] == UNKNOWN:
-        unknown = UnknownName("field", str(fault["loc"][-1]), list(model.model_fields))
-        return f"{where}: {place}: {unknown.what}", unknown.hint
-    message = fault["msg"].removeprefix("Value error, ")
-    received = "" if fault["type"] in ("missing", "value_error") else f", received {brief(fault['input'])}"
-    return f"{where}: {place}: {message}{received}.", "Mend that field."
-
-
-def brief(value: object, limit: int = 60) -> str:
-    """`repr` of a value on one short line, for error messages."""
-    text = repr(value if not isinstance(value, str) else value[: limit + 1])
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def reasons(dropped: Mapping[str, int]) -> str:

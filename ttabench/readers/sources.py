@@ -24,11 +24,12 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from ttabench.core.declared import first_fault
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import offered
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar, Split
-from ttabench.readers.formats import READABLE, Formats, RawRow, brief, first_fault, parsing, reasons, rows
+from ttabench.readers.formats import READABLE, Formats, RawRow, brief, parsing, reasons, rows
 
 T = TypeVar("T")
 GENERATED = "generated"

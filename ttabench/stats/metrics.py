@@ -29,9 +29,9 @@ from unicodedata import category, normalize
 
 from pydantic import Field, FiniteFloat
 
-from ttabench.core.declared import check_types
+from ttabench.core.declared import model_of, validated
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.plugins import FILE, NAME, Offer, calling, code_of, module_at, offered, one_of
+from ttabench.core.plugins import FILE, FIX, NAME, Offer, calling, code_of, module_at, offered, one_of
 from ttabench.core.types import Answer, Ask, Choose, Generate, Json, Mode, wanted
 from ttabench.stats.figures import CORPORA, MEAN, RATIOS, Figure
 
@@ -352,25 +352,24 @@ def check_judges(task: str, metrics: Iterable[Metric], mode: Mode) -> None:
 
 def of_package(offer: Offer) -> Metric:
     """The metric that an installed package offers, under the name that it is offered by."""
-    hint = f"Fix or uninstall {offer.package}."
     made = replace(_metric(offer.load(), offer.name), name=offer.name, origin=offer.origin)
-    check_types(f"{offer.package}: metric {offer.name}", FIELDS, vars(made), hint)
-    return _guarded(made, offer.entry.module, Path(offer.package), hint)
+    validated(model_of(FIELDS), vars(made), f"{offer.package}: metric {offer.name}")
+    return _guarded(made, offer.entry.module, offer.package)
 
 
 def of_file(path: Path, wanted: str) -> Metric:
     """The metric of a file, by name where it holds several ("": the only one); what cannot be used is refused."""
     module = module_at(path)
-    hint, objects = "Fix the file.", [value for value in vars(module).values() if isinstance(value, Metric)]
+    objects = [value for value in vars(module).values() if isinstance(value, Metric)]
     for value in objects:
-        check_types(f"{path}: metric {value.name}", FIELDS, vars(value), hint)
+        validated(model_of(FIELDS), vars(value), f"{path}: metric {value.name}")
     metrics: dict[str, Any] = {value.name: value for value in objects}
     functions = {name: value for name, value in vars(module).items() if isinstance(value, FunctionType)
                  and value.__module__ == module.__name__ and not name.startswith("_")}  # fmt: skip
     known = {**functions, **metrics} if wanted or not metrics else metrics
     needed = "Write a function there: def closeness(prediction, ask)."
     name = one_of("metric", path, wanted, {name: name for name in known}, needed)
-    return _guarded(replace(_metric(known[name], name), origin=code_of(module)), module.__name__, path, hint)
+    return _guarded(replace(_metric(known[name], name), origin=code_of(module)), module.__name__, path)
 
 
 def _metric(value: Any, name: str) -> Metric:
@@ -380,24 +379,24 @@ def _metric(value: Any, name: str) -> Metric:
     return Metric(name=name, summary=next(iter((getdoc(value) or "").splitlines()), ""), function=value)
 
 
-def _guarded(made: Metric, module: str, path: Path, hint: str) -> Metric:
+def _guarded(made: Metric, module: str, place: Path | str) -> Metric:
     """The same, of which whatever is no number within its range is said in one line; what is no metric of answers is
     refused."""
     judge, range_of = made.judge, made.figure
     low, high = max(range_of.least, -MAX_VALUE), min(range_of.most, MAX_VALUE)
     if made.name in METRICS:
-        raise UserError(f"{path}: {made.name} has a name of ttabench's own.", hint)
+        raise UserError(f"{place}: {made.name} has a name of ttabench's own.", FIX)
     if not NAME.fullmatch(made.name):
-        raise UserError(f"{path}: the name {made.name!r} may hold lower-case letters, digits and _ only.", hint)
+        raise UserError(f"{place}: the name {made.name!r} may hold lower-case letters, digits and _ only.", FIX)
     if made.ratio or made.corpus or not callable(judge) or iscoroutinefunction(judge):
-        raise UserError(f"{path}: {made.name} is no function of one answer.", hint)
+        raise UserError(f"{place}: {made.name} is no function of one answer.", FIX)
 
     def value(answer: Any, ask: Ask) -> float:
-        with calling(module, hint, f"metric {made.name}, query {ask.key[:40]}"):
+        with calling(module, f"metric {made.name}, query {ask.key[:40]}"):
             number = judge(answer, ask)
             if not isinstance(number, Real) or not math.isfinite(number) or not low <= number <= high:
-                fault = f"{path}: {made.name} gives {number!r:.40} for the query {ask.key[:40]}, and declares"
-                raise UserError(f"{fault} {low:g} to {high:g}.", hint)
+                fault = f"{place}: {made.name} gives {number!r:.40} for the query {ask.key[:40]}, and declares"
+                raise UserError(f"{fault} {low:g} to {high:g}.", FIX)
             return float(number)
 
     return replace(made, of_choice=value) if made.function is None else replace(made, function=value)

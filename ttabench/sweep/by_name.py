@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import InstanceOf, ValidationError
+from pydantic import InstanceOf, PositiveInt
 
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import as_typed, check_types, checked_arguments
-from ttabench.core.environment import restored, use_threads
+from ttabench.core.declared import as_typed, checked_arguments, model_of, validated
+from ttabench.core.environment import restored
 from ttabench.core.errors import UserError
-from ttabench.readers.formats import first_fault
 from ttabench.records.run_fields import DEFAULT_OUT
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
@@ -87,7 +86,7 @@ def evaluate(
     seed: int = 0,
     out: Place | None = None,
     force: bool = False,
-    threads: int | None = None,
+    threads: PositiveInt | None = None,
     **options: object,
 ) -> Run:
     """Run a method on a task as `ttabench eval` does; the same call again returns or resumes it.
@@ -103,15 +102,11 @@ def evaluate(
     """
     named = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
     given = {name: _plain(name, value) for name, value in options.items() if value is not None}
-    try:
-        Some.model_validate({**named, **given})
-    except ValidationError as error:
-        raise UserError(*first_fault(error, "evaluate", Some)) from None
+    validated(Some, {**named, **given}, "evaluate")
     wanted = cells({"include": [{**named, **given}]})
     if len(wanted) > 1:
         raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")
-    with restored() if threads else nullcontext():
-        use_threads(threads)
+    with restored(threads) if threads else nullcontext():
         plan = make_plan(wanted[0].request, wanted[0].seed)
         place = Path(out or os.environ.get("TTABENCH_OUT") or DEFAULT_OUT)
         outcome = execute(plan, MODELS, place, force=force)
@@ -131,7 +126,7 @@ def load(*names: Place) -> list[Run]:
 
     A UserError of a name that is nothing of this, or of damaged runs alone; other damaged ones are a warning each.
     """
-    check_types("load", {"names": tuple[Place, ...]}, {"names": names}, "Name folders of runs, or patterns.")
+    validated(model_of({"names": tuple[Place, ...]}), {"names": names}, "load")
     folders: dict[Path, None] = {}
     for name in names:
         runs = at_path(str(name))
@@ -154,7 +149,7 @@ def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -
     import pandas
 
     runs = list(runs)
-    check_types("compare", {"runs": list[InstanceOf[Run]]}, {"runs": runs}, "Use runs of evaluate or load.")
+    validated(model_of({"runs": list[InstanceOf[Run]]}), {"runs": runs}, "compare")
     comparison = compared([(run.folder, run.record) for run in runs], metric, all_pairs=all_pairs)
     lacking = [f"run {run} lacks the metric" for run in comparison.without_metric]
     for line in (*comparison.damaged, *lacking):

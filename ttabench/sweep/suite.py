@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, Field, create_model, model_validator
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import Field as Option
-from ttabench.core.declared import as_typed, assignments, declared
+from ttabench.core.declared import as_typed, assignments, declared, validated
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import reading
 from ttabench.core.types import Json
@@ -29,7 +29,7 @@ from ttabench.methods.settings import key_of
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers.cards import STRICT, load_card
 from ttabench.readers.cards import checked as checked_yaml
-from ttabench.readers.formats import first_fault, readable
+from ttabench.readers.formats import readable
 from ttabench.readers.sources import known_options, usual_source
 from ttabench.records.run_fields import STATES_OF
 from ttabench.report.blocks import STATES
@@ -56,7 +56,7 @@ BUDGETS = ("keep", "keep_tokens")
 def _kind(field: Option) -> Any:
     """The annotation of a value, without None: what is not said is left out."""
     if field.name in RENAMED:
-        return dict[str, Value | list[Value]]
+        return dict[Annotated[str, Field(min_length=1)], Value | list[Value]]
     plain = next((kind for kind in get_args(field.kind) if kind is not type(None)), field.kind)
     if field.said.parse is not None:
         return plain | Literal["auto"]
@@ -161,11 +161,7 @@ def checked(data: Json) -> dict[str, Json]:
     """What a suite says, the names of its entries written out, and nothing that it does not say."""
     if not isinstance(data, dict):
         raise UserError(f"This is not a {KIND}.", "Its top level must be a mapping: methods, tasks, models, seeds ...")
-    try:
-        suite = Suite.model_validate(data)
-    except ValidationError as error:
-        raise UserError(*first_fault(error, "The suite", Suite)) from None
-    values: dict[str, Json] = suite.model_dump(mode="json", exclude_unset=True)
+    values: dict[str, Json] = validated(Suite, data, "The suite").model_dump(mode="json", exclude_unset=True)
     return values
 
 

@@ -13,7 +13,7 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
-from ttabench.core.declared import as_typed, assignments, check_types, checked_arguments, parse_value
+from ttabench.core.declared import as_typed, assignments, checked_arguments, model_of, parse_value, validated
 from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.environment import restored, seed_everything
 from ttabench.core.errors import UnknownName, UserError
@@ -262,7 +262,7 @@ def train(
     )
     if isinstance(documents := recipe.get("documents"), int):
         recipe["documents"] = (documents,)
-    check_types("train", get_type_hints(Recipe, include_extras=True), recipe, "Fix that argument.")
+    validated(model_of(get_type_hints(Recipe)), recipe, "train")
     return plan_training(request, recipe, options or TrainOptions(), Path(out)).run()
 
 
