@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ttabench.core.files import PART, made, replacing, sweep
+from ttabench.core.errors import UserError
+from ttabench.core.files import PART, made, replacing, sweep, write_atomically
 
 
 class Killed(BaseException):
@@ -73,3 +74,18 @@ def test_a_folder_is_tried_while_another_process_sweeps_it(tmp_path: Path) -> No
         ended.set()
         other.join()
     assert not list(tmp_path.iterdir())
+
+
+def test_what_others_wrote_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("mine")
+    with pytest.raises(UserError, match=r"page\.html"):
+        write_atomically(path, "ours", lambda file: file.read_text() == "ours")
+    assert path.read_text() == "mine"
+    path.unlink()
+    for _ in range(2):
+        write_atomically(path, "ours", lambda file: file.read_text() == "ours")
+    path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"page\.html"):
+        write_atomically(path, "ours", lambda _: False)

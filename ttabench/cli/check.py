@@ -95,17 +95,15 @@ def new(
 ) -> None:
     """Write a working method to begin from: `ttabench new method NAME`."""
     from ttabench.contract import skeleton
-    from ttabench.core.files import write_atomically
+    from ttabench.core import files
     from ttabench.core.plugins import NAME
 
     if not NAME.fullmatch(name) or name in registry.methods():
         hint = "Use lower-case letters, digits and _, and no name that `ttabench list methods` has."
         raise UserError(f"{name!r} is no name for a new method.", hint)
     path = out / f"{name}.py"
-    if path.exists():
-        raise UserError(f"{path} exists already.", "Give another name, or --out DIR.")
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, skeleton(name))
+    files.made(out, out)
+    files.write_atomically(path, skeleton(name), lambda _: False)
     render.print_line(str(path))
     typed = quote(str(path if path.is_absolute() else f"./{path}"))
     render.remark(f"Check it: ttabench check {typed}")

@@ -31,9 +31,7 @@ def export(
     from ttabench.report.finding import refuse_all_damaged, selected
     from ttabench.report.pictures import check_path
 
-    check_path(save, (SUFFIX,), "submission")
-    if save.exists() and not is_submission(save):  # suites are packed in files of that ending
-        raise UserError(f"{save} is not a submission, and is not replaced.", "Give another name, or remove it.")
+    check_path(save, (SUFFIX,), "submission", is_submission)  # suites are packed in files of that ending
     chosen = selected(runs or (), out, {"task": task, "method": method, "model": model})
     if not chosen.runs:
         raise UserError("There are no runs to export.", "Run `ttabench eval` first, or give paths or ids.")

@@ -32,7 +32,7 @@ def report(
     from ttabench.core import amounts
     from ttabench.core.files import write_atomically
     from ttabench.report.page import NEEDED
-    from ttabench.report.pictures import check_path, refuse_missing
+    from ttabench.report.pictures import check_path, is_marked, refuse_missing
 
     check_path(save, SUFFIXES, "page")
     refuse_missing("`ttabench report`", NEEDED)
@@ -40,7 +40,7 @@ def report(
     comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
     from ttabench.report.page import page
 
-    write_atomically(save, page(comparison, samples=samples, remarks=remarks))
+    write_atomically(save, page(comparison, samples=samples, remarks=remarks), is_marked)
     if quiet:
         render.print_line(str(save))
         return

@@ -40,6 +40,8 @@ ANY = 1 << 46
 """Bytes; whatever a disk holds, of files that are not read into memory at once."""
 DEEPEST = 100
 """Lists and objects in each other, in JSON."""
+MAX_REASON_CHARS = 160
+"""Of what a library raised; longer texts end with a whole sentence, where one fits."""
 MEND = "Check the path, mend the file, or get it anew."
 
 
@@ -106,7 +108,10 @@ def reason(error: Exception) -> str:
         place = ".".join(map(str, fault["loc"]))
         text = ": ".join(filter(None, (place, fault["msg"].removeprefix("Value error, "))))
     lines = [line for line in text.splitlines() if line.strip()]
-    text = " ".join(lines[0].split())[:160].rstrip(".") if lines else ""
+    text = " ".join(lines[0].split()) if lines else ""
+    if len(text) > MAX_REASON_CHARS:
+        text = text[:MAX_REASON_CHARS].rpartition(". ")[0] or text[:MAX_REASON_CHARS]
+    text = text.rstrip(".")
     named = isinstance(error, KeyError | TypeError | AttributeError | IndexError) or not text
     return f"{type(error).__name__}: {text}".removesuffix(": ") if named else text
 
@@ -186,9 +191,18 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 
 """A link is refused, and so is a pipe that nobody reads, instead of waiting for a reader."""
 
 
+def refuse_others(path: Path, ours: Callable[[Path], bool]) -> None:
+    """Refuse to replace what is at `path`, unless `ours` recognises it as written by this package."""
+    if os.path.lexists(path) and not ours(path):
+        raise UserError(f"{path} exists, and ttabench does not replace it.", "Move it away, or use another path.")
+
+
 @contextmanager
-def replacing(path: Path, *, folder: bool = False) -> Iterator[Path]:
-    """A new, empty file (or folder) beside `path`, which takes its place when the block ends; else it is removed."""
+def replacing(path: Path, *, folder: bool = False, ours: Callable[[Path], bool] | None = None) -> Iterator[Path]:
+    """A new, empty file (or folder) beside `path`, which takes its place when the block ends; else it is removed.
+    `ours`: see `refuse_others`; None for paths that only this package uses."""
+    if ours is not None:
+        refuse_others(path, ours)
     place = (PART, f".{path.name[:100]}.", path.parent)
     if folder:
         scratch = Path(mkdtemp(*place))
@@ -221,10 +235,11 @@ def moved(path: Path, target: Path) -> None:
             os.close(number)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a text, or bytes, so that a reader sees the old file or the new one, never half of it."""
+def write_atomically(path: Path, content: str | bytes, ours: Callable[[Path], bool] | None = None) -> None:
+    """Write a text, or bytes, so that a reader sees the old file or the new one, never half of it; `ours`: see
+    `replacing`."""
     try:
-        with replacing(path) as scratch:
+        with replacing(path, ours=ours) as scratch:
             scratch.write_bytes(_bytes(content) if isinstance(content, str) else content)
     except OSError as error:
         raise unwritable(path.parent, error) from None

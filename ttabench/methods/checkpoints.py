@@ -19,11 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from ttabench.core import __version__
 from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.errors import UserError
-from ttabench.core.files import object_of, reading, replacing, unwritable, write_atomically
+from ttabench.core.files import LIST_FILE, object_of, reading, replacing, unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.settings import restored
 from ttabench.methods.spec import MethodSpec
+from ttabench.methods.states import check_claim
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from ttabench.methods.lora.method import Lora
 
 HEADER, WEIGHTS = "adapter.json", "adapter.safetensors"
+OURS = (HEADER, WEIGHTS, "curve.jsonl", "training.safetensors")
+"""Files in the folder of a checkpoint that this package may write; the last two by `training.training_state`."""
 CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """Before the names of the base model's modules in peft's weights."""
@@ -170,8 +173,12 @@ def save(
     step: int | None = None,
     stands_on: Mapping[str, Json] | None = None,
 ) -> None:
-    """Write a checkpoint, the header last. `dtype`: number format of stored parameters (float32, bfloat16, float16),
-    which are float32 again once loaded; `stands_on`: name and digest of the checkpoint that the base model carries."""
+    """Write a checkpoint, the header last, never in place of what others wrote (see `check_claim`).
+
+    Args:
+        dtype: number format of stored parameters (float32, bfloat16, float16), which are float32 again once loaded.
+        stands_on: name and digest of the checkpoint that the base model carries.
+    """
     import torch
 
     from ttabench.lm.loading import safetensors_io
@@ -189,8 +196,9 @@ def save(
         step=step,
         stands_on=dict(stands_on or {}),
     )
+    check_claim(folder, OURS)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / LIST_FILE, json.dumps({"files": list(OURS)}) + "\n")
         safetensors_io.write(folder / WEIGHTS, tensors, None if step is None else {"step": str(step)})
     except OSError as error:
         raise unwritable(folder, error) from None

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ttabench.records.local_paths import without_paths
 from ttabench.records.samples import digest_of, has_samples, read_samples, samples_table, store_table, without_texts
-from ttabench.records.schema import RunRecord, text_of
+from ttabench.records.schema import RunRecord, is_submission, text_of
 
 WORDS = ("start", "chat_end")
 """Of the model, texts that its tokenizer puts around what is read."""
@@ -53,4 +53,5 @@ def part_of(folder: Path, record: RunRecord) -> Part:
 def write_submission(path: Path, parts: Sequence[Part]) -> None:
     """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes."""
     first = {record.id: {"created": record.created, "record": text_of(record)} for record, _ in parts}
-    store_table(path, joined({record.id: scores for record, scores in parts}, first).replace_schema_metadata())
+    table = joined({record.id: scores for record, scores in parts}, first).replace_schema_metadata()
+    store_table(path, table, is_submission)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable
+from ttabench.core.files import LONGEST, reading, refuse_others, replacing, unwritable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,22 +23,45 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"
 ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
 
 
-def check_path(path: Path, suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
-    """Whether a picture, or what else ends so, can be written under this name."""
+MARKS = (
+    b'<meta name="generator" content="ttabench ',
+    b"Software\0ttabench",
+    b"<dc:title>ttabench</dc:title>",
+    b"/Creator (ttabench)",
+)
+"""Bytes in every page, and every picture (.png, .svg, .pdf), that this package writes."""
+
+
+def is_marked(path: Path) -> bool:
+    """Whether this package wrote a page or picture."""
+    with reading(path, most=LONGEST):
+        content = path.read_bytes()
+    return any(mark in content for mark in MARKS)
+
+
+def check_path(
+    path: Path, suffixes: Sequence[str] = SUFFIXES, what: str = "picture", ours: Callable[[Path], bool] = is_marked
+) -> None:
+    """Refuse a path where no picture, or other file of these suffixes, can be written; `ours`: see `refuse_others`."""
     if path.suffix.lower() not in suffixes:
         raise UserError(f"{path} is no {what}.", f"Give a file that ends in {', '.join(suffixes)}.")
     if not path.parent.is_dir():
         raise UserError(f"{path} cannot be written: there is no folder {path.parent}.", "Make it, or give another.")
     if path.is_symlink() or path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UserError(f"{path} cannot be written.", "Give a file in a folder of yours, no link.")
+    refuse_others(path, ours)
 
 
 def write(figure: Figure, path: Path) -> None:
     """Write a figure of matplotlib in the form of the suffix."""
     kind = path.suffix.lower().removeprefix(".")
     try:
-        with replacing(path) as scratch:
-            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        with replacing(path, ours=is_marked) as scratch:
+            metadata = {
+                "png": {"Software": "ttabench"},
+                "svg": {"Creator": "ttabench", "Date": None},
+                "pdf": {"Creator": "ttabench", "CreationDate": None},
+            }[kind]
             figure.savefig(scratch, format=kind, dpi=150, metadata=metadata)
     except OSError as error:
         raise unwritable(path.parent, error) from None

@@ -29,15 +29,13 @@ from ttabench.core.files import read_text, reading
 from ttabench.core.types import Json
 from ttabench.lm.loading import safetensors_io
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoints import HEADER, WEIGHTS, header
+from ttabench.methods.checkpoints import HEADER, OURS, header
 from ttabench.methods.states import check_claim, claimed
 from ttabench.methods.trainable import Trainable
 from ttabench.records.folder import typed
 from ttabench.training.config import TrainConfig, TrainRecord
 
-SAVE, CURVE = "training.safetensors", "curve.jsonl"
-OURS = (HEADER, WEIGHTS, CURVE, SAVE)
-"""What a training writes in its folder."""
+CURVE, SAVE = OURS[2:]
 ANEW = "Start anew with --force."
 
 
