@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -59,7 +63,10 @@ def saved(path: Path, weights: dict[str, Tensor], theirs: Any, **changed: Any) -
     told = {
         "latent_size": 8, "per_rank_gen": True, "per_layer_processing": True, "use_token_mixing": False,
         "num_pre_head_layers": 1, "use_bias": True, "extra_modules": None,
-    } | changed  # fmt: skip
+    }  # fmt: skip
+    for fields in (aggregator, lora, told):
+        fields |= {name: changed.pop(name) for name in list(changed) if name in fields}
+    assert not changed
     config = theirs(
         "HypernetConfig", **told, lora_config=theirs("LoraConfig", **lora),
         aggregator_config=theirs("AggregatorConfig", **aggregator),
@@ -172,3 +179,97 @@ def test_chunks_stand_beside_each_other_wherever_they_came_from() -> None:
 def test_a_base_without_the_map_is_refused() -> None:
     with pytest.raises(UserError, match="down_proj"):
         DocToLora(tiny_gpt2(), SMALL)
+
+
+Weights = dict[str, Tensor]
+SCALE = "scaler_A.down_proj"
+
+
+def as_integers(weights: Weights) -> Weights:
+    return weights | {SCALE: weights[SCALE].int()}
+
+
+def as_complex(weights: Weights) -> Weights:
+    return weights | {SCALE: weights[SCALE].to(torch.complex64)}
+
+
+def as_sparse(weights: Weights) -> Weights:
+    return weights | {SCALE: weights[SCALE].to_sparse()}
+
+
+def as_quantised(weights: Weights) -> Weights:
+    return weights | {SCALE: torch.quantize_per_tensor(weights[SCALE], 0.1, 0, torch.qint8)}
+
+
+def not_finite(weights: Weights) -> Weights:
+    return weights | {SCALE: weights[SCALE] * torch.nan}
+
+
+def without_storage(weights: Weights) -> Weights:
+    name = "aggregator.perceiver.encoder.latents_q"
+    return weights | {name: torch.zeros(1, 1).expand(10**6, 10**6)}
+
+
+@pytest.mark.parametrize(
+    "damage", [as_integers, as_complex, as_sparse, as_quantised, not_finite, without_storage, list]
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_released_tensors_that_are_not_plain_are_refused(
+    tmp_path: Path, theirs: Any, damage: Callable[[Weights], Any]
+) -> None:
+    weights = damage(drawn(tiny_llama()))
+    if isinstance(weights, dict):
+        path = saved(tmp_path / "odd.bin", weights, theirs)
+    else:
+        torch.save(weights, path := tmp_path / "odd.bin")
+    with pytest.raises(UserError, match=r"odd\.bin"):
+        convert(path, tiny_llama(), tmp_path / "out")
+    assert not (tmp_path / "out" / "adapter.json").exists()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"r": 2.7}, {"r": 10**30}, {"r": True}, {"r": None}, {"lora_alpha": math.nan}, {"lora_alpha": math.inf},
+        {"num_blocks": 10**7}, {"latent_size": 2**40}, {"target_modules": 5}, {"target_modules": {"none_such"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_released_sizes_that_are_none_are_refused(tmp_path: Path, theirs: Any, changed: dict[str, Any]) -> None:
+    path = saved(tmp_path / "odd.bin", drawn(tiny_llama()), theirs, **changed)
+    with pytest.raises(UserError):
+        convert(path, tiny_llama(), tmp_path / "out")
+
+
+def test_released_files_that_are_no_plain_zip_are_refused(tmp_path: Path) -> None:
+    pipe, bomb = tmp_path / "pipe.bin", tmp_path / "bomb.bin"
+    os.mkfifo(pipe)
+    with ZipFile(bomb, "w", ZIP_DEFLATED) as parts:
+        parts.writestr("archive/data.pkl", bytes(2**26))
+    for path in (pipe, bomb, tmp_path / "none.bin", tmp_path):
+        with pytest.raises(UserError, match=path.name):
+            convert(path, tiny_llama(), tmp_path / "out")
+
+
+def test_a_released_file_replaces_only_checkpoints_and_only_with_force(tmp_path: Path, theirs: Any) -> None:
+    lm, out = tiny_llama(), tmp_path / "out"
+    path = saved(tmp_path / "pytorch_model.bin", drawn(lm), theirs)
+    out.mkdir()
+    (out / "adapter.json").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(UserError, match=r"adapter\.json"):
+            convert(path, lm, out, force=force)
+    assert (out / "adapter.json").read_text() == "mine"
+    (out / "adapter.json").unlink()
+    convert(path, lm, out)
+    with pytest.raises(UserError, match="--force"):
+        convert(path, lm, out)
+    convert(path, lm, out, force=True)
+
+
+@pytest.mark.parametrize("words", [[], ["x.bin", "", "--model", "nano"], ["x.bin", "out", "--modle", "nano"]])
+def test_words_of_the_released_command_are_refused_in_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1

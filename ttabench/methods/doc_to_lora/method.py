@@ -30,6 +30,13 @@ AT_ONCE = 16
 """Chunks that are read in one forward."""
 
 
+def new_network(lm: LM, settings: DocToLoraSettings) -> Hypernetwork:
+    """Make the untrained hypernetwork for a base model."""
+    names = by_layer(lm, target_names(lm, settings.targets))[0]
+    sizes = {name.rpartition(".")[2]: lm.linear_shape(name) for name in names}
+    return Hypernetwork(settings, lm.layers, lm.hidden_size, dict(sorted(sizes.items())))
+
+
 class DocToLora(Trainable[DocToLoraSettings]):
     """State: `a.MAP` [B, R, L, I] and `b.MAP` [B, R, L, O] of the chunks of each row, zero where it has fewer."""
 
@@ -38,13 +45,11 @@ class DocToLora(Trainable[DocToLoraSettings]):
     def __init__(self, lm: LM, settings: DocToLoraSettings) -> None:
         super().__init__(lm, settings)
         self.names = by_layer(lm, target_names(lm, settings.targets))
-        self.maps = sorted(name.rpartition(".")[2] for name in self.names[0])
-        sizes = {name.rpartition(".")[2]: lm.linear_shape(name) for name in self.names[0]}
         named = dict(lm.decoder.named_children())
         self.norm = next((named[name] for name in NORMS if name in named), nn.Identity())
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
-            network = Hypernetwork(settings, lm.layers, lm.hidden_size, {name: sizes[name] for name in self.maps})
+            network = new_network(lm, settings)
         self.network = network.to(lm.device)
 
     def modules(self) -> nn.ModuleDict:
@@ -91,7 +96,9 @@ class DocToLora(Trainable[DocToLoraSettings]):
     def _made(self, chunks: Sequence[list[int]]) -> dict[str, Tensor]:
         """The factors of these chunks by name, [chunks, L, rank, features]."""
         parts = [self._read(chunks[begin : begin + AT_ONCE]) for begin in range(0, len(chunks), AT_ONCE)]
-        names = [(f"{kind}.{name}", name, which) for name in self.maps if parts for which, kind in enumerate("ab")]
+        names = [
+            (f"{kind}.{name}", name, which) for name in self.network.sizes if parts for which, kind in enumerate("ab")
+        ]
         return {key: torch.cat([part[name][which] for part in parts]) for key, name, which in names}
 
     def _read(self, chunks: Sequence[list[int]]) -> dict[str, tuple[Tensor, Tensor]]:
