@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from ttabench.core import digests
 from ttabench.core.digests import LARGE, digest
+from ttabench.core.errors import UserError
 
 SIZE = 100 * 10**6
 
@@ -96,3 +101,26 @@ def test_what_another_process_keeps_meanwhile_stays(tmp_path: Path, settled: Non
     assert digests.remembered(one, slow) == "a"
     kept = [digests.remembered(file, lambda file: f"{file} is read again") for file in (one, other)]
     assert kept == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", [None, "", [], {}, [1], ["a", "b"], 5, "0" * 64])
+def test_an_entry_of_the_cache_that_is_damaged_is_computed_again(
+    large: Path, settled: None, readings: list[Path], cache: Path, value: object
+) -> None:
+    before = digest(large)
+    for number in range(-1, 3):
+        stored = json.loads(cache.read_text())
+        for place, entry in stored.items():
+            stored[place] = value if number < 0 else [*entry[:number], value, *entry[number + 1 :]]
+        cache.write_text(json.dumps(stored))
+        assert digest(large) == before
+    assert readings == [large] * 5
+
+
+def test_a_length_that_the_header_of_weights_does_not_say_is_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(2)}, file)
+    os.truncate(file, 2**40)
+    for path in (file, tmp_path):
+        with pytest.raises(UserError, match=r"model\.safetensors"):
+            digest(path)

@@ -12,6 +12,7 @@ import torch
 from tests import gguf_file
 from ttabench.core import architectures
 from ttabench.core.architectures import Architecture, Package
+from ttabench.core.errors import UserError
 from ttabench.lm.loading import gguf_files, hub
 from ttabench.lm.loading.hub import digest_of
 from ttabench.lm.model import load
@@ -86,3 +87,19 @@ def test_parts_of_packages_are_joined_once(
     assert Path(joined).read_bytes() == file.read_bytes()
     parts[0].write_bytes(b"not looked at again")
     assert hub.find_source("tiny-parts") == joined
+
+
+@pytest.mark.parametrize("damage", ["{}", "[]", "{", '{"weights": {}'])
+def test_a_damaged_copy_is_refused_in_one_line(file: Path, cache: Path, damage: str) -> None:
+    load(str(file), device="cpu")
+    (copy,) = cache.glob("tiny-*/copy.json")
+    copy.write_text(damage)
+    with pytest.raises(UserError, match=r"copy\.json"):
+        load(str(file), device="cpu")
+
+
+def test_nothing_is_said_of_a_file_that_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "odd.gguf").write_bytes(b"GGUF" + bytes(99))
+    with pytest.raises(UserError, match=r"odd\.gguf"):
+        load(str(tmp_path / "odd.gguf"), device="cpu")
+    assert not caplog.messages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -70,3 +71,16 @@ def test_a_run_in_a_folder_beside_the_same_packed_is_listed_once(
     assert methods() == ["icl", "icl", "mac"]
     shutil.rmtree(out / "bbbb00000002")
     assert methods() == ["icl"] * 3
+
+
+@pytest.mark.parametrize("value", [None, 5, "x", [], {}, [[]], [[], [], []], [[["a"]], []], [[["a", [], {}]], []]])
+def test_a_damaged_cache_is_made_again(
+    out: Path, ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object
+) -> None:
+    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(digests, "SETTLED", -60.0)
+    before = ttabench("list", "runs", "--out", out, "--json").json()
+    (cache,) = (tmp_path / "cache" / "runs").glob("*.json")
+    stored = json.loads(cache.read_text())
+    cache.write_text(json.dumps({place: [*entry[:-1], value] for place, entry in stored.items()}))
+    assert ttabench("list", "runs", "--out", out, "--json").json() == before

@@ -187,3 +187,15 @@ def test_a_file_that_is_no_submission_is_skipped_or_refused(
     assert "Skipped 1 of 2 names, which hold no runs" in ran.err
     assert len(ran.json()["runs"]) == 2
     assert told in one_line(ttabench("compare", file))
+
+
+@pytest.mark.parametrize("columns", ["f1 none_such", "f1 f1", "\0"])
+def test_columns_that_are_not_there_are_named(
+    ttabench: Command, out: Path, file: Path, tmp_path: Path, columns: str
+) -> None:
+    table = parquet.read_table(file)
+    parquet.write_table(table.set_column(1, "own_columns", pa.array([columns] * len(table))), file)
+    for command in (["compare"], ["export", "-o", tmp_path / "again.parquet"]):
+        ran = ttabench(*command, out, file, "--json")
+        assert ran.code in (0, 2)
+        assert str(file) in ran.err

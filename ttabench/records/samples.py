@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import parquet_file, reading, replacing, unwritable
+from ttabench.core.files import parquet_file, reading, refuse_doubles, replacing, unwritable
 from ttabench.core.types import Answer, Ask, Json, Score
 from ttabench.records.schema import (
     RECORD_FILE,
@@ -180,12 +180,12 @@ def _digested(value: Json) -> Json:
     return digest_of(value) if isinstance(value, str) else value
 
 
-def store_table(path: Path, table: Any) -> None:
-    """Write a `pyarrow.Table` as Parquet, whole or not at all."""
+def store_table(path: Path, table: Any, ours: Callable[[Path], bool] | None = None) -> None:
+    """Write a `pyarrow.Table` as Parquet, whole or not at all; `ours`: see `files.replacing`."""
     import pyarrow.parquet as pq
 
     try:
-        with replacing(path) as scratch:
+        with replacing(path, ours=ours) as scratch:
             long = {"compression": "zstd", "compression_level": 19, "data_page_size": LARGEST_PAGE}
             pq.write_table(table.combine_chunks(), scratch, **long)
     except OSError as error:
@@ -277,8 +277,13 @@ def _own_columns(path: Path, _version: tuple[int, ...]) -> dict[str, list[str]]:
     """The columns that each run of a file has, by run."""
     with parquet_file(path, RESTORE) as (file, _):
         table = file.read(columns=["run", "own_columns"])
-        names = dict(zip(texts_of(table, "run"), texts_of(table, "own_columns"), strict=True))
-    return {name: columns.split() for name, columns in names.items()}
+        texts = dict(zip(texts_of(table, "run"), texts_of(table, "own_columns"), strict=True))
+        columns_by_run = {run: text.split() for run, text in texts.items()}
+        for run, columns in columns_by_run.items():
+            refuse_doubles(columns)
+            if lost := set(columns) - set(file.schema_arrow.names):
+                raise ValueError(f"run {run:.60} has a column {min(lost)!r:.60}, which is not there")
+        return columns_by_run
 
 
 @lru_cache(maxsize=4)

@@ -23,7 +23,7 @@ from ttabench.core import environment
 from ttabench.core.architectures import Package
 from ttabench.core.digests import digest, remembered, sha256_of
 from ttabench.core.errors import UserError
-from ttabench.core.files import PART, join, json_of, reading, remove, replacing, write_atomically
+from ttabench.core.files import PART, join, object_of, reading, remove, replacing, write_atomically
 from ttabench.lm.loading.model_reader import AGAIN, Loaded, Source
 from ttabench.lm.loading.model_reader import read as read_folder
 
@@ -86,18 +86,19 @@ def read(source: Source, dtype: torch.dtype | None, device: torch.device, severa
     if not (folder / COPY_FILE).is_file():
         with _making(folder):
             if not (folder / COPY_FILE).is_file():
-                log.warning("Dequantising %s once into %s ...", file.name, folder)
-                model, tokenizer, weights = dequantised(source, file)
+                model, tokenizer, weights = dequantised(source, file, folder)
                 about = {"source": file.name, "source_digest": file_digest, "weights": weights}
                 with environment.quiet_loading(), replacing(folder, folder=True) as part:
                     model.save_pretrained(part)
                     tokenizer.save_pretrained(part)
                     write_atomically(part / COPY_FILE, json.dumps(about, indent=1) + "\n")
     copy = replace(source, place=str(folder), gguf=None, hint=f"Delete {folder}.")
-    return *read_folder(copy, dtype, device, several)[:2], json_of(folder / COPY_FILE)["weights"]
+    with reading(folder / COPY_FILE, copy.hint):
+        weights = str(object_of(folder / COPY_FILE, copy.hint)["weights"])
+    return *read_folder(copy, dtype, device, several)[:2], weights
 
 
-def dequantised(source: Source, file: Path) -> Loaded:
+def dequantised(source: Source, file: Path, folder: Path) -> Loaded:
     """Model in float32 on the CPU, tokenizer and what the weights were, as if they had never been of a GGUF file."""
     if find_spec("gguf") is None:
         raise UserError(f"Reading {file} takes the package gguf.", f"Install it: {INSTALL}")
@@ -118,6 +119,7 @@ def dequantised(source: Source, file: Path) -> Loaded:
         kind, split = (fields[name].contents() if name in fields else None for name in
                        ("general.file_type", "tokenizer.ggml.pre"))  # fmt: skip
         weights = gguf.LlamaFileType(kind).name if kind in list(gguf.LlamaFileType) else "GGUF"
+    log.warning("Dequantising %s once into %s ...", file.name, folder)
     with redirect_stderr(io.StringIO()):  # a progress bar that transformers has no switch for
         model, tokenizer, _ = read_folder(source, torch.float32, torch.device("cpu"))
     vars(model.config).pop("quantization_config", None)
