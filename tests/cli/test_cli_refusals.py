@@ -38,6 +38,12 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "device that is not there": (["--device", "cuda:77"], "cuda:77"),
     "dtype": (["--dtype", "float23"], "Did you mean 'float32'?"),
     "asking without a state": (["--ask-only"], "--state DIR"),
+    "boost beyond float32": (["--boost", "1e39"], "--boost"),
+    "an eighth CPU": (["--device", "cpu:7"], "cpu:7"),
+    "more queries than any task": (["--limit", str(10**30)], "--limit"),
+    "no hub id": (["--model", "x/y:z"], "x/y:z"),
+    "no hub id, with a template": (["--model", "x/y--z", "--chat-template"], "x/y--z"),
+    "no hub id of an encoder": (["--method", "rag", "--set", "retriever=x/y:z"], "x/y:z"),
     "context too long": (["--task-set", "documents=40"], "truncate=left"),
 }
 
@@ -103,3 +109,22 @@ def test_what_no_hub_brings_is_said(ttabench: Command, common: list[object]) -> 
     assert "save_pretrained, or add --random-weights" in known
     assert "--random-weights" not in one_line(ttabench("eval", *common, "--model", "nobody/nothing"))
     assert "--source mini" in one_line(ttabench("eval", *common, "--task", "squad_seq", "--source", "hub"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "--save", "mine.html"], ["profile", "--plot", "mine.png"], ["export", "--save", "mine.parquet"],
+        ["new", "method", "mine", "--out", "."],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_files_of_the_user_are_not_replaced(
+    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ttabench("eval", "--method", "none", *common, "--out", "results/scratch").code == 0
+    for suffix in ("html", "png", "parquet", "py"):
+        Path(f"mine.{suffix}").write_text("mine, about ttabench")
+    assert "mine." in one_line(ttabench(*words))
+    assert {file.read_text() for file in tmp_path.glob("mine.*")} == {"mine, about ttabench"}

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import Command, one_line
@@ -84,3 +85,10 @@ def test_what_a_training_takes_is_told_on_paper(ttabench: Command, tmp_path: Pat
     assert behind > 1.4 * bare, "the documents are read, too"
     assert "with these settings is not known" in one_line(ttabench("train", "--method", "compressive", "--dry-run"))
     assert "icl has no parameters to train" in one_line(ttabench("train", "--method", "icl", "--dry-run"))
+
+
+@pytest.mark.parametrize("words", [["--steps", "9" * 20], ["--batch-documents", "100000"], ["--save-every", "9" * 20]])
+def test_a_training_without_end_is_refused(ttabench: Command, tmp_path: Path, words: list[str]) -> None:
+    ran = ttabench("train", "--method", "mac", *words, "--out", tmp_path / "out")
+    assert words[0].removeprefix("--").replace("-", "_") in one_line(ran).replace("-", "_")
+    assert not (tmp_path / "out" / "adapter.json").exists()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from ttabench.harness.reading import Prompts, read_as
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.verbs.answering import BatchSize
+from ttabench.readers import load as load_task
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
 MODELS: dict[str, Callable[[], LM]] = {"llama-gqa": tiny_llama, "gpt2": tiny_gpt2}
@@ -148,7 +150,7 @@ def test_evaluate_by_model_arguments() -> None:
     assert found["config"]["settings"]["truncate"] == "left"
     assert re.fullmatch("[0-9a-f]{64}", found["config"]["fingerprint"])
     hub = {**TASK, **CHOICES, "task": "away", "dataset_path": "no-such-owner/no-such-data"}
-    with pytest.raises(UserError, match="could not be loaded"):
+    with pytest.raises(UserError, match="no-such-owner"):
         evaluate(model_args="method=none", tasks=[hub], task_manager=manager())
     with pytest.raises(UserError, match="answers by prompt alone"):
         evaluate(model_args="method=none", tasks=[task()], task_manager=manager(), use_cache="answers")
@@ -172,3 +174,23 @@ def test_what_is_read_has_the_tokens_of_the_whole(prefix: str) -> None:
     ids = list(read_as(prefix, lm.encode(prefix), prompts).ids)
     assert ids
     assert all(prompt[: len(ids)] == ids and len(prompt) > len(ids) for prompt in prompts)
+
+
+@pytest.mark.parametrize(
+    "text", ["task: [x\n - {", "- a\n", "", "task: foo\ndataset_path: json\noutput_type: none\n", None], ids=repr
+)
+def test_a_task_that_cannot_be_loaded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
+    source = tmp_path / "odd.yaml"
+    if text is not None:
+        source.write_text(text)
+    with pytest.raises(UserError, match=r"odd\.yaml"):
+        load_task("lm_eval", source=str(source))
+
+
+def test_a_name_that_no_task_has_is_refused_without_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", None)
+    with pytest.raises(UserError, match="no_such_task"):
+        load_task("lm_eval", source="no_such_task")

@@ -112,3 +112,10 @@ def test_a_card_names_nothing_outside_its_source(place: tuple[str, ...], name: s
     data[place[0]][place[1]][place[2]] = name if place[2] == "config" else [name]
     with pytest.raises(ValueError, match="is no path below the folder"):
         Card.model_validate_json(json.dumps(data), strict=True)
+
+
+@pytest.mark.parametrize("task", ["babilong", "shared_context", "streamingqa", "msc"])
+def test_a_text_longer_than_any_book_is_refused_with_its_row(tmp_path: Path, task: str) -> None:
+    row = {"context": [{"nested": "a" * (2**24 + 1)}], "question": "q"}
+    path = put(tmp_path, "a.jsonl", json.dumps({"context": "c"}) + "\n" + json.dumps(row))
+    assert "a.jsonl" in refusal(task, path)

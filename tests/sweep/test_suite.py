@@ -127,3 +127,16 @@ def test_budgets_are_typed_as_a_list_and_take_the_place_of_a_suites(
     assert [run["method"] for run in told["runs"]][2] == "h2o keep_tokens=64"
     for wrong in (("--keep", "0.1,few"), ("--keep", "0.1,0"), ("--keep-tokens", "1.5"), ("--keep-tokens", "0")):
         one_line(ttabench("sweep", *words, *wrong))
+
+
+@pytest.mark.parametrize("key", ["", " ", "a=b", "\\n"])
+@pytest.mark.parametrize("where", ["set: {KEY: 1}", "task_set: {KEY: 1}", "include: [{method: rag, set: {KEY: 1}}]"])
+def test_a_setting_without_a_name_is_refused(written: Written, key: str, where: str) -> None:
+    with pytest.raises(UserError):
+        found(written("methods: [rag]\ntasks: [streamingqa]\n" + where.replace("KEY", f'"{key}"')))
+
+
+def test_what_is_listed_twice_is_one_run(written: Written) -> None:
+    many = ", ".join(["nano"] * 5000)
+    suite = f"methods: [none, none]\ntasks: [streamingqa]\nmodels: [{many}]\nboost: [1.0, 1.0]\nseeds: [0, 0]"
+    assert len(found(written(suite))) == 1

@@ -7,6 +7,7 @@ Nothing heavy is imported here, so `ttabench list models` and `--dry-run` need n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 NANO = "nano"
@@ -127,6 +128,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
 }  # fmt: skip
 """Short name -> published architecture."""
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name is a well-formed hub id, OWNER/MODEL."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # as documented
+
+    with suppress(HFValidationError):
+        validate_repo_id(name)
+        return "/" in name
+    return False
 
 
 def names() -> list[str]:

@@ -85,6 +85,13 @@ def refuse_long(texts: Sequence[str]) -> None:
             raise UserError(f"The text {text!r:.60} holds half of a surrogate pair.", "Fix its encoding.") from None
 
 
+def at_most(most: float, **values: float) -> None:
+    """Refuse values that are larger, with their names."""
+    for name, value in values.items():
+        if value > most:
+            raise ValueError(f"{name} must be at most {most:,}, got {value:.9g}")
+
+
 def at_least(least: float, **values: float | None) -> None:
     """Whether all of these are no smaller; None is no value."""
     for name, value in values.items():

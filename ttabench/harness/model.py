@@ -30,7 +30,7 @@ from ttabench.lm.verbs.answering import AUTO, BatchSize, generate, in_batches
 from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
-from ttabench.readers.lm_eval import decoding, loading
+from ttabench.readers.lm_eval import decoding, reading_task
 from ttabench.records.run_fields import batch_size
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest
@@ -227,7 +227,7 @@ def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **opt
     from lm_eval.tasks import TaskManager
 
     def known(names: Any) -> Any:
-        with loading(names):
+        with reading_task(names):
             tasks = own.load(names)
         model.prompts.tasks.update(tasks["tasks"])
         return tasks

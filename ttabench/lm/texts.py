@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
-from ttabench.core.architectures import ARCHITECTURES
+from ttabench.core.architectures import ARCHITECTURES, is_hub_id
 from ttabench.core.errors import UserError, refuse_long
 from ttabench.core.files import object_of, read_text, reading
 from ttabench.core.types import Json
@@ -99,7 +99,7 @@ def template_of(model: str) -> str:
         if model in (name, known.hub):
             return KNOWN_TEMPLATE if known.chats else ""
     path = Path(model).expanduser()
-    if model.count("/") == 1 and not path.exists():
+    if is_hub_id(model) and not path.exists():
         from huggingface_hub import try_to_load_from_cache
 
         file = try_to_load_from_cache(model, "tokenizer_config.json")

@@ -69,6 +69,14 @@ def text_of(field: str, value: object) -> str:
     return value
 
 
+def texts_in(value: object) -> Iterator[str]:
+    """The texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_in(inner)
+
+
 def stem(path: Path) -> str:
     """File name without .gz and the suffix of its format, one of `READABLE`."""
     name = path.name.removesuffix(".gz")

@@ -13,13 +13,18 @@ it under `python -m ttabench.harness`). A task file may name Python functions, w
 from __future__ import annotations
 
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import At, read_text, reading
 from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, Step
 from ttabench.readers.base import Bound, behind, fingerprint, shares, spread
 from ttabench.readers.cards import Card, ProtocolSettings
@@ -110,16 +115,10 @@ def _ask(key: str, query: str, want: Choose | Generate) -> Ask:
     return Ask(prompt=query, question=query.strip(), key=key, joiner="", want=want)
 
 
-@contextmanager
-def loading(name: object) -> Iterator[None]:
-    """What lm-eval raises where it finds no task, or no data of one, as one line."""
-    try:
-        yield
-    except KeyError as error:
-        raise UserError(f"lm-eval: {error.args[0]}.", "See `lm_eval ls tasks`.") from None
-    except (OSError, RuntimeError) as error:
-        fault = f"The data of {name} could not be loaded: {' '.join(str(error).split())[:200]}."
-        raise UserError(fault, "Go online, or give a task file whose dataset_path is on this machine.") from None
+def reading_task(name: object) -> AbstractContextManager[At]:
+    """The boundary around what lm-eval does to find a task and load its data."""
+    hint = "Use a name of `lm_eval ls tasks`, install what the task needs, or go online for its data."
+    return reading(f"The task {name!s:.100} of lm-eval", hint, most=None)
 
 
 def loaded(name: str) -> Any:
@@ -128,10 +127,21 @@ def loaded(name: str) -> Any:
     Raises:
         UserError: there is none, it is a group, or its data are not on this machine.
     """
+    import lm_eval
     from lm_eval.tasks import TaskManager
 
+    with reading_task(name):
+        if name.endswith((".yaml", ".yml")):
+            with reading(name):
+                if not isinstance(yaml.compose(read_text(Path(name))), yaml.MappingNode):
+                    raise ValueError("it is no mapping")
+        else:  # an index of all tasks takes seconds to build
+            word = re.compile(rb"(?<!\w)%s(?!\w)" % re.escape(name.encode()))
+            files = (file for file in Path(lm_eval.__path__[0], "tasks").rglob("*") if file.suffix in ("", ".yaml"))
+            if not any(word.search(file.read_bytes()) for file in files if file.is_file()):
+                raise UserError(f"lm-eval has no task {name!r}.", "Use a name of `lm_eval ls tasks`, or a YAML file.")
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it names every default of a task file
-    with loading(name):
+    with reading_task(name):
         tasks: Mapping[str, Any] = TaskManager().load([name])["tasks"]
     if len(tasks) != 1:
         raise UnknownName("task of lm-eval", name, list(tasks))

@@ -25,11 +25,11 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ttabench.core.declared import first_fault
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import LONGEST_TEXT, UnknownName, UserError
 from ttabench.core.plugins import offered
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar, Split
-from ttabench.readers.formats import READABLE, Formats, RawRow, brief, parsing, reasons, rows
+from ttabench.readers.formats import READABLE, Formats, RawRow, brief, parsing, reasons, rows, texts_in
 
 T = TypeVar("T")
 GENERATED = "generated"
@@ -73,6 +73,8 @@ def usable(data: Table, row_of: Callable[[RawRow], T | str], *, some: bool = Tru
     held: list[T] = []
     for number, raw in enumerate(data.rows):
         with parsing(raw.place):
+            if max(map(len, texts_in(raw.values)), default=0) > LONGEST_TEXT:
+                raise ValueError(f"a text has more than {LONGEST_TEXT:,} characters")
             row = row_of(raw._replace(number=number))
         if isinstance(row, str):
             data.unused[row] += 1

@@ -5,7 +5,7 @@ RunConfig(method="mac", task="streamingqa", seed=1).identity()  ->  "3f0c2a9b71d
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -21,6 +21,10 @@ from ttabench.core.types import Json
 DEFAULT_OUT = Path("results/scratch")
 """Where runs are stored and looked for."""
 DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
+ONE_DEVICE = re.compile(r"auto|(cpu|mps)(:0)?|(cuda|xpu)(:\d{1,3})?")
+MAX_BOOST = 10**6
+MAX_QUERIES = 10**9
+"""Of a run, and of one batch."""
 DTYPES = ("auto", "float32", "bfloat16", "float16", "fastest")
 BOS = ("auto", "yes", "no")
 STATES_OF = {
@@ -106,7 +110,7 @@ class RunFields:
 
     def __post_init__(self) -> None:
         """Whether these words say how a model is loaded; whether the device is there is seen when it is."""
-        if self.device.partition(":")[0] not in DEVICES:
+        if not ONE_DEVICE.fullmatch(self.device):
             raise UnknownName("device", self.device, list(DEVICES))
         if self.dtype not in DTYPES:
             raise UnknownName("dtype", self.dtype, list(DTYPES))
@@ -114,8 +118,9 @@ class RunFields:
             raise UnknownName("way to begin a text (--bos)", self.bos, list(BOS))
         if self.batch_contexts < 1:
             raise UserError(f"--batch-contexts must be at least 1, got {self.batch_contexts}.", "Leave it out for 1.")
-        if not 0 < self.boost < math.inf:
-            raise UserError(f"--boost must be a factor above 0, got {self.boost:g}.", "Leave it out for 1.")
+        if not 0 < self.boost <= MAX_BOOST:
+            fault = f"--boost must be above 0 and at most {MAX_BOOST:,}, got {self.boost:g}."
+            raise UserError(fault, "Leave it out for 1.")
         if self.dtype == "fastest":
             object.__setattr__(self, "dtype", _fastest(self.device))
 
@@ -161,10 +166,12 @@ class RunConfig(RunFields):
     """Of `settings` and `task_options`, by these names; a setting without one always counts. No part of the record."""
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise UserError(f"--limit must be at least 1, got {self.limit}.", "Leave it out to ask all queries.")
-        if self.batch_size < 0:
-            raise UserError(f"--batch-size must be at least 1, got {self.batch_size}.", "Give a number, or auto.")
+        if self.limit is not None and not 1 <= self.limit <= MAX_QUERIES:
+            fault = f"--limit must be from 1 to {MAX_QUERIES:,}, got {self.limit:.9g}."
+            raise UserError(fault, "Leave it out to ask all queries.")
+        if not 0 <= self.batch_size <= MAX_QUERIES:
+            fault = f"--batch-size must be from 1 to {MAX_QUERIES:,}, got {self.batch_size:.9g}."
+            raise UserError(fault, "Use a number, or auto.")
         if not 0 <= self.seed < SEEDS:
             raise UserError(f"Seed {self.seed} is out of range.", f"Give a number from 0 to {SEEDS - 1}.")
 

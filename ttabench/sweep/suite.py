@@ -40,6 +40,7 @@ from ttabench.sweep.engines import Job
 
 KIND = "suite of runs"
 SEED = Annotated[int, Field(ge=0)]
+Key = Annotated[str, Field(pattern=r"^[^=\s]+$")]
 Value: TypeAlias = str | int | float | bool | None
 """Of a setting; a list of them stands for a run each."""
 AXES = {"method": "methods", "task": "tasks", "model": "models", "seed": "seeds"}
@@ -56,7 +57,7 @@ BUDGETS = ("keep", "keep_tokens")
 def _kind(field: Option) -> Any:
     """The annotation of a value, without None: what is not said is left out."""
     if field.name in RENAMED:
-        return dict[Annotated[str, Field(min_length=1)], Value | list[Value]]
+        return dict[Key, Value | list[Value]]
     plain = next((kind for kind in get_args(field.kind) if kind is not type(None)), field.kind)
     if field.said.parse is not None:
         return plain | Literal["auto"]
@@ -254,12 +255,12 @@ def cells(data: Json) -> list[Cell]:
     suite = checked(data)
     grid = _Grid()
     axes = {
-        axis: [_Layer(entry, strict=frozenset([axis])) for entry in suite.get(plural, [])]
+        axis: [_Layer(entry, strict=frozenset([axis])) for entry in _unique(suite.get(plural, []))]
         for axis, plural in AXES.items()
         if axis != "seed"
     }
     axes["model"] = axes["model"] or [_Layer({"model": NANO})]
-    seeds = suite.get("seeds", [0])
+    seeds = _unique(suite.get("seeds", [0]))
     top = _Layer({key: value for key, value in suite.items() if key not in _LISTS})
     whole = _few(grid.combined(axes, seeds, [top]))
     for pattern in suite.get("exclude", []):
@@ -272,7 +273,7 @@ def cells(data: Json) -> list[Cell]:
     grid.refuse_untaken()
     if not whole:
         raise UserError("The suite names no run.", "Give methods and tasks.")
-    return [cell for _, cell in whole]
+    return _unique([cell for _, cell in whole])
 
 
 _LISTS = {*AXES.values(), "include", "exclude"}
@@ -322,7 +323,12 @@ def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
 
 
 def _listed(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else [value]
+    return _unique(value) if isinstance(value, list) else [value]
+
+
+def _unique(values: Sequence[Any]) -> list[Any]:
+    """Each value once, in order; 1, 1.0 and True are three values."""
+    return list({repr(value): value for value in values}.values())
 
 
 def matches(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:

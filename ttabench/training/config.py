@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ttabench.core.declared import HOW, RECIPE, WHAT, Declared
-from ttabench.core.errors import UserError, at_least
+from ttabench.core.errors import UserError, at_least, at_most
 from ttabench.core.types import Episode, Json
 from ttabench.methods.spec import Recipe
 
@@ -18,6 +18,8 @@ CHOICES = {
     "optimizer": ("adam", "muon"),
     "stored": ("float32", "float16", "bfloat16"),
 }
+MAX_STEPS, MAX_STEP_CHUNKS = 10**9, 2**16
+"""Of a training, and pieces of context in one step."""
 UNSAID = ("out", "resume", "also", "first", "documents", "rounds", "questions", "batch_documents")
 """Fields that the record of a checkpoint has under `data`, or not at all."""
 
@@ -66,7 +68,10 @@ class TrainConfig(Recipe, TrainOptions):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)}")
         at_least(1, steps=self.steps)
-        at_least(0, validate_every=self.validate_every, save_every=self.save_every, warmup=self.warmup)
+        counts = {name: getattr(self, name) for name in ("validate_every", "save_every", "warmup")}
+        at_least(0, batch_documents=self.batch_documents, **counts)
+        at_most(MAX_STEPS, steps=self.steps, rounds=self.rounds, **counts)
+        at_most(MAX_STEP_CHUNKS, batch_documents=self.batch_documents)
         for name in ("lr", "clip", "decay", "beta2"):
             value = getattr(self, name)
             if not (0 < value < math.inf or (value == 0 and name in ("decay", "beta2"))):

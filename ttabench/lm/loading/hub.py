@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench.core.architectures import ARCHITECTURES, NANO, Package, names
+from ttabench.core.architectures import ARCHITECTURES, NANO, Package, is_hub_id, names
 from ttabench.core.digests import digest
 from ttabench.core.environment import memory_bytes
 from ttabench.core.errors import UnknownName, UserError
@@ -65,7 +65,7 @@ def find_source(name: str) -> str:
             if place.suffix != GGUF or file.read(4) != b"GGUF":
                 raise ValueError("it is no GGUF file")
         return str(place)
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+    if not is_hub_id(name):
         raise UnknownName("model", name, names())
     return name
 
@@ -93,9 +93,8 @@ def digest_of(name: str) -> str:
 def commit_of(hub: str, *, fetch: bool = True) -> str:
     """The commit of a hub id that is loaded: the one in the cache, else the newest; "" where it cannot be known."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-    with suppress(OSError, ValueError, EntryNotFoundError, HfHubHTTPError):
+    with suppress(Exception):  # of the cache, the network or the service; who loads the model says what is wrong
         file = try_to_load_from_cache(hub, "config.json")
         if not isinstance(file, str) and fetch:
             file = hf_hub_download(hub, "config.json")
@@ -116,14 +115,14 @@ def random(name: str, dtype: torch.dtype | None, device: torch.device, seed: int
     architecture, whose = ARCHITECTURES[name], name
     try:
         tokenizer = AutoTokenizer.from_pretrained(architecture.hub, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError):
+    except Exception:  # whatever the libraries raise of a cache that lacks it
         tokenizer = AutoTokenizer.from_pretrained(NANO_FOLDER, local_files_only=True, trust_remote_code=False)
         whose = f"{NANO} (stand-in)"
-    config = AutoConfig.for_model(architecture.model_type, **architecture.config)
     try:
+        config = AutoConfig.for_model(architecture.model_type, **architecture.config)
         with torch.random.fork_rng(), torch.device(device):
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.bfloat16, attn_implementation="eager")
-    except (RuntimeError, MemoryError) as error:
+    except Exception as error:
         raise model_reader.refusal(Source(name, architecture.hub), error) from error
     return model, tokenizer, whose

@@ -88,7 +88,7 @@ def small_file(place: str, name: str) -> Path | None:
     quiet = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")}
     try:
         path = cached_file(place, name, **quiet)
-    except (OSError, ValueError):  # whoever loads the model says what is wrong with the hub, or the name
+    except Exception:  # whoever loads the model says what is wrong with the hub, or the name
         return None
     return None if path is None else Path(path)
 

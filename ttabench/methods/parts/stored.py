@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from ttabench.core.architectures import is_hub_id
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import reading
@@ -76,6 +77,6 @@ def place_of(name: str) -> str:
         return str(folders[0])
     if Path(name).expanduser().is_dir():
         return str(Path(name).expanduser())
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+    if not is_hub_id(name):
         raise UnknownName("retriever", name, ["bm25", DENSE])
     return name
