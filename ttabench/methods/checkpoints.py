@@ -259,8 +259,7 @@ def save_peft(lm: LM, patch: Patch, folder: Path) -> Path:
     from ttabench.lm.loading import safetensors_io
 
     config, tensors = _lora_for_peft(lm, patch) if patch.prefix is None else _cartridge_for_peft(lm, patch.prefix)
-    # of a base that stands on a checkpoint no name that loads, as its weights are others
-    config.base_model_name_or_path = f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
+    config.base_model_name_or_path = _name_of(lm)
     config.task_type, config.inference_mode = "CAUSAL_LM", True
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -270,6 +269,11 @@ def save_peft(lm: LM, patch: Patch, folder: Path) -> Path:
     except OSError as error:
         raise unwritable(folder, error) from None
     return folder
+
+
+def _name_of(lm: LM) -> str:
+    """The base model's name; of one that stands on a checkpoint no name that loads, as its weights are others."""
+    return f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
 
 
 def _lora_for_peft(lm: LM, patch: Patch) -> tuple[Any, dict[str, Tensor]]:
@@ -314,9 +318,8 @@ def is_target(config: PeftConfig, name: str) -> bool:
     """Whether a configuration says that this linear map has an adapter; false where it leaves that to peft."""
     from peft.tuners.tuners_utils import check_target_module_exists
 
-    if config.target_modules in (None, "all-linear"):
-        return config.target_modules is not None
-    return bool(check_target_module_exists(config, name))
+    targets = config.target_modules
+    return targets == "all-linear" or (targets is not None and bool(check_target_module_exists(config, name)))
 
 
 def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
@@ -332,16 +335,12 @@ def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
     stored, _ = safetensors_io.read(folder / PEFT_WEIGHTS, str(lm.device), AGAIN)
     tensors = {key.removeprefix(PREFIX): tensor.float() for key, tensor in stored.items()}
     with reading(folder / CONFIG, AGAIN):
-        names = [
-            name
-            for name in lm.linear_names()
-            if is_target(config, name) or any(key.startswith(f"{name}.lora_") for key in tensors)
-        ]
+        held = {key.partition(".lora_")[0] for key in tensors}
+        names = [name for name in lm.linear_names() if name in held or is_target(config, name)]
     wanted, scales, alphas = {}, {}, config.alpha_pattern or {}
     for name in names:
         features_in, features_out = lm.linear_shape(name)
-        first = tensors.get(f"{name}.lora_A.weight")
-        rank = len(first) if first is not None and first.dim() else 1
+        rank = next(iter(tensors[first].shape if (first := f"{name}.lora_A.weight") in tensors else ()), 1)
         wanted[f"{name}.lora_A.weight"] = torch.empty(rank, features_in, device="meta")
         wanted[f"{name}.lora_B.weight"] = torch.empty(features_out, rank, device="meta")
         with reading(folder / CONFIG, AGAIN):
@@ -352,10 +351,10 @@ def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
         base = config.base_model_name_or_path or "see its README"
         hint = f"Give the base model that it was trained on: {base}. {MERGE}"
         raise UserError(f"The peft adapter {folder} does not fit {lm.name}: {odd}.", hint)
-    known, here = config.base_model_name_or_path, f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
-    hub = ARCHITECTURES[lm.name].hub if lm.name in ARCHITECTURES else lm.name
-    if known and Path(known).name.lower() not in {Path(name).name.lower() for name in (here, hub)}:
-        log.warning("The peft adapter %s was trained on %s, and is used on %s.", folder, known, here)
+    theirs, here = config.base_model_name_or_path, _name_of(lm)
+    hub = ARCHITECTURES[lm.name].hub if lm.name in ARCHITECTURES else here
+    if theirs and Path(theirs).name.lower() not in (Path(here).name.lower(), Path(hub).name.lower()):
+        log.warning("The peft adapter %s was trained on %s, and is used on %s.", folder, theirs, here)
     method = Lora(lm, settings, names)
     method.a = nn.ParameterList(tensors[f"{name}.lora_A.weight"] for name in names)
     method.b = nn.ParameterList(tensors[f"{name}.lora_B.weight"] * (scales[name] / settings.scale) for name in names)
