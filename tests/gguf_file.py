@@ -57,11 +57,14 @@ def _permuted(weights: Tensor, heads: int) -> Tensor:
     return weights.view(heads, 2, weights.shape[0] // heads // 2, -1).transpose(1, 2).reshape(weights.shape)
 
 
-def write(file: Path, *, architecture: str = "llama", seed: int = 0, pre: str = "gpt-2") -> LlamaForCausalLM:
-    """Write the file, its matrices in Q8_0; returns the model they were of."""
+def write(
+    file: Path, *, architecture: str = "llama", seed: int = 0, pre: str = "gpt-2", parts: int = 1
+) -> LlamaForCausalLM:
+    """Write the file, its matrices in Q8_0; returns the model they were of. `parts`: of how many it says it is one."""
     made = model(seed)
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_name("tiny")
+    writer.add_uint16("split.count", parts)
     writer.add_block_count(LAYERS)
     writer.add_context_length(256)
     writer.add_embedding_length(WIDTH)

@@ -108,7 +108,9 @@ def test_what_no_hub_brings_is_said(ttabench: Command, common: list[object]) -> 
     known = one_line(ttabench("eval", *common, "--model", "gpt2"))
     assert "save_pretrained, or add --random-weights" in known
     assert "--random-weights" not in one_line(ttabench("eval", *common, "--model", "nobody/nothing"))
-    assert "--source mini" in one_line(ttabench("eval", *common, "--task", "squad_seq", "--source", "hub"))
+    hub = ("--task", "squad_seq", "--source", "hub")
+    assert "--source mini" in one_line(ttabench("eval", *common, *hub))
+    assert "nobody/nothing" in one_line(ttabench("eval", *common, *hub, "--model", "nobody/nothing"))
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,14 @@ def test_a_file_is_the_model_it_was_made_of(tmp_path: Path) -> None:
     assert (ours - exact).abs().max() < 0.05 * exact.abs().max()
 
 
+def test_a_part_of_a_split_model_names_the_first_one(tmp_path: Path) -> None:
+    for number in (1, 2):
+        file = tmp_path / f"tiny-0000{number}-of-00002.gguf"
+        gguf_file.write(file, parts=2)
+        with pytest.raises(UserError, match=r"2 parts.*--merge tiny-00001-of-00002\.gguf"):
+            load(str(file), device="cpu")
+
+
 def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load(str(file), device="cpu")
     monkeypatch.setattr(gguf_files, "dequantised", None)

@@ -148,6 +148,13 @@ def test_a_layer_without_its_tensors_is_refused(options: dict[str, Any], tmp_pat
         read(tiny_llama(), tmp_path)
 
 
+def test_a_pickle_is_named_and_not_read(tmp_path: Path) -> None:
+    peft_folder(tiny_llama(), tmp_path, target_modules=["q_proj"])
+    (tmp_path / PEFT_WEIGHTS).rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(UserError, match=r"adapter_model\.bin"):
+        read(tiny_llama(), tmp_path)
+
+
 def test_a_factor_without_dimensions_is_refused(tmp_path: Path) -> None:
     peft_folder(tiny_llama(), tmp_path, target_modules=["q_proj"])
     tensors, _ = safetensors_io.read(tmp_path / PEFT_WEIGHTS)

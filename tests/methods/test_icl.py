@@ -59,5 +59,5 @@ def test_truncation_keeps_one_end_and_counts_the_rest(lm: LM, truncate: str) -> 
 
 def test_too_long_a_context_is_refused_in_one_line(lm: LM) -> None:
     method = InContext(lm, InContextSettings())
-    with pytest.raises(UserError, match=r"more than the 256 that stand .* truncate=left"):
+    with pytest.raises(UserError, match=r"max_tokens=256 .*512 positions.* truncate=left"):
         read_apart(method, "a" * 300)

@@ -120,6 +120,13 @@ class LM(Texts):
                 if not MECHANICS.fullmatch(name) and (value is True or value not in NEUTRAL)}  # fmt: skip
 
     @property
+    def limit(self) -> str:
+        """The positions that a text may have, in words; why they are fewer than the configuration has."""
+        fewer = self.max_positions < (_size(self.config, "max_position_embeddings") or 0)
+        why = " (its original_max_position_embeddings: a longer text has other rotary angles from its first token on)"
+        return f"{self.max_positions} positions of {self.name}{why if fewer else ''}"
+
+    @property
     def slot_bytes(self) -> int:
         """Bytes of the keys and values of one token, in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * int(self.model.dtype.itemsize)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HEADER, WEIGHTS = "adapter.json", "adapter.safetensors"
 OURS = (HEADER, WEIGHTS, "curve.jsonl", "training.safetensors")
 """Files in the folder of a checkpoint that this package may write; the last two by `training.training_state`."""
-CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, PEFT_WEIGHTS, PEFT_PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX = "base_model.model."
 """Before the names of the base model's modules in peft's weights."""
 AGAIN = "Copy it again, or save the adapter anew with peft's save_pretrained."
@@ -314,6 +314,18 @@ def _cartridge_for_peft(lm: LM, prefix: Prefix) -> tuple[Any, dict[str, Tensor]]
     return config, {"prompt_embeddings": torch.cat(flat, 1).float()}
 
 
+def peft_tensors(folder: Path, lm: LM) -> dict[str, Tensor]:
+    """The tensors of a peft folder, where the model is."""
+    from ttabench.lm.loading import safetensors_io
+
+    if (pickle := folder / PEFT_PICKLE).is_file() and not (folder / PEFT_WEIGHTS).exists():
+        fault = f"{pickle} is a pickle, which can run code; only {PEFT_WEIGHTS} is read."
+        raise UserError(
+            fault, "If you trust it, load it in peft and save it again: save_pretrained writes safetensors."
+        )
+    return safetensors_io.read(folder / PEFT_WEIGHTS, str(lm.device), AGAIN)[0]
+
+
 def is_target(config: PeftConfig, name: str) -> bool:
     """Whether a configuration says that this linear map has an adapter; false where it leaves that to peft."""
     from peft.tuners.tuners_utils import check_target_module_exists
@@ -332,8 +344,7 @@ def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
     from ttabench.methods.lora.method import Lora
 
     config = config_of(folder)
-    stored, _ = safetensors_io.read(folder / PEFT_WEIGHTS, str(lm.device), AGAIN)
-    tensors = {key.removeprefix(PREFIX): tensor.float() for key, tensor in stored.items()}
+    tensors = {key.removeprefix(PREFIX): tensor.float() for key, tensor in peft_tensors(folder, lm).items()}
     with reading(folder / CONFIG, AGAIN):
         held = {key.partition(".lora_")[0] for key in tensors}
         names = [name for name in lm.linear_names() if name in held or is_target(config, name)]

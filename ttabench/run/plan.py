@@ -10,6 +10,7 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json, Mode
+from ttabench.lm.loading.hub import refuse_missing
 from ttabench.lm.texts import template_of, template_values
 from ttabench.methods.settings import defaults
 from ttabench.readers import Task, content_digest, load, origin
@@ -66,7 +67,12 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
     resolved = resolve_method(request)
     how: dict[str, Any] = {"source": source, "split": request.split, "seed": seed, "limit": request.limit}
     of_task = (request.task, *how.values(), tuple(asked.options.items()))
-    task = known.once("task", *of_task, make=lambda: load(asked.card, **how, options=asked.options))
+    try:
+        task = known.once("task", *of_task, make=lambda: load(asked.card, **how, options=asked.options))
+    except UserError:
+        if source == "hub" and not request.random_weights:
+            refuse_missing(request.model)  # a wrong name, rather than the hub that both are fetched from
+        raise
     record = dict(known.once("record", *of_task, make=task.describe))
     if request.state_of != "own" and not task.n_observes:
         fault = f"{task.card.name} has no context to read with these options, so there is no state to swap."

@@ -347,8 +347,8 @@ def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, hi
     held_B = (torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B).to(more_B.device)
     worst = int((held_B + more_B).max())
     if worst > lm.max_positions:
-        fault = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.max_positions} positions"
-        raise UserError(f"{fault} of {lm.name}.", hint)
+        fault = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.limit}."
+        raise UserError(fault, hint)
 
 
 def patch_rows(patch: Patch) -> int:

@@ -116,8 +116,12 @@ def dequantised(source: Source, file: Path, folder: Path) -> Loaded:
 
     with reading(file, AGAIN), np.errstate(over="raise"):
         fields = Bounded(str(file)).fields
-        kind, split = (fields[name].contents() if name in fields else None for name in
-                       ("general.file_type", "tokenizer.ggml.pre"))  # fmt: skip
+        kind, split, parts = (fields[name].contents() if name in fields else None for name in
+                              ("general.file_type", "tokenizer.ggml.pre", "split.count"))  # fmt: skip
+        if parts and parts > 1:
+            first = re.sub(r"-\d{5}(-of-\d{5})$", r"-00001\1", file.stem) + file.suffix
+            hint = f"Merge them: llama-gguf-split --merge {first} MERGED.gguf, and give --model MERGED.gguf."
+            raise UserError(f"{file} is one of the {parts} parts of a split model.", hint)
         weights = gguf.LlamaFileType(kind).name if kind in list(gguf.LlamaFileType) else "GGUF"
     log.warning("Dequantising %s once into %s ...", file.name, folder)
     with redirect_stderr(io.StringIO()):  # a progress bar that transformers has no switch for

@@ -70,6 +70,14 @@ def find_source(name: str) -> str:
     return name
 
 
+def refuse_missing(name: str) -> None:
+    """Refuse a model of which nothing is here, and nothing can be fetched."""
+    place = find_source(name)
+    if not Path(place).exists() and model_reader.small_file(place, "config.json") is None:
+        fault = f"Model {name!r} is no folder, and the hub has no {place}, or cannot be reached."
+        raise UserError(fault, "Check the name, or give a folder written by save_pretrained.")
+
+
 def _packaged(name: str, package: Package) -> Path | None:
     """The file of a package, made of its parts if it has several, if it is installed; no package is imported."""
     files = []

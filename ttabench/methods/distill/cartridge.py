@@ -25,7 +25,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.lm.verbs.answering import generate
 from ttabench.lm.verbs.scoring import Item
-from ttabench.methods.checkpoints import AGAIN, CONFIG, PEFT_WEIGHTS
+from ttabench.methods.checkpoints import AGAIN, CONFIG, peft_tensors
 from ttabench.methods.distill import CARTRIDGE, CartridgeSettings
 from ttabench.methods.distill.method import BREAK, Studying
 
@@ -56,7 +56,7 @@ def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
     kind = object_of(folder / CONFIG, AGAIN).get("peft_type")
     if kind != "CARTRIDGE":
         raise UserError(f"{folder} is an adapter of peft of type {kind}, not a CARTRIDGE.", "Use --method lora.")
-    stored, _ = safetensors_io.read(folder / PEFT_WEIGHTS, str(lm.device), AGAIN)
+    stored = peft_tensors(folder, lm)
     size = settings.slots, lm.layers, 2, lm.kv_heads, lm.head_dim
     wanted = {"prompt_embeddings": torch.empty(settings.slots, math.prod(size[1:]), device="meta")}
     if odd := safetensors_io.unfit(stored, wanted):

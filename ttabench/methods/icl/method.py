@@ -15,7 +15,7 @@ from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.icl import ICL, InContextSettings
+from ttabench.methods.icl import ICL, RESERVE, InContextSettings
 from ttabench.methods.parts.kept import appended, cached, prefix_of, window_of
 
 
@@ -37,9 +37,12 @@ class InContext(BaseMethod[InContextSettings]):
         before: list[int] = state.meta["tokens_read"]
         seen = [before[row] + len(new) for row, new in enumerate(rows_new)]
         if self.settings.truncate == "error" and max(seen) > self.limit:
-            fault = f"The context has {max(seen)} tokens, more than the {self.limit} that stand in the window of"
+            kept = "" if self.settings.max_tokens else f", as {RESERVE} are left for prompt and answer"
+            fault = (
+                f"The context has {max(seen)} tokens, more than max_tokens={self.limit} of the {self.lm.limit}{kept}."
+            )
             hint = "Use --set truncate=left (keep the newest) or truncate=right (stop reading), or read fewer pieces."
-            raise UserError(f"{fault} {self.lm.name}.", hint)
+            raise UserError(fault, hint)
         meta = {"tokens_read": seen, "truncated_tokens": [max(0, tokens - self.limit) for tokens in seen]}
         if self.settings.truncate == "left":
             return replace(state, tensors=appended(self.lm, state.tensors, rows_new, self.limit), meta=meta)
