@@ -89,7 +89,7 @@ def truth(lm: LM, ask: Ask, context: Sequence[int]) -> tuple[float, str]:
 
     places_TV = logprobs([*prompt, *target])[len(prompt) - 1 : -1]
     while len(answer) < NEW_TOKENS and not (answer and answer[-1] in lm.eos_ids):
-        answer.append(int(logprobs([*prompt, *answer])[-1].argmax()))
+        answer.append(int(logprobs([*prompt, *answer])[-1, : lm.text_ids].argmax()))
     written = lm.decode([token for token in answer if token not in lm.eos_ids]).strip()
     return float(places_TV.gather(1, torch.tensor(target, device=lm.device)[:, None]).sum()), written
 
