@@ -88,7 +88,7 @@ def transcript(session: Session) -> str:
 def session_table(card: Card, request: Request) -> Table:
     """The rows of a split from the hub, a file or a folder, of ParlAI's folders the last session's."""
     path, files = Path(request.source), dict[int, Path]()
-    folders = [folder for top in tops(path, card.source.folders) if top.is_dir() for folder in top.iterdir()]
+    folders = [folder for top in tops(path, card.source.folders) if top.is_dir() for folder in sorted(top.iterdir())]
     for folder in folders:
         match = re.fullmatch(r"session_(\d{1,3})", folder.name)
         if match and (there := find(card.splits[request.split], [folder], TXT)[0]):

@@ -178,7 +178,7 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
     lines, damaged = list[Line](), list[str]()
     for home in homes(out):
         found: dict[str, Line] = {}
-        packed, folders = [*home.glob(RUNS_FILE)], [*home.glob(f"*/{RECORD_FILE}")]
+        packed, folders = [*home.glob(RUNS_FILE)], sorted(home.glob(f"*/{RECORD_FILE}"))
         for file in [*packed, *folders]:
             try:  # a run in a folder of its own stands for the same, packed: then what is packed does not tell all
                 runs, faults = _lines(file) if folders and file in packed else memory.of(file, _lines)
