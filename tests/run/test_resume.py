@@ -130,7 +130,7 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
     write(partial, edit(lines(partial)))
     folder = RunFolder(tmp_path, "r")
     folder.resume()
-    folder.take_up(asks(), ["f1"])
+    folder.take_up([asks()], ["f1"])
     return folder
 
 

@@ -13,7 +13,7 @@ from ttabench.cli.adapt import adapt
 from ttabench.cli.ask import ask
 from ttabench.cli.check import check, new
 from ttabench.cli.compare import compare
-from ttabench.cli.ending import ended
+from ttabench.cli.ending import ended, sigterm_as_interrupt
 from ttabench.cli.eval import eval_
 from ttabench.cli.export import export
 from ttabench.cli.paper import paper
@@ -46,15 +46,27 @@ for _command in (eval_, sweep, train, adapt, ask, compare, report, export, paper
     app.command(_command.__name__.rstrip("_"))(_command)
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code, see `ending`."""
-    # what the hub's client logs about its retries, and bars beside our own, would stand around our one line
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+RESUMED = ("eval", "sweep", "profile")
+"""Commands that store results as they go; `train` itself says which step is saved."""
+
+
+def run(arguments: Sequence[str] | None = None, signals: Sequence[int] = ()) -> int:
+    """Run a command line and return its exit code, see `ending`. Signal handlers and environment stay as they are.
+
+    `signals`: the list that `sigterm_as_interrupt` fills.
+    """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    return ended(lambda: app(args=words, prog_name="ttabench", standalone_mode=False))
+    kept = ""
+    if {*words[:1]} & {*RESUMED}:
+        again = "With --force, it starts again" if "--force" in words else "Repeat the same command to continue"
+        kept = f"Finished results are kept. {again}."
+    return ended(lambda: app(args=words, prog_name="ttabench", standalone_mode=False), kept, signals)
 
 
 def main() -> None:
-    """Entry point of the `ttabench` command."""
-    sys.exit(run())
+    """Entry point of the `ttabench` command: the process is ours."""
+    # what the hub's client logs about its retries, and bars beside our own, would stand around our one line
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    with sigterm_as_interrupt() as signals:
+        sys.exit(run(signals=signals))

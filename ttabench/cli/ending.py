@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -26,10 +26,9 @@ from ttabench.core.amounts import memory as memory_in
 from ttabench.core.errors import UserError, printable
 
 INTERRUPTED, TERMINATED = 130, 143
-GOES_ON = "What is stored is stored; the same command goes on from there."
 FITS = (
     "Take less at once (--batch-size, --limit, --task-set documents=N, --pieces paragraphs), a smaller --model, or"
-    " --dtype bfloat16; the same command goes on."
+    " --dtype bfloat16."
 )
 """Remedy where memory did not suffice."""
 LONGEST = 1000
@@ -38,35 +37,53 @@ OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
 """Errors of standard output, which has no name as files have."""
 
 
-def ended(call: Callable[[], object]) -> int:
-    """Run a command by a call that returns an exit code or nothing; its exit code."""
+@contextmanager
+def _writable_streams() -> Iterator[None]:
+    """Standard output and error that can be written: also where they are closed, or their encoding lacks a letter."""
+    errors = dict[io.TextIOWrapper, str]()
     for name in ("stdout", "stderr"):
         if (stream := getattr(sys, name)) is None:  # closed: the next file that is opened would take its place
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # as long as we live
         if isinstance(stream, io.TextIOWrapper):
+            errors[stream] = stream.errors or "strict"
             stream.reconfigure(errors="backslashreplace")  # an encoding that lacks ± must not end a command
-    signals: list[int] = []
     try:
-        with _interrupted_by_sigterm(signals):
-            code = call()
-            if code == INTERRUPTED:  # typer's own
-                raise KeyboardInterrupt
-            sys.stdout.flush()
+        yield
+    finally:
+        for stream, before in errors.items():
+            with suppress(OSError, ValueError):  # it is flushed, and may be full or closed by now
+                stream.reconfigure(errors=before)
+
+
+@_writable_streams()
+def ended(call: Callable[[], object], kept: str = "", signals: Sequence[int] = ()) -> int:
+    """Run a command by a call that returns an exit code or nothing; its exit code.
+
+    `kept`: said of an interrupted command. `signals`: not empty once the command is asked to end (SIGTERM).
+    """
+    try:
+        code = call()
+        if code == INTERRUPTED:  # typer's own
+            raise KeyboardInterrupt
+        sys.stdout.flush()
     except UserError as error:
         return complain(str(error), 2)
     except (typer.Abort, KeyboardInterrupt):
         how, code = ("Terminated.", TERMINATED) if signals else ("Interrupted.", INTERRUPTED)
-        return complain(f"{how} {GOES_ON}", code)
+        return complain(f"{how} {kept}", code)
     except typer.TyperException as error:
         return _of_words(error)
     except Exception as error:
         return _of_system(error)
+    finally:
+        environment.lift_limit()
     return code if isinstance(code, int) else 0
 
 
 @contextmanager
-def _interrupted_by_sigterm(signals: list[int]) -> Iterator[None]:
-    """A command that is asked to end puts in order what an interrupt does; `signals` tells the two apart."""
+def sigterm_as_interrupt() -> Iterator[list[int]]:
+    """Handle SIGTERM as an interrupt; the yielded list holds the signals so far, which tells the two apart."""
+    signals: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
         signals.append(number)
@@ -76,7 +93,7 @@ def _interrupted_by_sigterm(signals: list[int]) -> Iterator[None]:
     if ours:  # else somebody else decides
         signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield signals
     finally:
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -22,6 +23,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 Tell: TypeAlias = Callable[[Any], None]
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Variable that keeps Python from importing from the current folder."""
+_environment = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +44,16 @@ class Child:
     def __init__(
         self, answer: Callable[[Any, Tell], None], imports: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        os.environ["PYTHONSAFEPATH"] = "1"  # nothing is imported from the current folder
         context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if sys.platform == "linux":
             context.set_forkserver_preload(list(imports))
         self._folder = TemporaryDirectory()
         self._output = Path(self._folder.name) / "output"
         self._pipe, theirs = context.Pipe()
-        place = (str(Path.cwd()), {**os.environ, **(environment or {})}, str(self._output))
+        place = (str(Path.cwd()), {**os.environ, SAFE_PATH: "1", **(environment or {})}, str(self._output))
         self._process = context.Process(target=_serve, args=(answer, theirs, *place), daemon=True)
-        self._process.start()
+        with _safe_path():
+            self._process.start()
         theirs.close()
 
     def ask(self, request: object) -> Iterator[Any]:
@@ -69,6 +73,20 @@ class Child:
         self._process.join()
         self._pipe.close()
         self._folder.cleanup()
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Start processes that import nothing from the current folder; afterwards the environment is as it was."""
+    with _environment:
+        before = os.environ.get(SAFE_PATH)
+        os.environ[SAFE_PATH] = "1"
+        try:
+            yield
+        finally:
+            del os.environ[SAFE_PATH]
+            if before is not None:
+                os.environ[SAFE_PATH] = before
 
 
 def _serve(

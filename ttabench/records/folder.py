@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -54,8 +55,9 @@ class RunFolder:
         """All answered queries of episodes that were taken up."""
         self.costs: list[EpisodeCost] = []
         """Of the episodes that are done."""
-        self._samples_before: dict[str, dict[str, Sample]] = {}
-        """Of a run that was stopped, by episode and key of the query; of two answers to one query the later counts."""
+        self._samples_before: dict[str, dict[str, tuple[tuple[int, int], Sample]]] = {}
+        """Of a run that was stopped, with line and place in the journal, by episode and key of the query; of two
+        answers to one query the later counts."""
         self._costs_before: dict[str, EpisodeCost] = {}
         files.made(self.path, out)
 
@@ -108,7 +110,7 @@ class RunFolder:
         self.spent.begin()  # waiting for the lock was no work
         if (self.path / SAMPLES_FILE).is_dir():
             raise UserError(f"{self.path / SAMPLES_FILE} is a folder.", "Remove it, or give another --out.")
-        for text in self._lines():
+        for number, text in enumerate(self._lines()):
             with suppress(ValueError, TypeError, KeyError, RecursionError):  # damaged: it is answered again
                 if (line := json.loads(text))["run"] != self.path.name:
                     continue
@@ -116,21 +118,28 @@ class RunFolder:
                     cost = typed(EpisodeCost, line["value"])
                     self._costs_before[cost.episode] = cost
                 else:
-                    for sample in [typed(Sample, value) for value in line["value"]]:
-                        self._samples_before.setdefault(sample.episode, {})[sample.key] = sample
+                    for place, sample in enumerate([typed(Sample, value) for value in line["value"]]):
+                        self._samples_before.setdefault(sample.episode, {})[sample.key] = (number, place), sample
                 self.spent.add(*line["seconds"])
         return sum(map(len, self._samples_before.values()))
 
-    def take_up(self, episode: Episode, metrics: Collection[str]) -> tuple[list[Sample], bool]:
-        """Samples of this episode from before, with a value of each of these metrics; and whether it was done."""
-        asks = {ask.key: ask for ask in episode.asks()}
-        before = self._samples_before.pop(episode.key, {})
-        kept = [sample for key, sample in before.items() if key in asks and sample.answers_this(asks[key], metrics)]
-        done = len(kept) == len(asks) and episode.key in self._costs_before
+    def take_up(self, episodes: Sequence[Episode], metrics: Collection[str]) -> tuple[list[Sample], bool]:
+        """Samples from before of episodes that are read together, in their order, with a value of each of these
+        metrics; and whether all of the episodes were done."""
+        found: list[tuple[tuple[int, int], Sample]] = []
+        for episode in episodes:
+            asks = {ask.key: ask for ask in episode.asks()}
+            before = self._samples_before.pop(episode.key, {})
+            found += [one for key, one in before.items() if key in asks and one[1].answers_this(asks[key], metrics)]
+        found.sort(key=itemgetter(0))
+        whole = len(found) == sum(len(episode.asks()) for episode in episodes)
+        done = whole and all(episode.key in self._costs_before for episode in episodes)
         if done:
-            self.costs.append(self._costs_before[episode.key])
-        elif len(kept) == len(asks):
-            kept = kept[:-1]  # one is asked again, so that what asking costs is measured
+            self.costs += [self._costs_before[episode.key] for episode in episodes]
+        elif whole and found:  # the last batch is asked again, so that what asking costs is measured
+            (last, _), _ = found[-1]
+            found = [one for one in found if one[0][0] < last]
+        kept = [sample for _, sample in found]
         self.samples += kept
         return kept, done
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any
+from itertools import groupby, islice
+from typing import Any, TypeAlias
 
 import torch
 
@@ -81,30 +81,31 @@ def run_episodes(context: RunContext, task: Task, folder: RunFolder, tick: Tick)
     Raises:
         UserError: the context or a query does not fit the model, or the task does not fit the method.
     """
-    size, waiting = BatchSize(context.batch_size, context.lm.device.type), list[_Row]()
+    size = BatchSize(context.batch_size, context.lm.device.type)
     counts = _Counts(tick, read=0 if context.ask_only else task.n_observes, answered=task.n_asks)
-    most = at_once(context)
-
-    def run(other: Episode | None = None) -> None:
-        if waiting:
-            _EpisodeRun(context, list(waiting), other, folder, counts, size).run()
-        waiting.clear()
-
-    for episode, other in paired(task, context.lm, context.state_of):
-        asks = episode.asks()
-        assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
-        before, done = folder.take_up(episode, context.of_one_query())
+    for group in _groups(paired(task, context.lm, context.state_of), at_once(context)):
+        episodes, others = zip(*group, strict=True)
+        for episode in episodes:
+            asks = episode.asks()
+            assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
+        before, done = folder.take_up(episodes, context.of_one_query())
         if done:
-            counts.add("read", 0 if context.ask_only else len(episode.observes()))
-            counts.add("answered", len(asks))
+            counts.add("read", 0 if context.ask_only else sum(len(episode.observes()) for episode in episodes))
+            counts.add("answered", len(before))
             continue
-        if waiting and _steps(waiting[0].episode) != _steps(episode):
-            run()
-        waiting.append(_Row(episode, before))
-        if len(waiting) == most:
-            run(other)
-    run()
+        rows = [_Row(episode, [one for one in before if one.episode == episode.key]) for episode in episodes]
+        _EpisodeRun(context, rows, others[0], folder, counts, size).run()
     return size
+
+
+Paired: TypeAlias = tuple[Episode, Episode | None]
+
+
+def _groups(pairs: Iterable[Paired], most: int) -> Iterator[list[Paired]]:
+    """Episodes that are read together: neighbours with the same steps, the same groups whatever is done already."""
+    for _, same in groupby(pairs, lambda pair: _steps(pair[0])):
+        while group := list(islice(same, most)):
+            yield group
 
 
 def at_once(context: RunContext) -> int:
@@ -200,12 +201,10 @@ class _EpisodeRun:
                 prefix = select_rows(patch, [0]).prefix
                 self.held_bytes = max(self.held_bytes, prefix.nbytes if prefix is not None else 0)
                 self._count_slots(patch, enumerate(together[0]))
-            numbered = [
-                (ask, row) for asks in together for row, ask in enumerate(asks) if ask.key not in rows[row].done
-            ]
-            self.owners = {id(ask): row for ask, row in numbered}
-            for batch in alike(self.context.lm, [ask for ask, _ in numbered]):
-                for samples in in_batches(batch, self.size, self._answer):
+            self.owners = {id(ask): row for asks in together for row, ask in enumerate(asks)}
+            for batch in alike(self.context.lm, [ask for asks in together for ask in asks]):  # done or not: one order
+                left = [ask for ask in batch if ask.key not in rows[self.owners[id(ask)]].done]
+                for samples in in_batches(left, self.size, self._answer):
                     self.folder.append(samples)
                     self.counts.add("answered", len(samples))
 

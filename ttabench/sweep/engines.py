@@ -98,7 +98,7 @@ def swept(
 ) -> Generator[Report]:
     """Make these runs where they are not stored; for every one a report. What was lost, or busy, is made once more."""
     jobs = {run.id: replace(run, out=str(out.absolute()), folder=str(Path.cwd()), force=force) for run in runs}
-    stored = {id_ for id_ in jobs if not force and is_stored(out / id_)}
+    stored = dict.fromkeys(id_ for id_ in jobs if not force and is_stored(out / id_))
     yield from (Report(id=id_, state="stored") for id_ in stored)
     todo = [job for job in jobs.values() if job.id not in stored]
     for patient in (False, True):

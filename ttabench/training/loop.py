@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ttabench.core.environment import forked_draws
 from ttabench.core.errors import UserError
+from ttabench.core.signals import postponed
 from ttabench.core.types import Episode
 from ttabench.lm.forward.patching import layers_recomputed
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
@@ -24,6 +25,8 @@ from ttabench.training import training_state
 from ttabench.training.config import TrainConfig, TrainRecord, rate, untrainable
 
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
+MAX_UNSAVED_SECONDS = 300.0
+"""A training that is saved at all is saved at least as often, however few its steps."""
 
 
 def train(
@@ -32,8 +35,11 @@ def train(
     config: TrainConfig,
     on_step: OnStep | None = None,
     validation: Mapping[str, Sequence[Episode]] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> TrainRecord:
     """Train a method in place and leave it ready for use; a UserError where that cannot be done.
+
+    SIGINT and SIGTERM act after the step under way, once it is saved; a second one acts at once.
 
     Args:
         batches: the episodes of each step; long enough, the same from its start at every call (`stages.lessons`).
@@ -41,6 +47,7 @@ def train(
             norm of the gradient before clipping ("gradient"), the learning rate ("lr") and "tokens_per_second".
         validation: episodes of each task that are judged every `config.validate_every` steps; of several tasks, "loss"
             is the mean of theirs, whose figures stand beside it as "TASK loss".
+        clock: seconds, see `MAX_UNSAVED_SECONDS`.
     """
     validation = {task: episodes for task, episodes in (validation or {}).items() if episodes}
     if config.best and not validation:
@@ -48,7 +55,7 @@ def train(
     if not isinstance(method, Trainable):
         raise untrainable(method.name)
     with training_state.locked(config.out, resume=config.resume) if config.out else nullcontext():
-        return _Training(method, config).run(batches, on_step, validation)
+        return _Training(method, config).run(batches, on_step, validation, clock)
 
 
 class _Training:
@@ -69,8 +76,9 @@ class _Training:
         self.curve = training_state.Curve(config, self.record)
 
     def run(
-        self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None, validation: Mapping[str, Sequence[Episode]]
-    ) -> TrainRecord:
+        self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None,
+        validation: Mapping[str, Sequence[Episode]], clock: Callable[[], float],
+    ) -> TrainRecord:  # fmt: skip
         """All steps that are left."""
         method, config, record = self.method, self.config, self.record
         stream: Iterator[Sequence[Episode]] = islice(batches, record.steps, None)
@@ -78,16 +86,21 @@ class _Training:
             first = _draw(stream, 1)
             method.prepare_training(first)
             stream = chain([first], stream)
+        saved, ended = clock(), False
         try:
-            while record.steps < config.steps:
-                parts = self._step(stream)
-                self.curve.add(record.steps, parts)
-                if on_step is not None:
-                    on_step(record.steps, parts)
-                if validation and config.validate_every and _is_due(record.steps, config.validate_every, config.steps):
-                    self._validate(validation)
-                if config.out is not None and _is_due(record.steps, config.save_every, config.steps):
-                    training_state.keep(config.out, method, self.optimiser, record, config, self.best)
+            with postponed() as signals:
+                while record.steps < config.steps and not ended:
+                    parts, step = self._step(stream), record.steps
+                    self.curve.add(step, parts)
+                    if on_step is not None:
+                        on_step(step, parts)
+                    if validation and config.validate_every and _is_due(step, config.validate_every, config.steps):
+                        self._validate(validation)
+                    ended = bool(signals)
+                    unsaved = config.save_every and (ended or clock() - saved >= MAX_UNSAVED_SECONDS)
+                    if config.out is not None and (unsaved or _is_due(step, config.save_every, config.steps)):
+                        training_state.keep(config.out, method, self.optimiser, record, config, self.best)
+                        saved = clock()
         finally:
             method.modules().eval()
         training_state.fill(method, self.best)

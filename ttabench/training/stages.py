@@ -18,7 +18,7 @@ from ttabench.core.digests import changed, hashed, text_of
 from ttabench.core.environment import restored, seed_everything
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Tick, no_tick, no_word
-from ttabench.methods.checkpoints import is_peft
+from ttabench.methods.checkpoints import HEADER, header, is_peft
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec, Recipe
 from ttabench.readers.cards import yaml_of
@@ -82,8 +82,21 @@ class TrainPlan:
         before: Stage | None = None
         for number, stage in enumerate(self.stages, 1):
             before, words = stage.behind(before), f"stage {number} of {len(self.stages)} trained"
-            record = self._train(before, "trained" if stage is self.stages[-1] else words, progress)
+            try:
+                record = self._train(before, "trained" if stage is self.stages[-1] else words, progress)
+            except KeyboardInterrupt:
+                self._tell_saved(before)
+                raise
         return record
+
+    def _tell_saved(self, stage: Stage) -> None:
+        """Say at which step an interrupted training continues."""
+        if step := header(stage.out).step if (stage.out / HEADER).exists() else 0:
+            force = "" if self.options.resume else " without --force"
+            words = f"Repeat the command{force} to continue after it."
+            self.notify(f"Step {step} of {stage.recipe.steps} is saved in {stage.out}. {words}")
+        else:
+            self.notify(f"No step is saved in {stage.out}. The same command begins at step 1.")
 
     @restored()
     def _train(self, stage: Stage, words: str, progress: Progress) -> TrainRecord:

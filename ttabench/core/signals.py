@@ -1,0 +1,45 @@
+"""SIGINT and SIGTERM that wait until work can be saved.
+
+with postponed() as signals:
+    while not signals: step()           the first signal is noted, and sent again at the end; a second acts at once
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def postponed() -> Iterator[list[int]]:
+    """Postpone the first SIGINT or SIGTERM to the end of the block, unless an exception ends it; yields the signals.
+
+    Ignored signals stay ignored. Outside of the main thread nothing is postponed.
+    """
+    noted: list[int] = []
+    before = dict[int, object]()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # as `getsignal` returned it
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        noted.append(number)
+        restore()
+
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
+        before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield noted
+    finally:
+        restore()
+    for number in noted:
+        signal.raise_signal(number)
