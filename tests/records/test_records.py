@@ -67,12 +67,12 @@ def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
     episode = Episode(key="e", steps=tuple(sample(key).ask for key in "abc"))
     again = RunFolder(tmp_path, "r")
     assert again.resume() == 2
-    assert again.take_up(episode, ["f1"]) == ([sample("a"), sample("b")], False)
+    assert again.take_up([episode], ["f1"]) == ([sample("a"), sample("b")], False)
     again.append([sample("c")])
     again.end_episode(episode_cost())
     third = RunFolder(tmp_path, "r")
     assert third.resume() == 3
-    assert third.take_up(episode, ["f1"]) == (again.samples, True)
+    assert third.take_up([episode], ["f1"]) == (again.samples, True)
     assert third.costs == again.costs
 
 

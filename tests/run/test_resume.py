@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from torch import Tensor
 
@@ -173,6 +174,60 @@ def test_costs_are_those_of_a_run_never_killed(
     assert_same(ran, whole, Path(ran.json()["runs"][0]["folder"]))
     assert cost["ask_peak_memory_bytes"] > 0
     assert (cost["encode_seconds"] > 0) == (whole["cost"]["encode_seconds"] > 0)
+
+
+CLOCKS = {"ask_ms", "ask_cpu_ms"}
+ORDERS: dict[str, tuple[object, ...]] = {
+    "seeds": ("--batch-contexts", 2, "--seeds", "0,1"),
+    "ask only": ("--batch-contexts", 3, "--ask-only", "--limit", 9),
+    "interleaved": ("--batch-contexts", 3, "--task", "msc"),
+    "other states": ("--batch-contexts", 3, "--swap-state"),
+    "large batches": ("--batch-contexts", 3, "--batch-size", 2),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_samples_of_a_run_killed_twice_have_the_order_of_one_never_killed(
+    ttabench: Command, tiny_base: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """Killed after some writes, in the middle of a group too, and again after some more."""
+    method = METHODS["snapkv"]
+    if "--ask-only" in ORDERS[name]:
+        (tmp_path / "a.txt").write_text("Ada Voss lives in Port Ansel.")
+        method = ("--state", str(tmp_path / "state"))
+        made = ("--method", "icl", "--model", tiny_base, "--context", tmp_path / "a.txt", "--out", method[1])
+        assert ttabench("adapt", *made).code == 0
+    words: tuple[object, ...] = ("eval", *method, "--task", "shared_context", "--source", "mini", "--model", tiny_base)
+    words += ("--limit", 5, "--batch-size", 1, "--task-set", "max_new_tokens=2", *ORDERS[name])
+    writes = list[str]()
+    write = RunFolder.write
+
+    def stored(out: str, *kills: int) -> list[dict[str, Any]]:
+        def die(self: RunFolder, line: dict[str, Any]) -> None:
+            write(self, line)
+            writes.append(line["kind"])
+            if len(writes) == kill:
+                raise KeyboardInterrupt
+
+        for kill in (*kills, 0):
+            writes.clear()
+            with monkeypatch.context() as patched:
+                patched.setattr(RunFolder, "write", die)
+                ran = ttabench(*words, "--json", "--out", tmp_path / out)
+            assert ran.code == (130 if kill else 0), ran.err
+        tables = []
+        for run in ran.json()["runs"]:
+            table = pq.read_table(Path(run["folder"]) / "samples.parquet").drop(list(CLOCKS))
+            pq.write_table(table, tmp_path / "plain.parquet")
+            digests = {column: each for column, each in run["sample_digests"].items() if column not in CLOCKS}
+            tables.append({"bytes": (tmp_path / "plain.parquet").read_bytes(), "digests": digests})
+        return tables
+
+    whole = stored("whole")
+    count = len(writes)
+    assert count >= 8
+    for kills in ((1, 3), (4, 3), (count - 1,)):
+        assert stored(f"{kills}", *kills) == whole, kills
 
 
 def test_a_stored_run_says_on_what_it_was_made(evaluate: Evaluate) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tests.tiny import tiny_llama
-from tests.tiny_methods import episode, tiny_method
+from tests.tiny_methods import episode, tiny_method, trainable
 from ttabench.core import files
 from ttabench.core.errors import UserError
 from ttabench.core.files import LIST_FILE
@@ -26,7 +28,7 @@ from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
 from ttabench.training import training_state
 from ttabench.training.config import TrainConfig
-from ttabench.training.loop import train
+from ttabench.training.loop import MAX_UNSAVED_SECONDS, train
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,61 @@ def test_a_kill_after_any_write_leads_to_the_same_weights(
         assert all(torch.equal(stored[name], each) for name, each in expected.items())
         steps = [json.loads(line)["step"] for line in (out / "curve.jsonl").read_text().splitlines()]
         assert steps == [1, 2, 2, 3, 4, 4]
+
+
+@pytest.mark.parametrize("name", trainable())
+def test_a_training_interrupted_between_saves_goes_on_to_the_same_weights(lm: LM, tmp_path: Path, name: str) -> None:
+    config = replace(CONFIG, steps=3, save_every=100, validate_every=0, lr=1e-3)
+    whole, stopped, again = (tiny_method(name, lm) for _ in range(3))
+    train(whole, episodes(), replace(config, out=tmp_path / "whole"))
+
+    def interrupt(step: int, _parts: object) -> None:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    config = replace(config, out=tmp_path / "two")
+    with pytest.raises(KeyboardInterrupt):
+        train(stopped, episodes(), config, interrupt)
+    signal.signal(signal.SIGINT, before)
+    steps = list[int]()
+    train(again, episodes(), config, lambda step, _: steps.append(step))
+    assert steps == [3]
+    found = weights(again)
+    assert all(torch.equal(found[name], each) for name, each in weights(whole).items())
+
+
+def test_a_second_signal_acts_at_once(lm: LM, tmp_path: Path) -> None:
+    def interrupt(step: int, _parts: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError(f"step {step} goes on")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt):
+        train(method(lm), episodes(), replace(CONFIG, out=tmp_path), interrupt)
+    signal.signal(signal.SIGINT, before)
+    assert not (tmp_path / training_state.SAVE).exists()
+
+
+@pytest.mark.parametrize(("save_every", "expected"), [(100, [2, 4]), (0, [4])])
+def test_a_training_is_saved_by_the_clock(
+    lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_every: int, expected: list[int]
+) -> None:
+    saved, keep, now = list[int](), training_state.keep, 0.0
+
+    def noted(*given: Any) -> None:
+        saved.append(given[3].steps)
+        keep(*given)
+
+    def later(_step: int, _parts: object) -> None:
+        nonlocal now
+        now += MAX_UNSAVED_SECONDS * 0.6
+
+    monkeypatch.setattr(training_state, "keep", noted)
+    config = replace(CONFIG, steps=4, save_every=save_every, out=tmp_path)
+    train(method(lm), episodes(), config, later, clock=lambda: now)
+    assert saved == expected
 
 
 def test_the_best_step_is_kept(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
