@@ -20,6 +20,8 @@ PLAIN = ("none", "icl", "templora", "qttt", "in_place_ttt", "cartridge")
 """Methods without a budget in shares."""
 ORDER = ("attention_matching", "kvzip", "h2o", "window", "snapkv", "rag", "random_slots")
 HEAD = ("", "all", *PERCENT, f"icl less it, {AT}", "nats", "bytes", "CPU s")
+README_ROWS = ("icl", "kvzip", "attention_matching", "rag", "snapkv", "random_slots")
+README_COLUMNS = ("method", "F1", "F1 lost vs. icl [95 %]", "NLL (nats/token)", "CPU s")
 COLUMNS = ("4 documents", "8 documents", "16 documents")
 SETS = """{sets} disjoint sets of {each} paragraphs, {documents} in all, {questions} questions, each asked once."""
 LEGEND = f"""F1, per cent ± standard error over sets, by the share of full context's keys and values that is asked
@@ -77,9 +79,20 @@ def together() -> str:
     return table(("together", "F1", "nats", "alone", "F1", "nats", "F1 more [95 %]"), rows, 1)
 
 
-def shown_in_readme() -> str:
-    """Sets of four."""
+def shown_in_results() -> str:
+    """The whole table of sets of four."""
     return f"{shown('keep', COLUMNS[0])}\n{LEGEND}\n"
+
+
+def shown_in_readme() -> str:
+    """Methods that are compared most, at one budget."""
+    runs = {line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]}
+    rows = []
+    for name in README_ROWS:
+        line = name if name in runs else f"{name} {AT}"
+        lost, nats, _, seconds = measured(runs, line)
+        rows.append((f"`{name}`", figure(runs[line]), lost, nats.partition(" ")[0], seconds))
+    return table(README_COLUMNS, rows, 1)
 
 
 def shown_in_reading() -> str:
