@@ -67,7 +67,9 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
             yield report
 
     def write(number: int) -> None:
-        def answers(context: runner.RunContext, task: runner.Task, folder: runner.RunFolder, _: object) -> None:
+        def answers(
+            context: runner.RunContext, task: runner.Task, folder: runner.RunFolder, _: object
+        ) -> runner.BatchSize:
             begun[number] += 1
             for episode in task.episodes():
                 asks, metrics = episode.asks(), dict.fromkeys(context.of_one_query(), 1.0)
@@ -79,6 +81,7 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
                     if number < killed and begun[number] == THIRD and ask is asks[len(asks) // 2]:
                         os.kill(os.getpid(), signal.SIGKILL)
                 folder.end_episode(EpisodeCost(episode=episode.key, pieces=16, state_bytes=8, patch_bytes=8, **COST))
+            return runner.BatchSize(context.batch_size)
 
         runner.run_episodes, first = answers, len(jobs) * number // writers
         turn = [*jobs[first:], *jobs[:first]]

@@ -246,7 +246,7 @@ def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> No
     ran = ttabench("new", "method", "tail_end", "--out", tmp_path)
     assert ran.out.split() == [str(tmp_path / "tail_end.py")]
     assert ttabench("check", tmp_path / "tail_end.py").code == 0
-    assert "exists already" in one_line(ttabench("new", "method", "tail_end", "--out", tmp_path))
+    assert "tail_end.py" in one_line(ttabench("new", "method", "tail_end", "--out", tmp_path))
 
 
 def test_what_cannot_be_checked_is_refused(ttabench: Command) -> None:

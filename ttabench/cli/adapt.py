@@ -119,9 +119,10 @@ def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
 
     pieces = []
     for file in files:
+        text = read_text(file)
         if readable(file):
             render.remark(f"Note: {file} is read as plain text, with all its punctuation and names of fields.")
-        parts = [part.strip() for part in (read_text(file).split(PIECES[cut]) if PIECES[cut] else [read_text(file)])]
+        parts = [part.strip() for part in (text.split(PIECES[cut]) if PIECES[cut] else [text])]
         pieces += [Observe(text=part, key=f"{file.name}#{number}") for number, part in enumerate(filter(None, parts))]
     if not pieces:
         raise UserError(f"{files[0]} holds no text.", "Give a file with text.")

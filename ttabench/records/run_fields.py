@@ -21,7 +21,8 @@ from ttabench.core.types import Json
 DEFAULT_OUT = Path("results/scratch")
 """Where runs are stored and looked for."""
 DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
-ONE_DEVICE = re.compile(r"auto|(cpu|mps)(:0)?|(cuda|xpu)(:\d{1,3})?")
+DEVICE_NUMBERS = {"cpu": r"(:0)?", "mps": r"(:0)?", "cuda": r"(:\d{1,3})?", "xpu": r"(:\d{1,3})?"}
+"""Which numbers may follow the kind of a device."""
 MAX_BOOST = 10**6
 MAX_QUERIES = 10**9
 """Of a run, and of one batch."""
@@ -110,7 +111,8 @@ class RunFields:
 
     def __post_init__(self) -> None:
         """Whether these words say how a model is loaded; whether the device is there is seen when it is."""
-        if not ONE_DEVICE.fullmatch(self.device):
+        kind = self.device.partition(":")[0]
+        if kind not in DEVICES or not re.fullmatch(kind + DEVICE_NUMBERS.get(kind, ""), self.device):
             raise UnknownName("device", self.device, list(DEVICES))
         if self.dtype not in DTYPES:
             raise UnknownName("dtype", self.dtype, list(DTYPES))
