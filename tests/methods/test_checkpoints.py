@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -236,3 +237,26 @@ def test_what_is_no_change_of_linear_maps_is_refused(options: dict[str, Any], to
     peft_folder(tiny_llama(), tmp_path, **{"target_modules": ["q_proj"], **options})
     with pytest.raises(UserError, match=f"{told}.*Merge it in peft"):
         read(tiny_llama(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "training", [{"config": 5}, {"config": {"data": 5}}, {"config": {"data": {"also": 5}}}, {"config": {"seed": "x"}}],
+    ids=str,
+)  # fmt: skip
+def test_a_header_whose_training_is_none_is_refused(tmp_path: Path, training: dict[str, Any]) -> None:
+    trained(tiny_llama(), tmp_path)
+    path = tmp_path / "adapter.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"training": training}))
+    with pytest.raises(UserError, match=r"adapter\.json"):
+        header(tmp_path)
+
+
+def test_a_checkpoint_replaces_only_what_ttabench_wrote(tmp_path: Path) -> None:
+    trained(tiny_llama(), tmp_path / "ours")
+    trained(tiny_llama(), tmp_path / "ours")
+    for name in ("adapter.json", "adapter.safetensors", "curve.jsonl"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("mine")
+        with pytest.raises(UserError, match=name):
+            trained(tiny_llama(), tmp_path / name)
+        assert (tmp_path / name / name).read_text() == "mine"

@@ -239,3 +239,23 @@ def test_minilm_of_the_package_ranks_by_meaning() -> None:
     asked = torch.cat(encoder.questions(["What did the kitten lie on?", "How was the stock market?"]))
     assert (asked @ documents.T).argmax(1).tolist() == [0, 1]
     assert encoder.normalised
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"modules": 5}, {"modules": [5]}, {"1_Pooling/config": [1]}, {"sentence_bert_config": [1]},
+        {"sentence_bert_config": {"max_seq_length": "many"}}, {"sentence_bert_config": {"max_seq_length": -1}},
+        {"config_sentence_transformers": {"prompts": [1]}}, {"config_sentence_transformers": 5},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_encoder_whose_files_say_nonsense_is_refused(tmp_path: Path, files: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        DenseRetriever(sentence(tmp_path, **files), CPU)
+
+
+def test_an_encoder_of_fewer_words_than_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path, bert(vocab_size=4))
+    with pytest.raises(UserError, match=tmp_path.name):
+        DenseRetriever(folder, CPU).documents(WRITTEN)

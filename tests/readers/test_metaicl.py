@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.qa_files import write_jsonl
+from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Observe, wanted
 from ttabench.readers import load
 from ttabench.readers.metaicl import DRAWS
@@ -130,3 +133,11 @@ def test_a_query_is_asked_after_as_many_demonstrations_as_fit_beside_it(tmp_path
     task = load("metaicl", source=str(source), options={"steps": "4,8,16", "max_tokens": 300, "max_example_tokens": 60})
     list(task.episodes(LETTERS))
     assert task.dropped == {"quarel: query asked after fewer demonstrations": 3}
+
+
+@pytest.mark.parametrize("config", [{"test": 5}, {"test": [5]}, {"test": None}, []], ids=str)
+def test_a_list_of_tasks_that_is_none_is_refused(tmp_path: Path, config: object) -> None:
+    folder = official(tmp_path / "MetaICL")
+    (folder / "config" / "hr_to_lr.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"hr_to_lr\.json"):
+        load("metaicl", source=str(folder))

@@ -135,6 +135,9 @@ def header(folder: Path) -> Header:
         stored = TypeAdapter(Header).validate_json(json.dumps(object_of(path, hint)), strict=True)
         if stored.stands_on and not {"name", "digest"} <= stored.stands_on.keys():
             raise ValueError("stands_on has no name or digest")
+        # both look into values that no type describes
+        trained_tasks(stored.training)
+        training_seed(stored.training)
         return stored
 
 

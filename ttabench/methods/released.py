@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from ttabench.core.errors import UserError, printable
-from ttabench.core.files import checked_path, reading
+from ttabench.core.files import checked_path, reading, remove
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM, load
 from ttabench.methods import checkpoints
@@ -66,7 +66,8 @@ def convert(path: Path, lm: LM, out: Path, *, force: bool = False) -> None:
         UserError: the file is damaged, does not fit the base model, or `out` holds other files.
     """
     check_claim(out, checkpoints.OURS)
-    if (out / checkpoints.HEADER).exists() and not force:
+    written = [out / name for name in checkpoints.OURS if (out / name).exists()]
+    if written and not force:
         raise UserError(f"{out} holds a checkpoint already.", "Replace it with --force, or use another folder.")
     with reading(path, "Use pytorch_model.bin of a released checkpoint."):
         said, weights = _unpacked(path)
@@ -82,6 +83,8 @@ def convert(path: Path, lm: LM, out: Path, *, force: bool = False) -> None:
         with torch.no_grad():
             for name, parameter in method.network.named_parameters():
                 parameter.copy_(weights[name])
+    for file in written:
+        remove(file)
     checkpoints.save(method, out, {"kind": "released", "file": path.name})
 
 

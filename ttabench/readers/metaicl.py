@@ -25,7 +25,7 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import object_of
+from ttabench.core.files import object_of, reading
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import Bound, Training, blanks_in_front, in_order, named, other_seeds, shares, spread
@@ -109,9 +109,11 @@ def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list
     if not 0 <= request.seed < len(DRAWS):
         fault = f"Seed {request.seed} is none of the {len(DRAWS)} published draws ({', '.join(map(str, DRAWS))})."
         raise UserError(fault, "Give seeds 0 to 4.")
-    configured = object_of(base / "config" / "hr_to_lr.json", "Copy it from facebookresearch/MetaICL.")
-    known = named("MetaICL task", configured.get("test" if request.split == "test" else "train", []), settings.task)
-    paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in known}
+    listed, hint = base / "config" / "hr_to_lr.json", "Copy it from facebookresearch/MetaICL."
+    with reading(listed, hint):
+        configured = object_of(listed, hint)
+        known = named("MetaICL task", configured.get("test" if request.split == "test" else "train", []), settings.task)
+        paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in known}
     missing = [name for name, path in paths.items() if not path.is_file()]
     if missing and (settings.task != "all" or len(missing) == len(known)):
         raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ttabench.core.declared import first_fault
 from ttabench.core.errors import LONGEST_TEXT, UnknownName, UserError
+from ttabench.core.files import reading
 from ttabench.core.plugins import offered
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar, Split
@@ -100,7 +101,8 @@ def table(card: Card, request: Request, more: Formats | None = None) -> Table:
     split, formats, whole = card.splits[name], {**(more or {}), **READABLE}, True
     if request.source == "hub":
         loaded, label = hub_rows(card, name)
-        held = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
+        with reading(label, most=None):
+            held = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
         data = Table(rows=held, label=label, where=label)
     elif path.exists():
         files, whole = find(split, places(card, path), formats) if path.is_dir() else ([path], False)
@@ -137,12 +139,9 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
     if hub is None or split is None:
         fault = f"Split {name!r} of the task {card.name} is on no hub."
         raise UserError(fault, f"{card.source.how} Then give --source DIR.")
-    try:
+    hint = "Use local files with --source DIR" + (", or --source mini." if card.twin else ".")
+    with reading(f"The data set {hub.path} on the hub", hint, most=None):
         loaded = datasets.load_dataset(hub.path, hub.config, split=split, revision=hub.revision)
-    except Exception as error:
-        hint = "Give local files with --source DIR" + (", or --source mini." if card.twin else ".")
-        reason = brief((str(error).strip() or type(error).__name__).splitlines()[0], 160)
-        raise UserError(f"Cannot load {hub.path} from the hub ({reason}).", hint) from None
     commit = re.fullmatch("([0-9a-f]{8})[0-9a-f]{32}", hub.revision or "")
     return loaded, f"hub:{hub.path}@{commit[1] if commit else 'unpinned'}"
 

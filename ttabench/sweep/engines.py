@@ -185,7 +185,7 @@ def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
     with redirect_stdout(sys.stderr):  # Ray tells of lost processes there, and standard output is for results
         try:
             ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        except (RuntimeError, ValueError, OSError) as error:
+        except Exception as error:
             hint = "Start one: ray start --head; or set address=HOST:PORT, or local."
             raise UserError(f"No Ray cluster can be reached at {address} ({_line(error)}).", hint) from None
         task = ray.remote(num_cpus=resources.threads or 1, num_gpus=resources.gpus, max_retries=0)(take_all)
@@ -220,7 +220,7 @@ def _slurm(jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
             **{f"slurm_{name}": value for name, value in options.items()},
         )  # fmt: skip
         tasks = executor.map_array(take_all, shares, [resources.threads] * count)
-    except (RuntimeError, ValueError, OSError, submitit.core.utils.FailedJobError) as error:
+    except Exception as error:
         fault = f"The cluster {cluster} takes no jobs ({_line(error)})."
         raise UserError(fault, "Mend --engine-set, or try --engine-set cluster=local.") from None
     try:

@@ -108,15 +108,15 @@ def read(source: Source, dtype: torch.dtype | None, device: torch.device, severa
         with quiet_loading():
             check(source.place)
             model, tokenizer, report = _from_files(source, dtype, device, several)
+        _check_tensors(source, model, report)
+        if not tokenizer("a", add_special_tokens=False)["input_ids"]:
+            fault = f"{source.place} has no tokenizer (tokenizer.json): texts would have no tokens."
+            raise UserError(fault, "Save it there too: tokenizer.save_pretrained(FOLDER).")
+        if model.get_output_embeddings() is None or not getattr(tokenizer, "is_fast", False):
+            fault = f"Model {source.name!r} ({model.config.model_type}) has no head, or no fast tokenizer."
+            raise UserError(fault, "Give a causal LM like Llama, Qwen or Gemma, with tokenizer.json.")
     except Exception as error:  # on damaged files the libraries raise whatever they stumble over
         raise refusal(source, error) from error
-    _check_tensors(source, model, report)
-    if not tokenizer("a", add_special_tokens=False)["input_ids"]:
-        fault = f"{source.place} has no tokenizer (tokenizer.json): texts would have no tokens."
-        raise UserError(fault, "Save it there too: tokenizer.save_pretrained(FOLDER).")
-    if model.get_output_embeddings() is None or not getattr(tokenizer, "is_fast", False):
-        fault = f"Model {source.name!r} ({model.config.model_type}) has no head, or no fast tokenizer."
-        raise UserError(fault, "Give a causal LM like Llama, Qwen or Gemma, with tokenizer.json.")
     return model, tokenizer, ""
 
 

@@ -66,7 +66,7 @@ def build(wanted: Press) -> Any:
     """A new press."""
     try:
         kvpress = import_module("kvpress")
-    except ImportError as error:
+    except Exception as error:  # whatever another package does when it is imported
         raise UserError(f"kvpress cannot be imported ({error}).", f"Install it: {INSTALL}") from None
     logging.getLogger("kvpress").setLevel(logging.ERROR)  # it warns whenever a press is made: for every text here
     named = {name: made for name in kvpress.__all__ if name not in ("BasePress", "ScorerPress")
@@ -93,7 +93,7 @@ def build(wanted: Press) -> Any:
     try:
         press = cls(**given)
         press.compression_ratio = press.compression_ratio  # presses that cannot be told what to keep refuse it
-    except (AssertionError, AttributeError, TypeError, ValueError) as error:
+    except Exception as error:
         raise UserError(f"{wanted.name}: {' '.join(str(error).split())}.", WRITE) from None
     return press
 

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from transformers import AutoModel
 
 from ttabench.core.errors import UserError, refuse_long
-from ttabench.core.files import json_of
+from ttabench.core.files import json_of, reading
 from ttabench.core.types import Json
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.loading.model_reader import small_file
@@ -32,18 +32,19 @@ class DenseRetriever:
     tensor = "vectors"
 
     def __init__(self, name: str, device: torch.device) -> None:
-        place = place_of(name)
-        config = stored_config(place)
-        if config is None or getattr(config, "is_encoder_decoder", False):
-            raise UserError(f"{place} holds no encoder of texts.", HINT)
-        self.normalised, max_tokens = manner_of(place)
-        self._device = device
-        self._model = stored_model(AutoModel, place, "encoder", HINT, unused=("pooler.",))
-        self._model.to(device).eval().requires_grad_(False)
-        tokenizer = stored_tokenizer(place, "encoder", HINT)
-        self._texts, self._pad_id = backend(tokenizer), int(tokenizer.pad_token_id or 0)
-        longest = int(getattr(config, "max_position_embeddings", 512))
-        self._texts.enable_truncation(min(max_tokens, longest, int(tokenizer.model_max_length)))
+        self._place = place = place_of(name)
+        with reading(place, HINT, most=None):
+            config = stored_config(place)
+            if config is None or getattr(config, "is_encoder_decoder", False):
+                raise UserError(f"{place} holds no encoder of texts.", HINT)
+            self.normalised, max_tokens = manner_of(place)
+            self._device = device
+            self._model = stored_model(AutoModel, place, "encoder", HINT, unused=("pooler.",))
+            self._model.to(device).eval().requires_grad_(False)
+            tokenizer = stored_tokenizer(place, "encoder", HINT)
+            self._texts, self._pad_id = backend(tokenizer), int(tokenizer.pad_token_id or 0)
+            longest = int(getattr(config, "max_position_embeddings", 512))
+            self._texts.enable_truncation(min(max_tokens, longest, int(tokenizer.model_max_length)))
 
     @torch.no_grad()
     def documents(self, texts: Sequence[str]) -> list[Tensor]:
@@ -54,7 +55,8 @@ class DenseRetriever:
         order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
         for batch in (order[begin : begin + AT_ONCE] for begin in range(0, len(order), AT_ONCE)):
             ids_BT, mask_BT = (part.to(self._device) for part in pad([ids[n] for n in batch], self._pad_id, "right"))
-            hidden_BTD = self._model(input_ids=ids_BT, attention_mask=mask_BT.long()).last_hidden_state
+            with reading(self._place, HINT, most=None):
+                hidden_BTD = self._model(input_ids=ids_BT, attention_mask=mask_BT.long()).last_hidden_state
             vectors_BD = (hidden_BTD * mask_BT[..., None]).sum(1) / mask_BT.sum(1, keepdim=True)
             vectors_BD = normalize(vectors_BD, dim=-1) if self.normalised else vectors_BD
             for place, vector_1D in zip(batch, vectors_BD.float().cpu().split(1), strict=True):
