@@ -73,7 +73,7 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
             begun[number] += 1
             for episode in task.episodes():
                 asks, metrics = episode.asks(), dict.fromkeys(context.of_one_query(), 1.0)
-                for ask in asks[len(folder.take_up(episode, metrics)[0]) :]:
+                for ask in asks[len(folder.take_up([episode], metrics)[0]) :]:
                     answer = Answer(prediction=ask.answers[0], logprobs=(-1.0,), tokens=(4,))
                     folder.append([Sample(episode=episode.key, ask=kept(ask), answer=answer, metrics=metrics,
                                           context_tokens=800, ask_ms=1.0)])  # fmt: skip
