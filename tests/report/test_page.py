@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, compare, stored
+from ttabench.core.errors import UserError
 from ttabench.core.types import At
 from ttabench.records.samples import digest_of
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.charts import by_bytes, by_step, by_time
 from ttabench.report.comparison_tables import title_of
 from ttabench.report.page import digest, disagreeing, libraries, page
-from ttabench.report.pictures import styles
+from ttabench.report.pictures import SUFFIXES, styles, write
 from ttabench.report.verdict import sentences
 
 HOSTILE = "</script><script>alert(1)</script><!-- \x1b[2J\x00 \u2028 & <img src=x onerror=alert(2)> \u202e"
@@ -246,3 +248,24 @@ def test_the_command_writes_it_and_refuses_what_compare_refuses(
     assert "no page" in one_line(ttabench("report", *folders, "-o", "a.pdf"))
     assert "no/a.html cannot be written" in one_line(ttabench("report", *folders, "-o", "no/a.html"))
     assert not Path("report.html").exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_picture_replaces_an_earlier_one_and_no_other(tmp_path: Path, suffix: str) -> None:
+    figure, path = Figure(), tmp_path / f"mine{suffix}"
+    figure.savefig(path)
+    theirs = path.read_bytes()
+    with pytest.raises(UserError, match="mine"):
+        write(figure, path)
+    assert path.read_bytes() == theirs
+    path.unlink()
+    for _ in range(2):
+        write(figure, path)
+
+
+def test_a_page_replaces_an_earlier_one(ttabench: Command, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    stored(tmp_path / "runs", "aaaa00000001", {"q1": 0.0, "q2": 1.0}, method="none")
+    for _ in range(2):
+        ran = ttabench("report", "--out", tmp_path / "runs", "--save", tmp_path / "page.html")
+        assert ran.code == 0, ran.err
