@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ttabench.papers import declared
-from ttabench.papers.claims import RULE, all_claims, by_claim, claims_table, counts, settings_table
-from ttabench.papers.judging import Judged, Stored
+from papers import declared
+from papers.claims import RULE, all_claims, by_claim, claims_table, counts, settings_table
+from papers.judging import Judged, Stored
+
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
 

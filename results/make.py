@@ -37,6 +37,7 @@ import override
 import pages
 import ruler_tables
 from packing import pack
+from papers.judging import TRIALS, stored
 from suites import (
     ADAPTERS_ELSEWHERE,
     BY_DOCUMENTS,
@@ -58,7 +59,6 @@ from suites import (
 )
 
 from ttabench.cli import app as cli
-from ttabench.papers.judging import TRIALS, stored
 from ttabench.report.finding import runs_in
 
 HERE = Path(__file__).resolve().parent

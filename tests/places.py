@@ -23,4 +23,4 @@ def fixture_file(name: str) -> Path:
 
 def reported() -> Path:
     """Every figure that the papers report."""
-    return ROOT / "ttabench" / "papers" / "reported.csv"
+    return ROOT / "results" / "papers" / "reported.csv"

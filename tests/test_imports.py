@@ -13,7 +13,7 @@ from tests.places import ROOT
 PACKAGE = ROOT / "ttabench"
 
 ROOMS = tuple(
-    "cli papers sweep profiling harness report training run contract methods readers mini records lm stats cost"
+    "cli sweep profiling harness report training run contract methods readers mini records lm stats cost"
     " terminal core".split()
 )
 """From the top floor down: a room imports from itself and from those behind it."""
@@ -81,7 +81,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     assert not arrows, f"circles among {sorted(arrows)}"
 
 
-LIGHT = ("--help", "eval --help", "report --help", "sweep --help", "paper list", "--version", "list models",
+LIGHT = ("--help", "eval --help", "report --help", "sweep --help", "--version", "list models",
          "list methods mac", "profile --analytic --prefill 1k")  # fmt: skip
 REFUSED = ("profile --methods mac --set hierarchy=wide", "train --method mac --task streamingqa --set hierarchy=wide",
            "train --method mac --task streamingqa --documents 0",

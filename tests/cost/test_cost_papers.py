@@ -1,6 +1,6 @@
 """The papers' own figures of cost: what the formulas make of them, and where they do not get there, why and how far.
 
-Every row of ttabench/papers/reported.csv whose metric is one of cost on paper is a test. Times and measured memory (GB)
+Every row of results/papers/reported.csv whose metric is one of cost on paper is a test. Times and measured memory (GB)
 are no such rows: they depend on machines.
 """
 

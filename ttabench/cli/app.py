@@ -16,7 +16,6 @@ from ttabench.cli.compare import compare
 from ttabench.cli.ending import ended, sigterm_as_interrupt
 from ttabench.cli.eval import eval_
 from ttabench.cli.export import export
-from ttabench.cli.paper import paper
 from ttabench.cli.profile import profile
 from ttabench.cli.report import report
 from ttabench.cli.show import list_, show
@@ -42,7 +41,7 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-for _command in (eval_, sweep, train, adapt, ask, compare, report, export, paper, show, list_, check, new, profile):
+for _command in (eval_, sweep, train, adapt, ask, compare, report, export, show, list_, check, new, profile):
     app.command(_command.__name__.rstrip("_"))(_command)
 
 

@@ -1,4 +1,4 @@
-"""What `ttabench paper` shows: our figures beside a paper's, and a verdict for every claim, one comparison of one table
+"""What `paper.py` shows: our figures beside a paper's, and a verdict for every claim, one comparison of one table
 of a paper.
 
 Rows of `judging` are joined twice: trainings of one setting (a place in one block of runs), settings of one claim.
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+from papers import declared
+from papers.declared import COUNTED, SCALES, Scale
+from papers.judging import Held, Judged, Stored, judged, over, spots
 from ttabench.core.amounts import number, size
-from ttabench.papers import declared
-from ttabench.papers.declared import COUNTED, SCALES, Scale
-from ttabench.papers.judging import Held, Judged, Stored, judged, over, spots
 from ttabench.report.entries import shown
 from ttabench.stats.metrics import known
 from ttabench.terminal.table import Table

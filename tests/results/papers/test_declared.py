@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from ttabench.papers import declared
-from ttabench.papers.declared import PAPERS, figures, reported, reported_at
+from papers import declared
+from papers.declared import PAPERS, figures, reported, reported_at
 
 SUITES = [(name, scale, file) for name in declared.names()
           for scale, file in declared.suites(*name.split("/")).items()]  # fmt: skip

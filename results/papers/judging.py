@@ -21,10 +21,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
+from papers.declared import COUNTED, SCALES, Claim, Cost, Place, Scale, paper, scale_of_model
 from ttabench.core.declared import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.checkpoints import trained_tasks, training_seed
-from ttabench.papers.declared import COUNTED, SCALES, Claim, Cost, Place, Scale, paper, scale_of_model
 from ttabench.profiling.record import Figure, figure
 from ttabench.records.schema import RunRecord
 from ttabench.report.blocks import CEILING, FLOOR, blocks_of

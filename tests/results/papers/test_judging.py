@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from papers.claims import by_claim, settings, theirs
+from papers.judging import Judged, Verdict, fits, judged, near_an_end, over, stored, verdict_of, words
 
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored as store
 from tests.report.test_verdict import right
-from ttabench.papers.claims import by_claim, settings, theirs
-from ttabench.papers.judging import Judged, Verdict, fits, judged, near_an_end, over, stored, verdict_of, words
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.differences import Difference
 

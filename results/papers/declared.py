@@ -193,7 +193,7 @@ def reported_at(name: str, which: str, place: Place, line: str) -> list[dict[str
 
 
 def list_table() -> Printed:
-    """`paper list`: every table, how many figures it has, and where its runs can be made."""
+    """`paper.py list`: every table, how many figures it has, and where its runs can be made."""
     data = list[dict[str, Cell]]()
     for name in names():
         of, which, own = table(name)
@@ -203,5 +203,5 @@ def list_table() -> Printed:
     return Printed(
         title="tables of the papers", columns=("table", "what it shows", "#figures", "#claims", "to be run"),
         rows=tuple(tuple(map(str, row.values())) for row in data), names=("table",), spare=("#figures", "#claims"),
-        data=tuple(data), caption="One of them: ttabench paper PAPER/TABLE. Every claim: ttabench paper claims.",
+        data=tuple(data), caption="One of them: paper.py PAPER/TABLE. Every claim: paper.py claims.",
     )  # fmt: skip

@@ -1,7 +1,13 @@
-"""`ttabench paper`: which runs of a table there are, how the others are made, and what is shown of them."""
+"""Tables of the four papers, beside the stored runs.
+
+python results/paper.py list                              every table, and where its runs can be made
+python results/paper.py mac/table1 --runs results         the paper's figures, ours, and a verdict on each claim
+python results/paper.py claims --runs results             every claim of the four papers
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -10,16 +16,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ttabench.cli import options as o
+from ttabench.cli.ending import ended
 from ttabench.core.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
-    from ttabench.papers.declared import Scale
-    from ttabench.papers.judging import Stored
+    from papers.declared import Scale
+    from papers.judging import Stored
+
     from ttabench.terminal.render import Format
 
 LIST, CLAIMS = "list", "claims"
+app = typer.Typer(pretty_exceptions_enable=False)
 
 
+@app.command()
 def paper(
     what: Annotated[
         str, typer.Argument(metavar="WHAT", help="PAPER/TABLE (mac/table1); list: all tables; claims: every claim.")
@@ -38,9 +48,10 @@ def paper(
     """Tables of the four papers: which runs stand for them here, our figures beside theirs, and each claim's verdict.
 
     A claim is reproduced where the 95 % interval of our paired difference excludes zero and the state is better than
-    another text's. `ttabench paper mac/table1 --runs results` looks among the runs of the repository, too.
+    another text's. `paper.py mac/table1 --runs results` looks among the runs of the repository, too.
     """
-    from ttabench.papers.declared import SCALES, list_table
+    from papers.declared import SCALES, list_table
+
     from ttabench.terminal import render
 
     output_form: Format = "json" if json else form
@@ -50,7 +61,7 @@ def paper(
     if what == LIST:
         render.show([list_table()], output_form)
     elif what == CLAIMS:
-        from ttabench.papers.claims import all_claims, claims_table
+        from papers.claims import all_claims, claims_table
 
         if not (stored_runs := _stored(folders)).runs:
             raise UserError(f"There are no runs in {out}.", "Name folders of runs with --runs.")
@@ -61,7 +72,8 @@ def paper(
 
 def _stored(folders: Sequence[Path]) -> Stored:
     """The runs of these folders; all but the first were named."""
-    from ttabench.papers.judging import stored
+    from papers.judging import stored
+
     from ttabench.terminal import render
 
     for folder in folders[1:]:
@@ -75,9 +87,10 @@ def _stored(folders: Sequence[Path]) -> Stored:
 
 
 def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, quiet: bool) -> None:
-    from ttabench.papers import declared
-    from ttabench.papers.claims import RULE, figures_table, settings_table
-    from ttabench.papers.judging import judged
+    from papers import declared
+    from papers.claims import RULE, figures_table, settings_table
+    from papers.judging import judged
+
     from ttabench.terminal import render
 
     of, which, table = declared.table(what)
@@ -94,3 +107,12 @@ def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, qu
         render.say([f"{len(rows) - len(told)} of {len(rows)} claims have no runs here."])
     if told and form == "table" and not quiet:
         render.say([RULE.replace("**", "")])
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code."""
+    return ended(lambda: app(args=arguments, prog_name="paper.py", standalone_mode=False))
+
+
+if __name__ == "__main__":
+    sys.exit(run())
