@@ -42,9 +42,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def attack(session: nox.Session) -> None:
-    """Every case of tests/attack, of which the tests run a share; their counts stand at the end."""
+    """Every case of tests/fuzz, of which the tests run a share; their counts stand at the end."""
     session.install(*CONSTRAINTS, "-e", ".[test]")
-    session.run("pytest", *PARALLEL, "tests/attack", "--all-attacks", *session.posargs, env=OFFLINE)
+    session.run("pytest", *PARALLEL, "tests/fuzz", "--all-attacks", *session.posargs, env=OFFLINE)
 
 
 @nox.session
@@ -52,7 +52,15 @@ def audit(session: nox.Session) -> None:
     """Whether a flaw is known of the versions in constraints.txt; not run by default: it asks on the network."""
     session.install("pip-audit")
     # strict: a version that nobody could tell about is no version without a flaw
-    session.run("pip-audit", "--strict", "--no-deps", "--disable-pip", "-r", "constraints.txt", *session.posargs)
+    session.run(
+        "pip-audit",
+        "--strict",
+        "--no-deps",
+        "--disable-pip",
+        "-r",
+        "constraints.txt",
+        *session.posargs,
+    )
 
 
 @nox.session

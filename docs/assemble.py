@@ -73,7 +73,11 @@ def placed(page: Path, places: dict[Path, str]) -> str:
 
     def link(found: re.Match[str]) -> str:
         target = Path(os.path.normpath(page.parent / found[1]))
-        return os.path.relpath(places[target], Path(places[page]).parent) if target in places else found[1]
+        return (
+            os.path.relpath(places[target], Path(places[page]).parent)
+            if target in places
+            else found[1]
+        )
 
     text, here = SHOWN.sub(r"::: \1\n", page.read_text(encoding="utf-8")), Path(places[page]).parent
     return LINK.sub(link, named(page, text, os.path.relpath("api.md", here)))
@@ -83,7 +87,11 @@ def config(found: dict[str, Path]) -> str:
     """The configuration, its navigation with all methods."""
     text = (ROOT / CONFIG).read_text(encoding="utf-8")
     assert OF_METHODS in text, f"{CONFIG} names no place for the methods"
-    named = [f'    {{ "{path.stem}" = "{place}" }},\n' for place, path in found.items() if place.startswith("methods/")]
+    named = [
+        f'    {{ "{path.stem}" = "{place}" }},\n'
+        for place, path in found.items()
+        if place.startswith("methods/")
+    ]
     return text.replace(OF_METHODS, "".join(named))
 
 

@@ -35,19 +35,42 @@ remarks, which go to standard error, are left out. All of it runs on the embedde
 """
 STEPS = (
     ("What is there?", "ttabench list methods"),
-    ("What does a method take, and what does its preset for this model set?", "ttabench list methods snapkv"),
+    (
+        "What does a method take, and what does its preset for this model set?",
+        "ttabench list methods snapkv",
+    ),
     ("The floor: nothing is read.", "ttabench eval --method none --task streamingqa --seeds 0,1,2"),
-    ("The ceiling: all is read, and stays in view.", "ttabench eval --method icl --task streamingqa --seeds 0,1,2"),
+    (
+        "The ceiling: all is read, and stays in view.",
+        "ttabench eval --method icl --task streamingqa --seeds 0,1,2",
+    ),
     ("A compressed memory.", "ttabench eval --method mac --task streamingqa --seeds 0,1,2"),
-    ("A fifth of the cache: first what would run.",
-     "ttabench eval --method snapkv --set budget=0.2 --task streamingqa --dry-run"),
-    ("Then for real.", "ttabench eval --method snapkv --set budget=0.2 --task streamingqa --seeds 0,1,2"),
+    (
+        "A fifth of the cache: first what would run.",
+        "ttabench eval --method snapkv --set budget=0.2 --task streamingqa --dry-run",
+    ),
+    (
+        "Then for real.",
+        "ttabench eval --method snapkv --set budget=0.2 --task streamingqa --seeds 0,1,2",
+    ),
     ("Who leads, and is it more than chance?", "ttabench compare"),
-    ("What did it get wrong? The id is one that `ttabench list runs` shows.", "ttabench show {snapkv} --wrong"),
-    ("Notes of one's own are read once ...", "ttabench adapt --method mac --context notes.txt --pieces paragraphs"),
-    ("... and asked, beside the floor and the ceiling.", 'ttabench ask "What animal does Mirel Dovan keep?" --compare'),
-    ("What does it cost by length?", "ttabench profile --methods icl,mac --prefill 1k,4k --repeat 3"),
-)  # fmt: skip
+    (
+        "What did it get wrong? The id is one that `ttabench list runs` shows.",
+        "ttabench show {snapkv} --wrong",
+    ),
+    (
+        "Notes of one's own are read once ...",
+        "ttabench adapt --method mac --context notes.txt --pieces paragraphs",
+    ),
+    (
+        "... and asked, beside the floor and the ceiling.",
+        'ttabench ask "What animal does Mirel Dovan keep?" --compare',
+    ),
+    (
+        "What does it cost by length?",
+        "ttabench profile --methods icl,mac --prefill 1k,4k --repeat 3",
+    ),
+)
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -61,7 +84,9 @@ def typed(words: str, folder: Path) -> str:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     command = [sys.executable, "-m", *shlex.split(words)]
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "TERM": "xterm"}
-    process = subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=theirs, stderr=subprocess.PIPE, env=environment
+    )
     os.close(theirs)
     found = b""
     while True:
@@ -76,7 +101,11 @@ def typed(words: str, folder: Path) -> str:
     os.close(ours)
     if process.returncode:
         raise RuntimeError(f"{words}: {said.decode(errors='replace')}")
-    text = ESCAPES.sub("", found.decode("utf-8", "replace")).replace("\r\n", "\n").replace(str(folder), "~")
+    text = (
+        ESCAPES.sub("", found.decode("utf-8", "replace"))
+        .replace("\r\n", "\n")
+        .replace(str(folder), "~")
+    )
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
 
 

@@ -10,14 +10,20 @@ from math import ceil
 from pathlib import Path
 
 from ttabench import cost
-from ttabench.core.amounts import count, size
+from ttabench.core.amounts import format_bytes, format_count
 from ttabench.cost import Workload
 from ttabench.methods import registry
 from ttabench.methods.spec import MethodSpec, Recipe
-from ttabench.profiling.on_paper import RATE, training_table
+from ttabench.profiling.analytic import H100_FLOPS_PER_SECOND, training_table
 from ttabench.report import page as report_page
 from ttabench.report.comparison_tables import GLOSSARY
-from ttabench.report.listing import adapters_table, methods_table, models_table, settings_table, tasks_table
+from ttabench.report.listing import (
+    adapters_table,
+    methods_table,
+    models_table,
+    settings_table,
+    tasks_table,
+)
 from ttabench.run.request import RunRequest
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
@@ -30,7 +36,10 @@ PACKAGE = Path(__file__).resolve().parents[1] / "ttabench"
 STREAM = "stream"
 """The preset that `profile` takes where a method has it."""
 LARGE, MILLION = ("llama-3-8b", "llama-3-70b"), 2**20
-TRAINED, SYSTEMS = ("tinyllama-1.1b", "llama-3-8b"), ("ccm", "mac", "generative_adapter", "streamadapter")
+TRAINED, SYSTEMS = (
+    ("tinyllama-1.1b", "llama-3-8b"),
+    ("ccm", "mac", "generative_adapter", "streamadapter"),
+)
 RECIPE = {"documents": (16,), "batch_documents": 16, "questions": 1, "steps": 1000}
 BANDWIDTH = 3.35e12
 """Bytes a second of an H100's memory."""
@@ -72,13 +81,31 @@ def page_of(spec: MethodSpec) -> str:
 
 def method_part(spec: MethodSpec) -> str:
     """Settings, presets, recipes and cost on paper of a method."""
-    tables = [replace(settings_table(spec.name, spec), title="Settings", caption="")] if fields(spec.Settings) else []
+    tables = (
+        [replace(settings_table(spec.name, spec), title="Settings", caption="")]
+        if fields(spec.Settings)
+        else []
+    )
     plain = asdict(spec.Settings())
-    rows = tuple((f"`{name}`", _changes(asdict(one), plain) or "the defaults") for name, one in spec.presets.items())
-    tables += [Table(title="Presets", columns=("preset", "settings that differ"), rows=rows)] if rows else []
+    rows = tuple(
+        (f"`{name}`", _changes(asdict(one), plain) or "the defaults")
+        for name, one in spec.presets.items()
+    )
+    tables += (
+        [Table(title="Presets", columns=("preset", "settings that differ"), rows=rows)]
+        if rows
+        else []
+    )
     recipes = tuple((f"`{name}`", _recipe(recipe)) for name, recipe in spec.recipes.items())
-    title, caption = "Recipes of `ttabench train`", f"What differs from {_changes(asdict(Recipe()), {})}."
-    tables += [Table(title=title, columns=("preset", "recipe"), rows=recipes, caption=caption)] if recipes else []
+    title, caption = (
+        "Recipes of `ttabench train`",
+        f"What differs from {_changes(asdict(Recipe()), {})}.",
+    )
+    tables += (
+        [Table(title=title, columns=("preset", "recipe"), rows=recipes, caption=caption)]
+        if recipes
+        else []
+    )
     text = "\n".join(map(as_markdown, [*tables, *_costs(spec)]))
     return text or "It has no settings, and nothing to keep or to compute.\n"
 
@@ -94,8 +121,13 @@ def _recipe(recipe: Recipe) -> str:
 
 def _changes(values: Mapping[str, object], plain: Mapping[str, object]) -> str:
     """`key=value` of all that differ, as they are typed."""
-    changed = {key: value for key, value in values.items() if key not in plain or value != plain[key]}
-    typed = {key: ",".join(map(str, value)) if isinstance(value, tuple) else value for key, value in changed.items()}
+    changed = {
+        key: value for key, value in values.items() if key not in plain or value != plain[key]
+    }
+    typed = {
+        key: ",".join(map(str, value)) if isinstance(value, tuple) else value
+        for key, value in changed.items()
+    }
     return ", ".join(f"`{key}={value}`" for key, value in typed.items())
 
 
@@ -106,10 +138,23 @@ def _costs(spec: MethodSpec) -> list[Table]:
         paper_cost = _on_paper(spec, MODEL, tokens)
         if paper_cost is None:
             return []
-        numbers = (count(paper_cost.added_parameters), size(paper_cost.state_bytes))
-        rows.append((length, *numbers, count(paper_cost.adapt_flops), count(paper_cost.ask_flops)))
+        numbers = (format_count(paper_cost.added_parameters), format_bytes(paper_cost.state_bytes))
+        rows.append(
+            (
+                length,
+                *numbers,
+                format_count(paper_cost.adapt_flops),
+                format_count(paper_cost.ask_flops),
+            )
+        )
     title = f"Cost on paper under {MODEL}, bfloat16" + (f", preset `{preset}`" if preset else "")
-    columns = ("tokens read", "#parameters added", "#state", "#operations to adapt", "#operations a query")
+    columns = (
+        "tokens read",
+        "#parameters added",
+        "#state",
+        "#operations to adapt",
+        "#operations a query",
+    )
     return [Table(title=title, columns=columns, rows=tuple(rows))]
 
 
@@ -121,8 +166,10 @@ def _on_paper(spec: MethodSpec, model: str, tokens: int) -> cost.Cost | None:
     """The cost of reading so many tokens and asking once."""
     shape, preset = cost.shape_of(model), _preset(spec, model)
     assert shape is not None, f"{model} has a shape"
-    work = Workload(pieces=(PIECE,) * (tokens // PIECE), prompt_tokens=32, new_tokens=128, value_bytes=2)
-    return registry.cost_of(spec, asdict(spec.presets[preset]) if preset else {}, shape, work)
+    work = Workload(
+        chunk_tokens=(PIECE,) * (tokens // PIECE), prompt_tokens=32, new_tokens=128, value_bytes=2
+    )
+    return registry.compute_cost(spec, asdict(spec.presets[preset]) if preset else {}, shape, work)
 
 
 def million_table(model: str) -> Table:
@@ -132,23 +179,30 @@ def million_table(model: str) -> Table:
     assert shape is not None, f"{model} has a shape"
     for spec in specs():
         if paper := _on_paper(spec, model, MILLION):
-            moved = 2 * paper.parameters + shape.cache_bytes(paper.ask_slots, 2)  # for each token that is written
-            query = max(paper.ask_flops / RATE, 128 * moved / BANDWIDTH)
-            found[spec.name] = paper.adapt_flops / RATE, query, paper.state_bytes
+            moved = 2 * paper.parameters + shape.cache_bytes(
+                paper.ask_slots, 2
+            )  # for each token that is written
+            query = max(paper.ask_flops / H100_FLOPS_PER_SECOND, 128 * moved / BANDWIDTH)
+            found[spec.name] = paper.adapt_flops / H100_FLOPS_PER_SECOND, query, paper.state_bytes
     whole_read, whole_query, _ = found["icl"]
     rows = []
     for name, (reading, query, held) in sorted(found.items(), key=lambda item: sum(item[1][:2])):
         queries = (reading - whole_read) / (whole_query - query) if query < whole_query else None
         less = "-" if queries is None else "always" if queries <= 1 else f"from {ceil(queries):,}"
-        rows.append((f"`{name}`", size(held), f"{reading:,.0f}", f"{query:.1f}", less))
+        rows.append((f"`{name}`", format_bytes(held), f"{reading:,.0f}", f"{query:.1f}", less))
     columns = ("method", "#state", "#reading, s", "#a query, s", "less time than icl")
     return Table(title="", columns=columns, rows=tuple(rows))
 
 
 def _linked(table: Table) -> Table:
     """Methods with links to their pages, seen from docs/; each lies beside the code of its method."""
-    places = {page.stem: page.relative_to(PACKAGE.parent).as_posix() for page in PACKAGE.glob("methods/*/*.md")}
-    rows = [(f"[`{name}`](../{places[name.partition(':')[0]]})", *cells) for name, *cells in table.rows]
+    places = {
+        page.stem: page.relative_to(PACKAGE.parent).as_posix()
+        for page in PACKAGE.glob("methods/*/*.md")
+    }
+    rows = [
+        (f"[`{name}`](../{places[name.partition(':')[0]]})", *cells) for name, *cells in table.rows
+    ]
     return replace(table, rows=tuple(rows))
 
 
@@ -162,13 +216,30 @@ def trainings_table(model: str) -> Table:
     rows = []
     for method in SYSTEMS:
         request = RunRequest(
-            method=method, task="streamingqa", split="train", model=model, source="mini", random_weights=True
+            method=method,
+            task="streamingqa",
+            split="train",
+            model=model,
+            source="mini",
+            random_weights=True,
         )
         options = [TrainOptions(recompute=again) for again in (False, True)]
         plans = [plan_training(request, RECIPE, each, Path("adapter")) for each in options]
         (kept, again) = (training_table(plan, "bfloat16").data[-1] for plan in plans)
-        figures = [count(kept["trained_weights"]), count(kept["tokens"])]
-        figures += [cell for one in (kept, again) for cell in (f"{one['h100_hours']:.2g}", size(one["memory_bytes"]))]
+        figures = [format_count(kept["trained_weights"]), format_count(kept["tokens"])]
+        figures += [
+            cell
+            for one in (kept, again)
+            for cell in (f"{one['h100_hours']:.2g}", format_bytes(one["memory_bytes"]))
+        ]
         rows.append((f"`{method}`", *figures))
-    columns = ("method", "#trained", "#tokens", "#H100 hours", "#memory", "#hours, recomputed", "#memory, recomputed")
+    columns = (
+        "method",
+        "#trained",
+        "#tokens",
+        "#H100 hours",
+        "#memory",
+        "#hours, recomputed",
+        "#memory, recomputed",
+    )
     return Table(title="", columns=columns, rows=tuple(rows))

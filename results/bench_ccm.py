@@ -18,13 +18,13 @@ from statistics import median
 
 import torch
 from torch import Tensor
+from ttabench.lm.forward_flops.patching import forward
 
 from ttabench.core.types import Episode
 from ttabench.cost import Workload, shape_from
-from ttabench.lm.forward.patching import forward
+from ttabench.lm.inference.scoring import answer_nll
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.ccm import CCM, CcmSettings
 from ttabench.methods.ccm.method import Ccm
 from ttabench.methods.trainable import training_item
@@ -50,7 +50,9 @@ def spent(work: Callable[[], object], tries: int) -> list[float]:
 
 def spread(seconds: list[float], unit: float = 1e3) -> str:
     """Median, and the smallest and the largest."""
-    return f"{median(seconds) * unit:,.0f} ({min(seconds) * unit:,.0f} to {max(seconds) * unit:,.0f})"
+    return (
+        f"{median(seconds) * unit:,.0f} ({min(seconds) * unit:,.0f} to {max(seconds) * unit:,.0f})"
+    )
 
 
 def ccm(lm: LM, **settings: object) -> Ccm:
@@ -60,17 +62,23 @@ def ccm(lm: LM, **settings: object) -> Ccm:
 
 def step_by_step(method: Ccm, episode: Episode) -> Tensor:
     """The loss of one question behind all pieces, with gradients through every step."""
-    state, (ask, *_) = method.begin(1), episode.asks()
-    for piece in episode.observes():
+    state, (ask, *_) = method.begin(1), episode.queries()
+    for piece in episode.chunks():
         state = Ccm.adapt.__wrapped__(method, state, [[piece]])  # type: ignore[attr-defined]  # with gradients
-    summed, tokens = nll(method.lm, method.patch(state, [ask]), [training_item(method.lm, ask, follows=True)])
+    summed, tokens = answer_nll(
+        method.lm, method.patch(state, [ask]), [training_item(method.lm, ask, is_continuation=True)]
+    )
     return summed / tokens
 
 
 def training(lm: LM, tries: int) -> str:
     """Table of what a sample takes in training."""
     task = load_task("metaicl", source="mini", split="train")
-    episodes = [one for one in islice(task.training(0, STEPS, 1, lm), 4) if len(one.observes()) == STEPS]
+    episodes = [
+        one
+        for one in islice(task.training_episodes(0, STEPS, 1, lm), 4)
+        if len(one.chunks()) == STEPS
+    ]
     lines = [
         "| | one forward, ms | step by step, ms | times | difference of losses |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -80,19 +88,27 @@ def training(lm: LM, tries: int) -> str:
         both = [
             spent(lambda each=episode, loss=loss: loss(each).backward(), tries)
             for episode in episodes
-            for loss in (lambda one: method.loss_parts([one])["answer"], lambda one: step_by_step(method, one))  # noqa: B023
+            for loss in (
+                lambda one, method=method: method.loss_parts([one])["answer"],
+                lambda one, method=method: step_by_step(method, one),
+            )
         ]
         one, other = sum(both[::2], []), sum(both[1::2], [])  # noqa: RUF017  # a few numbers
         times = [b / a for a, b in zip(one, other, strict=True)]
-        apart = max(float(abs(method.loss_parts([e])["answer"] - step_by_step(method, e)).detach()) for e in episodes)
-        lines.append(f"| {update} | {spread(one)} | {spread(other)} | {median(times):.1f} | {apart:.0e} |")
+        apart = max(
+            float(abs(method.loss_parts([e])["answer"] - step_by_step(method, e)).detach())
+            for e in episodes
+        )
+        lines.append(
+            f"| {update} | {spread(one)} | {spread(other)} | {median(times):.1f} | {apart:.0e} |"
+        )
     return "\n".join(lines)
 
 
 def peaks(lm: LM) -> dict[str, int]:
     """Most slots alive at step 16, on paper; full context without what begins the text."""
     shape = shape_from(lm.config.to_dict(), lm.config.model_type)
-    work = Workload(pieces=(PIECE,) * STEPS, prompt_tokens=ASKED, new_tokens=1)
+    work = Workload(chunk_tokens=(PIECE,) * STEPS, prompt_tokens=ASKED, new_tokens=1)
     assert CCM.cost is not None
     slots = {"full": STEPS * PIECE + ASKED}
     for update in UPDATES:
@@ -105,7 +121,9 @@ def peaks(lm: LM) -> dict[str, int]:
 def asking(lm: LM, tries: int) -> str:
     """Table of questions a second, in batches as large as the limit allows."""
     slots = {"full": STEPS * PIECE, "concat": STEPS * COMP, "merge": COMP}
-    lines = ["| | peak slots | questions at once | on paper | questions a second | measured | paper |"]
+    lines = [
+        "| | peak slots | questions at once | on paper | questions a second | measured | paper |"
+    ]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     rows, rates = {}, {}
     a_slot = 2 * lm.layers * lm.kv_heads * lm.head_dim * 4
@@ -113,7 +131,9 @@ def asking(lm: LM, tries: int) -> str:
         rows[name] = LIMIT // (peak * a_slot)
         shape = (rows[name], lm.kv_heads, slots[name], lm.head_dim)
         held = tuple(torch.randn(shape) for _ in range(lm.layers))
-        patch = Patch(prefix=Prefix(held, held, torch.full((rows[name],), STEPS * PIECE), holds_bos=True))
+        patch = Patch(
+            prefix=Prefix(held, held, torch.full((rows[name],), STEPS * PIECE), holds_bos=True)
+        )
         ids_BT = torch.randint(10, 90, (rows[name], ASKED))
         with torch.no_grad():
             seconds = spent(lambda patch=patch, ids_BT=ids_BT: forward(lm, patch, ids_BT), tries)
@@ -147,7 +167,9 @@ def streaming(lm: LM, tokens: int) -> str:
             sizes.add(sum(each.nbytes for each in method.stream.tensors([kept]).values()))
         took, late = time.process_time() - started, lengths[name][1000:]
         bounds = f"{min(late)} to {max(late)}"
-        lines.append(f"| {name} | {tokens:,} | {bounds} | {sorted(sizes)} | {took / tokens * 1e6:,.0f} |")
+        lines.append(
+            f"| {name} | {tokens:,} | {bounds} | {sorted(sizes)} | {took / tokens * 1e6:,.0f} |"
+        )
     equal = len({tuple(each) for each in lengths.values()}) == 1
     return "\n".join(lines) + f"\n\nEqual before every token: {'yes' if equal else 'no'}."
 
@@ -187,4 +209,7 @@ Window 160, 64 tokens to 2 COMP slots, a memory of 8; random tokens.
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, int(sys.argv[2]) if len(sys.argv) > 2 else STREAM)
+    main(
+        int(sys.argv[1]) if len(sys.argv) > 1 else 5,
+        int(sys.argv[2]) if len(sys.argv) > 2 else STREAM,
+    )

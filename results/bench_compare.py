@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ttabench.report.finding import runs_in
+from ttabench.report.selection import list_runs
 
 HERE = Path(__file__).resolve().parent
 SOME = 500
@@ -22,17 +22,21 @@ REPEATS = 3
 def suites() -> list[Path]:
     """Packed suites, those of real data last."""
     return [
-        each.parent for each in (*sorted(HERE.glob("*/runs.parquet")), *sorted(HERE.glob("english/*/runs.parquet")))
+        each.parent
+        for each in (
+            *sorted(HERE.glob("*/runs.parquet")),
+            *sorted(HERE.glob("english/*/runs.parquet")),
+        )
     ]
 
 
 def some(folders: list[Path]) -> Iterator[Path]:
     """Whole suites until there are enough runs, the largest first left out."""
     count = 0
-    for folder in sorted(folders, key=lambda each: len(runs_in(each))):
+    for folder in sorted(folders, key=lambda each: len(list_runs(each))):
         if count >= SOME:
             return
-        count += len(runs_in(folder))
+        count += len(list_runs(folder))
         yield folder
 
 
@@ -48,9 +52,11 @@ def timed(folders: list[Path]) -> tuple[float, float]:
 def main() -> None:
     """Print a line a set of runs: the fastest of several."""
     for folders in (list(some(suites())), suites()):
-        runs = sum(len(runs_in(folder)) for folder in folders)
+        runs = sum(len(list_runs(folder)) for folder in folders)
         clock, processor = min(timed(folders) for _ in range(REPEATS))
-        print(f"{runs:,} runs in {len(folders)} suites: {clock:.1f} s, {processor:.1f} s of the processor")
+        print(
+            f"{runs:,} runs in {len(folders)} suites: {clock:.1f} s, {processor:.1f} s of the processor"
+        )
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
-from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import Apart, Estimate, difference, estimate
+from ttabench.stats.clusters import Observation
+from ttabench.stats.estimate import Estimate, PairedDifference, difference, estimate
 
 HERE = Path(__file__).resolve().parent
 REPEATS = 1000
@@ -34,8 +34,15 @@ NESTED = ((16, 3), (64, 3), (165, 3), (16, 4), (64, 4), (165, 4))
 BETWEEN = (0, 0.125, 0.25)
 """Standard deviations of effects of such draws, where that of a document is 1: of right answers 0, 5 and 10 points."""
 
-WORLDS = ("streamingqa-4", "streamingqa-16", "streamingqa-64", "streamingqa-165",
-          "squad_seq-16", "squad_seq-64", "squad_seq-165")  # fmt: skip
+WORLDS = (
+    "streamingqa-4",
+    "streamingqa-16",
+    "streamingqa-64",
+    "streamingqa-165",
+    "squad_seq-16",
+    "squad_seq-64",
+    "squad_seq-165",
+)
 """Suites of question streams: one question or more about each document, in worlds of their own."""
 THREE = 3
 """Worlds that a line has to have."""
@@ -47,18 +54,20 @@ Spreads: TypeAlias = tuple[float, float, float]
 """Standard deviations of effects of questions, of draws, and of both together."""
 
 
-def observed(values: Values, asked: Asked | None = None) -> list[Observed]:
+def observations(values: Values, asked: Asked | None = None) -> list[Observation]:
     """Values of questions (rows) under draws (columns), as samples of demonstrations have them."""
     return [
-        Observed(f"draw {j}", (float(values[i, j]), 1.0), across=f"q{i}", question=f"q{i}")
+        Observation(f"draw {j}", (float(values[i, j]), 1.0), crossed=f"q{i}", question=f"q{i}")
         for i, j in np.ndindex(*values.shape)
         if asked is None or asked[i, j]
     ]
 
 
-def one_way(some: list[Observed], side: int) -> list[Observed]:
+def one_way(some: list[Observation], side: int) -> list[Observation]:
     """The same clustered by draws (0) or by questions (1) alone."""
-    return [Observed((each.cluster, each.across)[side], each.terms, each.stratum) for each in some]
+    return [
+        Observation((each.cluster, each.crossed)[side], each.terms, each.stratum) for each in some
+    ]
 
 
 def own_asked(_: Generator, questions: int, draws: int) -> Asked:
@@ -102,7 +111,11 @@ def paired(generator: Generator, shape: tuple[int, int], spreads: Spreads) -> Va
 
 Kind: TypeAlias = Callable[[Generator, tuple[int, int], Spreads], Values]
 Asking: TypeAlias = Callable[[Generator, int, int], Asked]
-KINDS: dict[str, Kind] = {"continuous": continuous, "right or wrong": binary, "paired differences": paired}
+KINDS: dict[str, Kind] = {
+    "continuous": continuous,
+    "right or wrong": binary,
+    "paired differences": paired,
+}
 ASKINGS: tuple[Asking, ...] = (all_asked, some_asked, few_shared)
 
 
@@ -112,9 +125,9 @@ def coverage(
     """How often intervals hold the truth, 0: both ways, by draws alone, by questions alone."""
     generator, held = np.random.default_rng(7), np.zeros(3)
     for _ in range(repeats):
-        some = observed(kind(generator, shape, spreads), asking(generator, *shape))
+        some = observations(kind(generator, shape, spreads), asking(generator, *shape))
         if asking is own_asked:  # documents are the clusters, and draws hold them
-            some = [each._replace(cluster=each.across, across=each.cluster) for each in some]
+            some = [each._replace(cluster=each.crossed, crossed=each.cluster) for each in some]
         forms = (some, one_way(some, 0), one_way(some, 1))
         if kind is paired:
             nothing = [form._replace(terms=(0.0, 1.0)) for form in some]
@@ -125,11 +138,11 @@ def coverage(
     return float(both), float(draws), float(questions)
 
 
-def inside(interval: Estimate | Apart | None) -> bool:
+def inside(interval: Estimate | PairedDifference | None) -> bool:
     """Whether the interval holds 0; without one it is the value alone."""
     assert interval is not None, "a mean is a number"
     if interval.ci_low is None or interval.ci_high is None:
-        return (interval.value if isinstance(interval, Apart) else interval.mean) == 0
+        return (interval.value if isinstance(interval, PairedDifference) else interval.mean) == 0
     return interval.ci_low <= 0 <= interval.ci_high
 
 
@@ -172,12 +185,16 @@ def nested() -> Iterator[str]:
 def worlds() -> str:
     """Whether worlds of the miniature differ by more than their documents tell: Cochran's Q, a line of runs each."""
     runs = pd.concat(pd.read_parquet(HERE / suite / "runs.parquet") for suite in WORLDS)
-    runs["line"] = [json.dumps({**json.loads(each)["config"], "seed": 0, "inputs": 0}) for each in runs.record]
+    runs["line"] = [
+        json.dumps({**json.loads(each)["config"], "seed": 0, "inputs": 0}) for each in runs.record
+    ]
     tests = []
     for _, line in runs[runs.stderr > 0].groupby("line"):
         weights = line.stderr**-2
         if len(line) == THREE:
-            tests.append((weights * (line.value - np.average(line.value, weights=weights)) ** 2).sum())
+            tests.append(
+                (weights * (line.value - np.average(line.value, weights=weights)) ** 2).sum()
+            )
     return (
         f"Three worlds of the miniature, each line of runs of {', '.join(WORLDS)}: Cochran's Q is {fmean(tests):.2f} on"
         f" average over {len(tests)} lines, where draws that do not differ give {THREE - 1}."
@@ -199,11 +216,13 @@ def write() -> None:
     """The page, and what the documentation shows of it."""
     import pages  # beside this file, where scripts find each other
 
-    before = PAGE.read_text(encoding="utf-8").partition(f"\n{NESTED_HEAD}")[0].partition("| answers")
-    crossed = "".join(before[1:]) if "nested" in sys.argv else "\n".join([*lines(), ""])
+    before = (
+        PAGE.read_text(encoding="utf-8").partition(f"\n{NESTED_HEAD}")[0].partition("| answers")
+    )
+    is_crossed = "".join(before[1:]) if "nested" in sys.argv else "\n".join([*lines(), ""])
     own = "\n".join([*nested(), "", worlds(), ""])
-    PAGE.write_text(f"{HEAD}\n{crossed}\n{NESTED_HEAD}\n\n{own}", encoding="utf-8")
-    for marker, table in (("coverage", crossed), ("nested", own)):
+    PAGE.write_text(f"{HEAD}\n{is_crossed}\n{NESTED_HEAD}\n\n{own}", encoding="utf-8")
+    for marker, table in (("coverage", is_crossed), ("nested", own)):
         pages.put(HERE.parent / "docs" / "guide" / "statistics.md", marker, table)
 
 

@@ -68,7 +68,12 @@ def by_lm_eval(model: Any, source: Source, shots: int) -> Evaluated:
     try:
         begin = time.perf_counter()
         evaluated = simple_evaluate(
-            model=model, tasks=[loaded], num_fewshot=shots, task_manager=manager, bootstrap_iters=0, verbosity="ERROR"
+            model=model,
+            tasks=[loaded],
+            num_fewshot=shots,
+            task_manager=manager,
+            bootstrap_iters=0,
+            verbosity="ERROR",
         )
         seconds = time.perf_counter() - begin
     finally:
@@ -78,7 +83,9 @@ def by_lm_eval(model: Any, source: Source, shots: int) -> Evaluated:
     return Evaluated(
         seconds=seconds,
         accuracy=evaluated["results"][name]["acc,none"],
-        prompts=[[(context, option) for context, option, *_ in sample["arguments"]] for sample in samples],
+        prompts=[
+            [(context, option) for context, option, *_ in sample["arguments"]] for sample in samples
+        ],
         scores=[[score for score, _ in sample["filtered_resps"]] for sample in samples],
         model_seconds=sum(clock),
     )
@@ -90,7 +97,7 @@ class Kept:
 
     samples: dict[str, Any] = field(default_factory=dict)
 
-    def take_up(self, episode: Any, metrics: Any) -> tuple[Sequence[Any], bool]:  # noqa: ARG002  # the runner's
+    def resume_episodes(self, episode: Any, metrics: Any) -> tuple[Sequence[Any], bool]:  # noqa: ARG002  # the runner's
         """Nothing was answered before."""
         return (), False
 
@@ -98,32 +105,37 @@ class Kept:
         """Keep these."""
         self.samples.update((sample.key, sample) for sample in samples)
 
-    def end_episode(self, cost: Any) -> None:
+    def finish_episode(self, cost: Any) -> None:
         """Costs are measured from outside."""
 
 
 def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluated:
     """One evaluation as `ttabench eval` makes it, from the files to the metric."""
-    from ttabench.core.types import Choose, no_tick, wanted
+    from ttabench.core.types import Choose, no_progress, wants_of_kind
     from ttabench.run.runner import RunContext, run_episodes
     from ttabench.stats.metrics import metric
 
     begin = time.perf_counter()
     task, kept = source.ours(shots), Kept()
-    judges = tuple(map(metric, task.card.metrics))
-    bench = RunContext(lm=method.lm, method=method, metrics=judges, batch_size=batch_size)
-    run_episodes(bench, task, kept, no_tick)
-    accuracy = statistics.fmean(sample.metrics[task.card.main_metric] for sample in kept.samples.values())
+    supports_mode = tuple(map(metric, task.card.metrics))
+    bench = RunContext(lm=method.lm, method=method, metrics=supports_mode, batch_size=batch_size)
+    run_episodes(bench, task, kept, no_progress)
+    accuracy = statistics.fmean(
+        sample.metrics[task.card.main_metric] for sample in kept.samples.values()
+    )
     seconds = time.perf_counter() - begin
     (episode,) = task.episodes()
-    context = "".join((piece.joiner if number else "") + piece.text for number, piece in enumerate(episode.observes()))
-    asks = episode.asks()
+    context = "".join(
+        (piece.joiner if number else "") + piece.text
+        for number, piece in enumerate(episode.chunks())
+    )
+    asks = episode.queries()
     return Evaluated(
         seconds=seconds,
         accuracy=accuracy,
         prompts=[
             [(context + ask.joiner + ask.prompt, option) for option in want.options]
-            for ask, want in zip(asks, wanted(asks, Choose), strict=True)
+            for ask, want in zip(asks, wants_of_kind(asks, Choose), strict=True)
         ],
         scores=[list(kept.samples[ask.key].answer.logprobs) for ask in asks],
     )
@@ -131,20 +143,26 @@ def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluat
 
 def token_counts(prompts: Sequence[Sequence[tuple[str, str]]], lm: Any) -> tuple[int, int]:
     """Tokens that `hf` and we feed through the model, from the prompts themselves."""
-    from ttabench.harness.reading import common_cut
+    from ttabench.harness.reading import shared_prefix_chars
 
     pairs = [pair for options in prompts for pair in options]
-    cut = common_cut([context for context, _ in pairs])
+    cut = shared_prefix_chars([context for context, _ in pairs])
     start = len(lm.bos_ids)
     forwards = {context + option: lm.encode(context + option) for context, option in pairs}
-    hf = sum(len(row) for row in {tuple(ids[:-1]) for ids in forwards.values()}) + start * len(forwards)
+    hf = sum(len(row) for row in {tuple(ids[:-1]) for ids in forwards.values()}) + start * len(
+        forwards
+    )
     prefix = len(lm.encode(pairs[0][0][:cut]))
     queries = {context: len(lm.encode(context[cut:])) for context, _ in pairs}
-    options = sum(len(lm.encode(context[cut:] + option)) - queries[context] - 1 for context, option in pairs)
+    options = sum(
+        len(lm.encode(context[cut:] + option)) - queries[context] - 1 for context, option in pairs
+    )
     return hf, start + prefix + sum(queries.values()) + options
 
 
-def measure(source: Source, shots: int, models: dict[str, Any], options: argparse.Namespace) -> Measured:
+def measure(
+    source: Source, shots: int, models: dict[str, Any], options: argparse.Namespace
+) -> Measured:
     """Warm up once, then time all three in turn."""
     routes: dict[str, Callable[[], Evaluated]] = {
         "hf": lambda: by_lm_eval(models["hf"], source, shots),
@@ -154,24 +172,45 @@ def measure(source: Source, shots: int, models: dict[str, Any], options: argpars
     by_route = {route: run() for route, run in routes.items()}
     hf_tokens, our_tokens = token_counts(by_route["hf"].prompts, models["harness"].lm)
     allowed = hf_tokens / our_tokens
-    print(f"{source.task} ({source.kind}), {shots} shots: {hf_tokens:,} tokens against {our_tokens:,}; "
-          f"that allows {allowed:.1f} x", flush=True)  # fmt: skip
+    print(
+        f"{source.task} ({source.kind}), {shots} shots: {hf_tokens:,} tokens against {our_tokens:,}; "
+        f"that allows {allowed:.1f} x",
+        flush=True,
+    )
     rounds = [{route: run() for route, run in routes.items()} for _ in range(options.repeat)]
-    whole = {route: statistics.median(one_round[route].seconds for one_round in rounds) for route in routes}
-    inside = {route: statistics.median(one_round[route].model_seconds for one_round in rounds) for route in routes}
+    whole = {
+        route: statistics.median(one_round[route].seconds for one_round in rounds)
+        for route in routes
+    }
+    inside = {
+        route: statistics.median(one_round[route].model_seconds for one_round in rounds)
+        for route in routes
+    }
     theirs = by_route["hf"]
     return Measured(
-        task=source.task, source=source.kind, shots=shots, documents=len(theirs.prompts),
-        hf_tokens=hf_tokens, our_tokens=our_tokens, allowed=allowed,
-        hf_seconds=whole["hf"], harness_seconds=whole["harness"], eval_seconds=whole["eval"],
-        hf_model_seconds=inside["hf"], harness_model_seconds=inside["harness"],
-        harness_times=whole["hf"] / whole["harness"], eval_times=whole["hf"] / whole["eval"],
+        task=source.task,
+        source=source.kind,
+        shots=shots,
+        documents=len(theirs.prompts),
+        hf_tokens=hf_tokens,
+        our_tokens=our_tokens,
+        allowed=allowed,
+        hf_seconds=whole["hf"],
+        harness_seconds=whole["harness"],
+        eval_seconds=whole["eval"],
+        hf_model_seconds=inside["hf"],
+        harness_model_seconds=inside["harness"],
+        harness_times=whole["hf"] / whole["harness"],
+        eval_times=whole["hf"] / whole["eval"],
         reached=whole["hf"] / whole["eval"] / allowed,
-        hf_accuracy=theirs.accuracy, harness_accuracy=by_route["harness"].accuracy,
+        hf_accuracy=theirs.accuracy,
+        harness_accuracy=by_route["harness"].accuracy,
         eval_accuracy=by_route["eval"].accuracy,
-        largest_difference=max(largest(theirs.scores, by_route[route].scores) for route in ("harness", "eval")),
+        largest_difference=max(
+            largest(theirs.scores, by_route[route].scores) for route in ("harness", "eval")
+        ),
         same_prompts=theirs.prompts == by_route["harness"].prompts == by_route["eval"].prompts,
-    )  # fmt: skip
+    )
 
 
 def largest(some: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
@@ -182,13 +221,19 @@ def largest(some: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) 
 
 def arguments() -> argparse.Namespace:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--copa", type=Path, help="folder of train.jsonl and val.jsonl")
     parser.add_argument("--sst2", type=Path, help="folder of train.tsv and dev.tsv")
-    parser.add_argument("--published", action="store_true", help="leave the rows of the miniature world out")
+    parser.add_argument(
+        "--published", action="store_true", help="leave the rows of the miniature world out"
+    )
     parser.add_argument("--shots", default="30,10")
     parser.add_argument("--limit", type=int, default=100, help="documents asked")
-    parser.add_argument("--model", default="nano", help="nano, or a folder written by save_pretrained")
+    parser.add_argument(
+        "--model", default="nano", help="nano, or a folder written by save_pretrained"
+    )
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
@@ -203,8 +248,14 @@ def sources(options: argparse.Namespace, scratch: Path, shots: Sequence[int]) ->
         for task in TEMPLATES:
             folder: Path | None = getattr(options, task)
             if kind == "mini" or folder is not None:
-                rows = twin(task, options.limit) if kind == "mini" or folder is None else published(task, folder)
-                source = Source(task=task, kind=kind, folder=scratch / f"{task}-{kind}", limit=options.limit)
+                rows = (
+                    twin(task, options.limit)
+                    if kind == "mini" or folder is None
+                    else published(task, folder)
+                )
+                source = Source(
+                    task=task, kind=kind, folder=scratch / f"{task}-{kind}", limit=options.limit
+                )
                 made.append(prepare(task, rows, source, shots))
     return made
 
@@ -228,8 +279,11 @@ def main() -> int:
         )
         hf = HFLM(
             pretrained=str(NANO_FOLDER) if options.model == "nano" else options.model,
-            tokenizer=ours.lm.tokenizer, dtype="float32", device="cpu", batch_size=options.batch_size,
-        )  # fmt: skip
+            tokenizer=ours.lm.tokenizer,
+            dtype="float32",
+            device="cpu",
+            batch_size=options.batch_size,
+        )
         models = {"hf": hf, "harness": ours}
         measured = [
             measure(source, count, models, options)

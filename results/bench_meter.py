@@ -47,7 +47,9 @@ class Blind:
         yield
 
 
-def evaluation(request: RunRequest, models: ModelCache, meter: type[Meter] | type[Blind]) -> tuple[float, float]:
+def evaluation(
+    request: RunRequest, models: ModelCache, meter: type[Meter] | type[Blind]
+) -> tuple[float, float]:
     """Wall and processor seconds of one evaluation under a meter."""
     runner.Meter = meter  # type: ignore[assignment, misc]  # the one thing that differs
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +71,9 @@ def empty_phase(tries: int = 500) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--method", default="icl")
     parser.add_argument("--task", default="streamingqa")
     parser.add_argument("--repeat", type=int, default=3)
@@ -84,9 +88,15 @@ def main() -> None:
     phases, seconds = Blind.phases // options.repeat, empty_phase()
     wall = min(seconds for seconds, _ in seen)
     with_meter, without = (median(processor for _, processor in runs) for runs in (seen, blind))
-    print(f"{options.method} on {options.task}: {wall:.2f} s, {phases} phases of {1e6 * seconds:.0f} us.")
-    print(f"counted:  {100 * phases * seconds / wall:.3f} % of the evaluation, at most {100 * AIM:.0f} % are allowed")
-    print(f"compared: {100 * (with_meter / without - 1):+.1f} % processor time ({with_meter:.2f} s, {without:.2f} s)")
+    print(
+        f"{options.method} on {options.task}: {wall:.2f} s, {phases} phases of {1e6 * seconds:.0f} us."
+    )
+    print(
+        f"counted:  {100 * phases * seconds / wall:.3f} % of the evaluation, at most {100 * AIM:.0f} % are allowed"
+    )
+    print(
+        f"compared: {100 * (with_meter / without - 1):+.1f} % processor time ({with_meter:.2f} s, {without:.2f} s)"
+    )
     if phases * seconds > AIM * wall:
         raise SystemExit("Measuring costs too much.")
 

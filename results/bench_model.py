@@ -24,12 +24,12 @@ from typing import Any
 
 import torch
 
-from ttabench.core.types import Observe
-from ttabench.lm.forward.patching import read
+from ttabench.core.types import Chunk
+from ttabench.lm.forward.patching import prefill
+from ttabench.lm.inference.answering import generate, greedy_tokens
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.answering import generate, greedy_tokens
 from ttabench.methods.icl.method import InContext, InContextSettings
 
 HERE = Path(__file__).parent
@@ -72,9 +72,13 @@ class Bench:
 
     def ids(self, count: int) -> list[int]:
         """Random tokens."""
-        return torch.randint(10, self.lm.vocab_size - 10, (count,), generator=self.generator).tolist()
+        return torch.randint(
+            10, self.lm.vocab_size - 10, (count,), generator=self.generator
+        ).tolist()
 
-    def pair(self, name: str, ours: Work, theirs: Work, beside: str, aim: str, units: int = 1) -> Row:
+    def pair(
+        self, name: str, ours: Work, theirs: Work, beside: str, aim: str, units: int = 1
+    ) -> Row:
         """Take turns."""
         measured: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for turn in range(2 * self.repeat + 2):
@@ -84,29 +88,43 @@ class Bench:
             if turn > 1:  # the first of each warms up
                 seconds = (time.perf_counter() - begin) / units, (time.process_time() - cpu) / units
                 measured[mine].append(seconds)
-        best = {mine: [min(column) for column in zip(*pairs, strict=True)] for mine, pairs in measured.items()}
+        best = {
+            mine: [min(column) for column in zip(*pairs, strict=True)]
+            for mine, pairs in measured.items()
+        }
         row = Row(
-            what=name, model=Path(self.name).name, threads=self.threads, ours=best[True][0], ours_cpu=best[True][1],
-            beside=beside, theirs=best[False][0], theirs_cpu=best[False][1], times=best[False][0] / best[True][0],
-            aim=aim, load=os.getloadavg()[0],
-        )  # fmt: skip
+            what=name,
+            model=Path(self.name).name,
+            threads=self.threads,
+            ours=best[True][0],
+            ours_cpu=best[True][1],
+            beside=beside,
+            theirs=best[False][0],
+            theirs_cpu=best[False][1],
+            times=best[False][0] / best[True][0],
+            aim=aim,
+            load=os.getloadavg()[0],
+        )
         print(line(row), flush=True)
         return row
 
     def prefill(self, tokens: int) -> Row:
         """A context through `icl`, beside the bare forward."""
         method, ids = InContext(self.lm, InContextSettings()), self.ids(tokens)
-        piece, start = Observe(text="", ids=tuple(ids), joiner=""), method.begin(1)
+        piece, start = Chunk(text="", ids=tuple(ids), joiner=""), method.begin(1)
         whole = torch.tensor([[*self.lm.bos_ids, *ids]])
         return self.pair(
-            f"prefill of {tokens} tokens", lambda: method.adapt(start, [[piece]]), lambda: self.plain.model(whole),
-            "transformers' bare forward", "0.95 times or more",
-        )  # fmt: skip
+            f"prefill of {tokens} tokens",
+            lambda: method.adapt(start, [[piece]]),
+            lambda: self.plain.model(whole),
+            "transformers' bare forward",
+            "0.95 times or more",
+        )
 
     def decoding(self, held: int, count: int) -> Iterator[Row]:
         """Seconds a token behind a context."""
         ids = self.ids(held)
-        patch = Patch(prefix=read(self.lm, Patch(), torch.tensor([ids])))
+        patch = Patch(prefix=prefill(self.lm, Patch(), torch.tensor([ids])))
         name = f"decoding behind {held} tokens, a token"
 
         def ours() -> None:
@@ -121,7 +139,11 @@ class Bench:
                 cache.crop(-more)
             token = torch.tensor([[11]])
             for _ in range(count):
-                token = self.plain(token, past_key_values=cache, use_cache=True).logits[:, -1].argmax(-1, keepdim=True)
+                token = (
+                    self.plain(token, past_key_values=cache, use_cache=True)
+                    .logits[:, -1]
+                    .argmax(-1, keepdim=True)
+                )
 
         aim = "1 ms" if self.name == "nano" else ""
         yield self.pair(name, ours, theirs, "transformers' loop", aim, units=count)
@@ -134,14 +156,18 @@ class Bench:
                     each.sum()
 
         aim = "" if self.name == "nano" else "0.77 times (1.3x)"
-        yield self.pair(name, ours, stream, f"{size / 1e6:.0f} MB of weights read once", aim, units=count)
+        yield self.pair(
+            name, ours, stream, f"{size / 1e6:.0f} MB of weights read once", aim, units=count
+        )
 
     def together(self, rows: int, held: int, count: int, *, weighed: bool = False) -> Row:
         """Queries of 10 to 30 tokens, answered with so many tokens each, together and one by one; behind slots that
         heads weigh otherwise, if so."""
-        prefix = read(self.lm, Patch(), torch.tensor([self.ids(held)]))
+        prefix = prefill(self.lm, Patch(), torch.tensor([self.ids(held)]))
         if weighed:
-            prefix = replace(prefix, bias_LBHP=tuple(torch.zeros(keys.shape[:3]) for keys in prefix.keys_LBHPD))
+            prefix = replace(
+                prefix, bias_LBHP=tuple(torch.zeros(keys.shape[:3]) for keys in prefix.keys_LBHPD)
+            )
         patch = Patch(prefix=prefix)
         prompts = [self.ids(10 + 20 * row // rows) for row in range(rows)]
         self.lm.eos_ids = frozenset()  # every answer is as long as it may be
@@ -149,22 +175,31 @@ class Bench:
             f"{rows} queries on {held} tokens, {count} written" + ", slots weighed" * weighed,
             lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=rows),
             lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=1),
-            "one by one", "4 times",
-        )  # fmt: skip
+            "one by one",
+            "4 times",
+        )
 
 
 def line(row: Row) -> str:
     """Of the table."""
-    ours, cpu, theirs, other = (f"{1e3 * figure:,.3g}" if figure < 0.1 else f"{1e3 * figure:,.0f}"
-                                for figure in (row.ours, row.ours_cpu, row.theirs, row.theirs_cpu))  # fmt: skip
-    return (f"| {row.model} | {row.threads} | {row.what} | {ours} | {cpu} | {row.beside} | {theirs} | {other} | "
-            f"{row.times:.2f} | {row.aim} | {row.load:.1f} |")  # fmt: skip
+    ours, cpu, theirs, other = (
+        f"{1e3 * figure:,.3g}" if figure < 0.1 else f"{1e3 * figure:,.0f}"
+        for figure in (row.ours, row.ours_cpu, row.theirs, row.theirs_cpu)
+    )
+    return (
+        f"| {row.model} | {row.threads} | {row.what} | {ours} | {cpu} | {row.beside} | {theirs} | {other} | "
+        f"{row.times:.2f} | {row.aim} | {row.load:.1f} |"
+    )
 
 
 def arguments() -> argparse.Namespace:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="folder of a model of the size that is meant")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", required=True, help="folder of a model of the size that is meant"
+    )
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--contexts", default="1024,4096")
     parser.add_argument("--queries", default="16,64")
@@ -189,7 +224,7 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
 
 def main() -> None:
     """Measure, print and write."""
-    from ttabench.core.environment import hardware
+    from ttabench.core.environment import describe_hardware
 
     options = arguments()
     with torch.no_grad():
@@ -200,12 +235,14 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
     head = [
-        "# Reading and decoding on a CPU in float32, beside plain transformers", "",
-        f"torch {torch.__version__}, {hardware()['cpu']}, the fastest of {options.repeat} alternating turns (nano: at "
-        "least 10).", "",
+        "# Reading and decoding on a CPU in float32, beside plain transformers",
+        "",
+        f"torch {torch.__version__}, {describe_hardware()['cpu']}, the fastest of {options.repeat} alternating turns (nano: at "
+        "least 10).",
+        "",
         "| model | threads | what | ms | ms of processor | beside | ms | ms of processor | times | aim | load |",
         "| --- | ---: | --- | ---: | ---: | --- | ---: | ---: | ---: | --- | ---: |",
-    ]  # fmt: skip
+    ]
     text = "\n".join([*head, *map(line, rows)]) + "\n"
     (options.out / "bench_model.md").write_text(text, encoding="utf-8")
     print(text)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from bench_templora import checked_out
 
-from ttabench.core.environment import hardware
+from ttabench.core.environment import describe_hardware
 
 HERE = Path(__file__).resolve().parent
 
@@ -29,7 +29,7 @@ KINDS = ("plain", "bias", "hidden")
 ROWS = (1, 16)
 PASS = """
 import json, sys, time, torch
-from ttabench.lm.verbs.answering import greedy_tokens
+from ttabench.lm.inference.answering import greedy_tokens
 from ttabench.lm.model import load
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.forward.patching import forward
@@ -68,7 +68,9 @@ def passed(tree: Path, model: str, slots: int, tokens: int) -> dict[str, Any]:
     return figures
 
 
-def table(model: str, slots: int, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+def table(
+    model: str, slots: int, before: list[dict[str, Any]], now: list[dict[str, Any]]
+) -> list[str]:
     """A line a prefix and number of rows."""
     lines = []
     for rows in ROWS:
@@ -77,16 +79,28 @@ def table(model: str, slots: int, before: list[dict[str, Any]], now: list[dict[s
             old, new = (min(each[case]["ms"] for each in passes) for passes in (before, now))
             first, second = (torch.tensor(passes[0][case]["logits"]) for passes in (before, now))
             far = float((first - second).abs().max() / first.abs().max())
-            cells = [Path(model).name, str(slots), str(rows), kind, f"{old:.2f}", f"{new:.2f}", f"{old / new:.1f}"]
+            cells = [
+                Path(model).name,
+                str(slots),
+                str(rows),
+                kind,
+                f"{old:.2f}",
+                f"{new:.2f}",
+                f"{old / new:.1f}",
+            ]
             lines.append(f"| {' | '.join(cells)} | {far:.0e} |")
     return lines
 
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--before", required=True, help="the revision to compare with")
-    parser.add_argument("--models", default="nano", help="names or folders, with commas between them")
+    parser.add_argument(
+        "--models", default="nano", help="names or folders, with commas between them"
+    )
     parser.add_argument("--slots", default="512", help="of the prefix, with commas between them")
     parser.add_argument("--tokens", type=int, default=32, help="written by each row")
     parser.add_argument("--repeat", type=int, default=3, help="passes over both revisions")
@@ -103,13 +117,15 @@ def main() -> None:
                 lines += table(model, slots, old, new)
                 print("\n".join(lines), flush=True)
     head = [
-        "# Decoding behind a prefix that heads see differently", "",
-        f"Before is revision {options.before}. torch {torch.__version__}, {hardware()['cpu']}, one thread, float32; "
+        "# Decoding behind a prefix that heads see differently",
+        "",
+        f"Before is revision {options.before}. torch {torch.__version__}, {describe_hardware()['cpu']}, one thread, float32; "
         f"the fastest of {options.repeat} passes of {options.tokens} tokens a row; load average {min(loads):.1f} to "
-        f"{max(loads):.1f} while it was measured. All rows share the prefix.", "",
+        f"{max(loads):.1f} while it was measured. All rows share the prefix.",
+        "",
         "| model | slots | rows | prefix | before, ms a token | now, ms | times | farthest |",
         "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |",
-    ]  # fmt: skip
+    ]
     (HERE / "bench_prefix.md").write_text("\n".join([*head, *lines, ""]), encoding="utf-8")
 
 

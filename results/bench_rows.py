@@ -41,7 +41,9 @@ class Source:
     def ours(self, shots: int) -> Demonstrations:
         """The task as `ttabench eval --task superglue --source FOLDER` binds it: files are read, prompts are made."""
         options = {"task": self.task, "shots": shots}
-        bound = load("superglue", source=str(self.folder), seed=0, limit=self.limit, options=options)
+        bound = load(
+            "superglue", source=str(self.folder), seed=0, limit=self.limit, options=options
+        )
         assert isinstance(bound, Demonstrations), "superglue is a task of demonstrations"
         return bound
 
@@ -51,14 +53,19 @@ def published(task: str, folder: Path) -> dict[str, Rows]:
     if task == "copa":
         names = {"train": "train.jsonl", "validation": "val.jsonl"}
         return {
-            split: [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+            split: [
+                json.loads(line)
+                for line in (folder / name).read_text(encoding="utf-8").splitlines()
+            ]
             for split, name in names.items()
         }
     published_rows = {}
     for split, name in {"train": "train.tsv", "validation": "dev.tsv"}.items():
         with (folder / name).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-        published_rows[split] = [{"sentence": row["sentence"], "label": int(row["label"])} for row in rows]
+        published_rows[split] = [
+            {"sentence": row["sentence"], "label": int(row["label"])} for row in rows
+        ]
     return published_rows
 
 
@@ -72,10 +79,16 @@ def prepare(task: str, rows: dict[str, Rows], source: Source, shots: Sequence[in
     """Write the rows under numbers of their own, and lm-eval's task on those that `ttabench` shows and asks."""
     source.folder.mkdir()
     for split, some in rows.items():
-        _write(source.folder / f"{split}.jsonl", [{**row, "idx": number} for number, row in enumerate(some)])
-    (drawn,) = source.ours(max(shots)).drawn
+        _write(
+            source.folder / f"{split}.jsonl",
+            [{**row, "idx": number} for number, row in enumerate(some)],
+        )
+    (drawn,) = source.ours(max(shots)).parts
     files = {}
-    for split, items, some in (("train", drawn.shown, rows["train"]), ("validation", drawn.asked, rows["validation"])):
+    for split, items, some in (
+        ("train", drawn.shown, rows["train"]),
+        ("validation", drawn.asked, rows["validation"]),
+    ):
         files[split] = str(source.folder / f"lm-eval-{split}.json")
         _write(Path(files[split]), [some[int(item.id)] for item in items])
     _write_task(task, files, source)
@@ -91,8 +104,12 @@ def _write_task(task: str, files: dict[str, str], source: Source) -> None:
     import lm_eval
 
     config = {
-        "include": str(Path(lm_eval.__file__).parent / "tasks" / TEMPLATES[task]), "task": source.lm_eval_name,
-        "dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files},
-        "fewshot_split": "train", "fewshot_config": {"sampler": "first_n"},
-    }  # fmt: skip
+        "include": str(Path(lm_eval.__file__).parent / "tasks" / TEMPLATES[task]),
+        "task": source.lm_eval_name,
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": files},
+        "fewshot_split": "train",
+        "fewshot_config": {"sampler": "first_n"},
+    }
     (source.folder / f"{source.lm_eval_name}.yaml").write_text(json.dumps(config), encoding="utf-8")

@@ -26,20 +26,44 @@ from tempfile import TemporaryDirectory
 from packing import pack
 from pyarrow.parquet import ParquetFile
 
-from ttabench.core.amounts import size
-from ttabench.core.digests import hashed
+from ttabench.core.amounts import format_bytes
+from ttabench.core.digests import short_hash
 from ttabench.core.types import Answer
 from ttabench.records import schema
-from ttabench.records.samples import EpisodeCost, Sample, kept, read_samples
-from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, is_stored, load_record, text_of
+from ttabench.records.samples import EpisodeCost, Sample, query_to_store, read_samples
+from ttabench.records.schema import (
+    RECORD_FILE,
+    RUNS_FILE,
+    SAMPLES_FILE,
+    is_stored,
+    load_record,
+    record_text,
+)
 from ttabench.run import runner
 from ttabench.run.plan import make_plan
 from ttabench.sweep import engines, suite
 
 HERE = Path(__file__).resolve().parent
 TASK = {"task": "streamingqa", "source": "mini", "task_set": {"documents": 16}}
-METHODS = ["none", "icl", "rag", "window", "snapkv", "h2o", "random_slots", "kvzip", "qttt", "templora"]
-COST = {"tokens_read": 800, "adapt_seconds": 0.1, "encode_seconds": 0.0, "adapt_peak_bytes": 9, "ask_peak_bytes": 9}
+METHODS = [
+    "none",
+    "icl",
+    "rag",
+    "window",
+    "snapkv",
+    "h2o",
+    "random_slots",
+    "kvzip",
+    "qttt",
+    "templora",
+]
+COST = {
+    "tokens_read": 800,
+    "adapt_seconds": 0.1,
+    "encode_seconds": 0.0,
+    "adapt_peak_bytes": 9,
+    "ask_peak_bytes": 9,
+}
 THIRD, STORED = 3, 20_000
 """The run in which a writer is killed; runs of the folder that is searched."""
 CONTEXTS, TOKENS, QUESTIONS, CELLS, DEVICES = 64, 16_384, 16, 100, 64
@@ -48,22 +72,26 @@ CONTEXTS, TOKENS, QUESTIONS, CELLS, DEVICES = 64, 16_384, 16, 100, 64
 
 def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float]:
     """Let processes make all runs at once, so many of which are killed; counts of what came of it."""
-    jobs = suite.planned(suite.cells({"methods": METHODS, "tasks": [TASK], "seeds": list(range(seeds))}))
+    jobs = suite.plan_jobs(
+        suite.expand_suite({"methods": METHODS, "tasks": [TASK], "seeds": list(range(seeds))})
+    )
     log, begun = out.parent / "log", Counter[int]()
     engines.make_plan = cache(make_plan)
     import_module("pandas")
     for job in jobs:  # once, before the processes part: so is the model
         engines.make_plan(job.request, job.seed)
-    engines.MODELS.get(jobs[0].request)
+    engines.MODEL_CACHE.get(jobs[0].request)
 
     def note(*words: object) -> None:
         with log.open("a") as file:
             file.write(" ".join(map(str, words)) + "\n")
 
-    def one_by_one(some: Sequence[engines.Job], _: engines.Resources) -> Iterator[engines.Report]:
+    def one_by_one(
+        some: Sequence[engines.Job], _: engines.Resources
+    ) -> Iterator[engines.JobReport]:
         for job in some:
-            report = engines.take(job)
-            note(report.state, report.id, report.reason)
+            report = engines.run_job(job)
+            note(report.status, report.id, report.reason)
             yield report
 
     def write(number: int) -> None:
@@ -72,23 +100,40 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
         ) -> runner.BatchSize:
             begun[number] += 1
             for episode in task.episodes():
-                asks, metrics = episode.asks(), dict.fromkeys(context.of_one_query(), 1.0)
-                for ask in asks[len(folder.take_up([episode], metrics)[0]) :]:
+                asks, metrics = episode.queries(), dict.fromkeys(context.per_query_metrics(), 1.0)
+                for ask in asks[len(folder.resume_episodes([episode], metrics)[0]) :]:
                     answer = Answer(prediction=ask.answers[0], logprobs=(-1.0,), tokens=(4,))
-                    folder.append([Sample(episode=episode.key, ask=kept(ask), answer=answer, metrics=metrics,
-                                          context_tokens=800, ask_ms=1.0)])  # fmt: skip
+                    folder.append(
+                        [
+                            Sample(
+                                episode=episode.key,
+                                ask=query_to_store(ask),
+                                answer=answer,
+                                metrics=metrics,
+                                context_tokens=800,
+                                ask_ms=1.0,
+                            )
+                        ]
+                    )
                     note("asked", folder.path.name, ask.key)
                     if number < killed and begun[number] == THIRD and ask is asks[len(asks) // 2]:
                         os.kill(os.getpid(), signal.SIGKILL)
-                folder.end_episode(EpisodeCost(episode=episode.key, pieces=16, state_bytes=8, patch_bytes=8, **COST))
+                folder.finish_episode(
+                    EpisodeCost(
+                        episode=episode.key, pieces=16, state_bytes=8, patch_bytes=8, **COST
+                    )
+                )
             return runner.BatchSize(context.batch_size)
 
         runner.run_episodes, first = answers, len(jobs) * number // writers
         turn = [*jobs[first:], *jobs[:first]]
-        list(engines.swept(turn, out, one_by_one, engines.Resources()))
+        list(engines.run_jobs(turn, out, one_by_one, engines.Resources()))
 
     began, processor = time.perf_counter(), spent()
-    children = [multiprocessing.get_context("fork").Process(target=write, args=(number,)) for number in range(writers)]
+    children = [
+        multiprocessing.get_context("fork").Process(target=write, args=(number,))
+        for number in range(writers)
+    ]
     for child in children:
         child.start()
     for child in children:
@@ -103,7 +148,9 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
     folders = [out / job.id for job in jobs if is_stored(out / job.id)]
     return {
         "runs": len(jobs),
-        "stored, with all samples": sum(bool(read_samples(each, record=load_record(each))) for each in folders),
+        "stored, with all samples": sum(
+            bool(read_samples(each, record=load_record(each))) for each in folders
+        ),
         "made once": sum(count == 1 for count in made.values()),
         "made twice": sum(count > 1 for count in made.values()),
         "failed": states["failed"],
@@ -112,11 +159,14 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
         "their runs, continued by others": states["continued"],
         "queries answered": len(asked),
         "queries answered twice": sum(count > 1 for count in asked.values()),
-        "files left half written": sum(path.suffix in (".jsonl", ".part") for path in out.rglob("*")),
+        "files left half written": sum(
+            path.suffix in (".jsonl", ".part") for path in out.rglob("*")
+        ),
         "seconds": seconds,
         "seconds of the processor": spent() - processor,
         "runs a second": len(jobs) / seconds,
-        "bytes a run": sum(file.stat().st_size for file in out.rglob("*.*") if file.is_file()) / len(jobs),
+        "bytes a run": sum(file.stat().st_size for file in out.rglob("*.*") if file.is_file())
+        / len(jobs),
     }
 
 
@@ -128,14 +178,23 @@ def spent() -> float:
 
 def copied(runs: Path, out: Path) -> list[str]:
     """Runs of more seeds with the samples of these, as folders; their ids."""
-    records, ids = [load_record(path.parent) for path in sorted(runs.glob(f"*/{RECORD_FILE}"))], list[str]()
+    records, ids = (
+        [load_record(path.parent) for path in sorted(runs.glob(f"*/{RECORD_FILE}"))],
+        list[str](),
+    )
     for number in range(STORED):
-        record, id_, seed = records[number % len(records)], hashed(str(number)), number // len(METHODS)
+        record, id_, seed = (
+            records[number % len(records)],
+            short_hash(str(number)),
+            number // len(METHODS),
+        )
         config = record.config | {"method": METHODS[number % len(METHODS)], "seed": seed}
         rows = tuple(row.model_copy(update={"run": id_, "seed": seed}) for row in record.rows)
         new = {"id": id_, "config": config, "seeds": {"run": seed}, "rows": rows}
         (out / id_).mkdir(parents=True)
-        (out / id_ / RECORD_FILE).write_text(text_of(record.model_copy(update=new)), encoding="utf-8")
+        (out / id_ / RECORD_FILE).write_text(
+            record_text(record.model_copy(update=new)), encoding="utf-8"
+        )
         os.link(runs / record.id / SAMPLES_FILE, out / id_ / SAMPLES_FILE)
         ids.append(id_)
     return ids
@@ -146,7 +205,9 @@ def timed(*words: object, repeats: int = 1) -> str:
     took = []
     for _ in range(repeats):
         began, before = time.perf_counter(), spent()
-        subprocess.run([sys.executable, "-m", "ttabench", *map(str, words)], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "ttabench", *map(str, words)], check=True, capture_output=True
+        )
         took.append((time.perf_counter() - began, spent() - before))
     return " | ".join(f"{seconds:.1f}" for seconds in min(took))
 
@@ -155,14 +216,23 @@ def searched(one: Path, out: Path, ids: list[str]) -> Iterator[tuple[str, str]]:
     """What is done, and what it takes."""
     schema._runs.cache_clear()
     began, before = time.perf_counter(), time.process_time()
-    stored = sum(is_stored(out / name) for name in [*ids[:1000], *map(hashed, ids[:1000])])
+    stored = sum(is_stored(out / name) for name in [*ids[:1000], *map(short_hash, ids[:1000])])
     check = f"{time.perf_counter() - began:.2f} | {time.process_time() - before:.2f}"
-    yield f"which of 2,000 runs are stored ({stored:,} are), as `sweep` asks before it begins", check
+    yield (
+        f"which of 2,000 runs are stored ({stored:,} are), as `sweep` asks before it begins",
+        check,
+    )
     yield "`show ID`, the only run of its folder", timed("show", ids[0], "--out", one, repeats=5)
     yield "`show ID`", timed("show", ids[77], "--out", out, repeats=5)
     yield "`show`, six digits of the id", timed("show", ids[77][:6], "--out", out, repeats=5)
-    yield "`list runs --json`, which reads every record", timed("list", "runs", "--json", "--out", out)
-    yield "`list runs --json` again, which reads none", timed("list", "runs", "--json", "--out", out, repeats=3)
+    yield (
+        "`list runs --json`, which reads every record",
+        timed("list", "runs", "--json", "--out", out),
+    )
+    yield (
+        "`list runs --json` again, which reads none",
+        timed("list", "runs", "--json", "--out", out, repeats=3),
+    )
     yield "`compare`, which reads every answer", timed("compare", "--out", out)
 
 
@@ -172,14 +242,22 @@ def on_paper() -> Iterator[str]:
     import reference  # the figures of a device, and of a method, as docs/guide/profiling.md has them
 
     shape, hours = reference.cost.shape_of(reference.MODEL), dict[str, float]()
-    costs = {spec.name: reference._on_paper(spec, reference.MODEL, TOKENS) for spec in reference.specs()}
-    kinds: dict[str, list[str]] = {"read little or nothing": [], "read once": [], "read more, or train on it": []}
+    costs = {
+        spec.name: reference._on_paper(spec, reference.MODEL, TOKENS) for spec in reference.specs()
+    }
+    kinds: dict[str, list[str]] = {
+        "read little or nothing": [],
+        "read once": [],
+        "read more, or train on it": [],
+    }
     for name, cost in costs.items():
         if cost and name != "lora":  # which is `none` on other weights
             share = cost.adapt_flops / costs["icl"].adapt_flops
             kinds[list(kinds)[(share > 0.1) + (share > 1.1)]].append(name)
             moved = 2 * cost.parameters + QUESTIONS * shape.cache_bytes(cost.ask_slots, 2)
-            asked = max(QUESTIONS * cost.ask_flops / reference.RATE, 128 * moved / reference.BANDWIDTH)
+            asked = max(
+                QUESTIONS * cost.ask_flops / reference.RATE, 128 * moved / reference.BANDWIDTH
+            )
             hours[name] = CONTEXTS * (cost.adapt_flops / reference.RATE + asked) / 3600
     yield str(len(hours))
     yield "| methods | runs | a run, minutes | device hours |\n| --- | ---: | ---: | ---: |"
@@ -238,17 +316,31 @@ def write(writers: int = 64, killed: int = 8, seeds: int = 200) -> None:
         shutil.copytree(big / ids[0], one / ids[0])
         pack(packed)
         both = zip(searched(one, big, ids), searched(one, packed, ids), strict=True)
-        lines = [f"| {name} | {of_folders} | {of_packed} |" for (name, of_folders), (_, of_packed) in both]
+        lines = [
+            f"| {name} | {of_folders} | {of_packed} |"
+            for (name, of_folders), (_, of_packed) in both
+        ]
     files = [file for file in HERE.glob("*/*.parquet") if file.name in (RUNS_FILE, SAMPLES_FILE)]
     asked = sum(ParquetFile(file).metadata.num_rows for file in files if file.name == SAMPLES_FILE)
     paper = list(on_paper())
     methods = int(paper.pop(0))
-    each, queries = sum(file.stat().st_size for file in files) / asked, methods * CELLS * CONTEXTS * QUESTIONS
+    each, queries = (
+        sum(file.stat().st_size for file in files) / asked,
+        methods * CELLS * CONTEXTS * QUESTIONS,
+    )
     page = PAGE.format(
-        cores=os.cpu_count(), writers=writers, stored=STORED, searched="\n".join(lines), paper="\n".join(paper),
+        cores=os.cpu_count(),
+        writers=writers,
+        stored=STORED,
+        searched="\n".join(lines),
+        paper="\n".join(paper),
         written="\n".join(f"| {name} | {count:,.0f} |" for name, count in counts.items()),
-        asked=methods * CELLS, methods=methods, queries=queries, each=each, store=size(round(each * queries)),
-    )  # fmt: skip
+        asked=methods * CELLS,
+        methods=methods,
+        queries=queries,
+        each=each,
+        store=format_bytes(round(each * queries)),
+    )
     (HERE / "bench_store.md").write_text(page, encoding="utf-8")
 
 

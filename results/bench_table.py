@@ -58,26 +58,34 @@ def write(measured: Sequence[Measured], options: argparse.Namespace) -> None:
     import lm_eval
     import torch
 
-    from ttabench.core.environment import hardware
+    from ttabench.core.environment import describe_hardware
 
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "bench_lm_eval.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*asdict(measured[0]), "threads", "batch_size"], lineterminator="\n")
+        writer = csv.DictWriter(
+            file, [*asdict(measured[0]), "threads", "batch_size"], lineterminator="\n"
+        )
         writer.writeheader()
         for row in measured:
-            writer.writerow({**asdict(row), "threads": options.threads, "batch_size": options.batch_size})
+            writer.writerow(
+                {**asdict(row), "threads": options.threads, "batch_size": options.batch_size}
+            )
     lines = [
-        "# Few-shot evaluation: lm-eval's `hf`, `ttabench` (`icl`) within lm-eval, and `ttabench eval`", "",
+        "# Few-shot evaluation: lm-eval's `hf`, `ttabench` (`icl`) within lm-eval, and `ttabench eval`",
+        "",
         f"Base {Path(options.model).name}, lm-eval {lm_eval.__version__}, torch {torch.__version__}, "
         f"{options.threads} threads of "
-        f"{hardware()['cpu']}, batches of {options.batch_size}, median of {options.repeat} alternating runs.", "",
+        f"{describe_hardware()['cpu']}, batches of {options.batch_size}, median of {options.repeat} alternating runs.",
+        "",
         "| task | rows | shots | documents | tokens hf | ours | tokens allow | s hf | s within lm-eval | times | "
         "s ttabench eval | times | reached | model only: s hf | s within lm-eval | accuracy of all three | "
         "largest difference |",
         "| --- | --- " + "| ---: " * 15 + "|",
-    ]  # fmt: skip
+    ]
     for e in measured:
-        accuracies = dict.fromkeys(f"{a:.3f}" for a in (e.hf_accuracy, e.harness_accuracy, e.eval_accuracy))
+        accuracies = dict.fromkeys(
+            f"{a:.3f}" for a in (e.hf_accuracy, e.harness_accuracy, e.eval_accuracy)
+        )
         lines.append(
             f"| {e.task} | {e.source} | {e.shots} | {e.documents} | {e.hf_tokens:,} | {e.our_tokens:,} | "
             f"{e.allowed:.1f} | {e.hf_seconds:.2f} | {e.harness_seconds:.2f} | {e.harness_times:.1f} | "
@@ -92,7 +100,7 @@ def write(measured: Sequence[Measured], options: argparse.Namespace) -> None:
         "its files within. `model only` is scoring with tokenising: the rest of the time within lm-eval goes into its "
         "own building of prompts. `tokens allow` is how many times fewer tokens pass our model than `hf`'s; `reached` "
         "is the share of that in the times of `ttabench eval`.",
-    ]  # fmt: skip
+    ]
     text = "\n".join(lines) + "\n"
     (options.out / "bench_lm_eval.md").write_text(text, encoding="utf-8")
     print(text)

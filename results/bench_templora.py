@@ -25,7 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main() -> None:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--before", required=True, help="the revision to compare with")
     parser.add_argument("--model", required=True, help="folder of a base model")
     parser.add_argument("--source", type=Path, required=True, help="books in the layout of pg19")
@@ -33,10 +35,14 @@ def main() -> None:
     given = parser.parse_args()
     with checked_out(given.before) as before:
         trees = {given.before: before, "this tree": ROOT}
-        print("| revision | CPU seconds | wall seconds | peak bytes | ppl |\n| --- | ---: | ---: | ---: | ---: |")
+        print(
+            "| revision | CPU seconds | wall seconds | peak bytes | ppl |\n| --- | ---: | ---: | ---: | ---: |"
+        )
         for _ in range(given.repeat):
             for name, tree in trees.items():
-                print(f"| {name} | {' | '.join(book(tree, given.model, given.source))} |", flush=True)
+                print(
+                    f"| {name} | {' | '.join(book(tree, given.model, given.source))} |", flush=True
+                )
 
 
 @contextmanager
@@ -44,18 +50,27 @@ def checked_out(revision: str) -> Iterator[Path]:
     """A worktree of the revision, gone afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "before"
-        subprocess.run(["git", "worktree", "add", "--detach", str(tree), revision], cwd=ROOT, check=True, stdout=2)
+        subprocess.run(
+            ["git", "worktree", "add", "--detach", str(tree), revision],
+            cwd=ROOT,
+            check=True,
+            stdout=2,
+        )
         try:
             yield tree
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True)
+            subprocess.run(
+                ["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True
+            )
 
 
 def run(tree: Path, *words: str) -> tuple[dict[str, object], float, float]:
     """What a Python process on that tree prints as JSON, its CPU seconds and its wall seconds."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run([sys.executable, *words], cwd=tree, env=environment, check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tree, env=environment, check=True, capture_output=True
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     content: dict[str, object] = json.loads(done.stdout)
@@ -65,9 +80,31 @@ def run(tree: Path, *words: str) -> tuple[dict[str, object], float, float]:
 def book(tree: Path, model: str, source: Path) -> list[str]:
     """CPU and wall seconds, peak resident bytes and perplexity of 2,048 tokens of one book, all of the command."""
     with tempfile.TemporaryDirectory() as out:
-        words = ["-m", "ttabench", "eval", "--method", "templora", "--preset", "streamadapter-book", "--task", "pg19"]
-        words += ["--source", str(source.resolve()), "--model", model, "--split", "validation", "--out", out, "--json"]
-        record_of_run, cpu, wall = run(tree, *words, "--task-set", "tokens=2k", "--task-set", "books=1")
+        words = [
+            "-m",
+            "ttabench",
+            "eval",
+            "--method",
+            "templora",
+            "--preset",
+            "streamadapter-book",
+            "--task",
+            "pg19",
+        ]
+        words += [
+            "--source",
+            str(source.resolve()),
+            "--model",
+            model,
+            "--split",
+            "validation",
+            "--out",
+            out,
+            "--json",
+        ]
+        record_of_run, cpu, wall = run(
+            tree, *words, "--task-set", "tokens=2k", "--task-set", "books=1"
+        )
     record = record_of_run["runs"][0]  # type: ignore[index]
     value = next(row["value"] for row in record["rows"] if row["metric"] == "ppl")
     return [f"{cpu:.1f}", f"{wall:.1f}", f"{record['cost']['peak_memory_bytes']:,}", f"{value:.4f}"]

@@ -23,12 +23,18 @@ machines, cannot tell."""
 def claims_page(stored_runs: Stored) -> str:
     """Every claim as a page of Markdown."""
     rows = all_claims(stored_runs)
-    costs, quality = ([row for row in rows if bool(row.claim.cost) == cost] for cost in (True, False))
+    costs, quality = (
+        [row for row in rows if bool(row.claim.cost) == cost] for cost in (True, False)
+    )
     parts = ["# What the papers claim, and what our runs say", headline(quality), RULE]
     for of in declared.PAPERS:
         about, own = declared.paper(of), [row for row in quality if row.paper == of]
-        parts += [f"## {of}\n\n{about.title} (arXiv {about.arxiv}). {counts(own)}", _bare(claims_table(of, own)),
-                  "Setting by setting:", _bare(settings_table(of, own))]  # fmt: skip
+        parts += [
+            f"## {of}\n\n{about.title} (arXiv {about.arxiv}). {counts(own)}",
+            _bare(claims_table(of, own)),
+            "Setting by setting:",
+            _bare(settings_table(of, own)),
+        ]
     parts += [f"{COSTS} {counts(costs)}", _bare(claims_table("costs", costs))]
     return "\n\n".join(parts) + "\n"
 

@@ -17,15 +17,23 @@ from grids import table as markdown
 
 from ttabench.readers import load
 from ttabench.records.schema import RunRecord
-from ttabench.stats.clusters import Observed
+from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import estimate
 
-METHODS = {"generative_adapter": "shipped:generative_adapter-streamingqa", "mac": "shipped:mac-streamingqa"}
+METHODS = {
+    "generative_adapter": "shipped:generative_adapter-streamingqa",
+    "mac": "shipped:mac-streamingqa",
+}
 """Methods whose states can be put together, and their adapters."""
 DRAWS, DOCUMENTS, QUESTIONS = 5, 4, 4
 SECOND = 100
 """What is added to a draw's seed for its second text."""
-READ = {"first": "the first", "second": "the second", "sum": "both, put together", "row": "both, in a row"}
+READ = {
+    "first": "the first",
+    "second": "the second",
+    "sum": "both, put together",
+    "row": "both, in a row",
+}
 LEGEND = f"""F1 (per cent) and nats a token of the right answer ± standard error over {DRAWS} draws of two texts and
 their questions: {DOCUMENTS} documents a text, {QUESTIONS} questions a document. "Put together": each text was read by
 itself, and the second state put to the first."""
@@ -55,7 +63,7 @@ def _text(place: Path, seed: int) -> None:
     (episode,) = load("streamingqa", source="mini", seed=seed, options=_options()).episodes()
     path = place / f"{seed}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n\n".join(piece.text for piece in episode.observes()) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join(piece.text for piece in episode.chunks()) + "\n", encoding="utf-8")
 
 
 def _options() -> dict[str, int]:
@@ -74,9 +82,20 @@ def _states(place: Path, draw: int, method: Sequence[str]) -> None:
 
 def _ask(place: Path, draw: int, method: Sequence[str], name: str, out: Path) -> None:
     state = place / method[1] / str(draw) / name
-    options = [word for key, value in _options().items() for word in ("--task-set", f"{key}={value}")]
+    options = [
+        word for key, value in _options().items() for word in ("--task-set", f"{key}={value}")
+    ]
     for seed in (draw, draw + SECOND):
-        asked = ("--task", "streamingqa", *options, "--seed", str(seed), "--state", str(state), "--ask-only")
+        asked = (
+            "--task",
+            "streamingqa",
+            *options,
+            "--seed",
+            str(seed),
+            "--state",
+            str(state),
+            "--ask-only",
+        )
         quietly("eval", *method, *asked, "--out", str(out))
 
 
@@ -88,7 +107,12 @@ def table(runs: Sequence[RunRecord]) -> str:
         whose = "second" if int(run.config["seed"]) >= SECOND else "first"
         cells.setdefault((str(run.config["method"]), name), {}).setdefault(whose, []).append(run)
     lines = [
-        (method, READ[name], *_figures(cells[method, name]["first"]), *_figures(cells[method, name]["second"]))
+        (
+            method,
+            READ[name],
+            *_figures(cells[method, name]["first"]),
+            *_figures(cells[method, name]["second"]),
+        )
         for method in METHODS
         for name in READ
         if (method, name) in cells
@@ -101,7 +125,13 @@ def _figures(runs: Sequence[RunRecord]) -> Iterator[str]:
     """F1 and nats, a value a draw."""
     for metric, factor, places in (("f1", 100, 1), ("answer_nll", 1, 2)):
         rows = [(str(run.config["seed"]), run.value(metric)) for run in runs]
-        mean = estimate([Observed(draw, (factor * row.value, 1.0), draw) for draw, row in rows if row is not None])
+        mean = estimate(
+            [
+                Observation(draw, (factor * row.value, 1.0), draw)
+                for draw, row in rows
+                if row is not None
+            ]
+        )
         assert mean is not None, "a mean of figures is a number"
         error = "" if mean.stderr is None else f" ± {mean.stderr:.{places}f}"
         yield f"{mean.mean:.{places}f}{error}"

@@ -75,53 +75,148 @@ class Suite:
     """A table each; "" is the task's main metric."""
 
 
-FEW_SHOT = {"superglue": ".", "arc_easy": "arc", "arc_challenge": "arc", "hellaswag": "hellaswag", "piqa": "piqa"}
+FEW_SHOT = {
+    "superglue": ".",
+    "arc_easy": "arc",
+    "arc_challenge": "arc",
+    "hellaswag": "hellaswag",
+    "piqa": "piqa",
+}
 """Tasks of demonstrations, and where their files lie."""
 SQUAD, READ = "squad/dev-v1.1.json", ("f1", "answer_nll")
 SUITES: Mapping[str, Suite] = {
-    "prompts": Suite("XQuAD by prompt, validation articles, 8 documents, 32 questions", SQUAD, tuple(prompts()), "0",
-                     metrics=READ),
-    "presses": Suite(f"Presses under {TUNED}, validation articles, 10 documents", SQUAD, tuple(presses()), "0",
-                     metrics=READ),
-    "templora-documents": Suite(f"TempLoRA's rate under {TUNED}, validation articles, 5 documents", SQUAD,
-                                tuple(document_rates()), "0", metrics=READ),
-    "templora-demonstrations": Suite("TempLoRA's rate, ARC-Easy's validation rows, accuracy", "arc",
-                                     tuple(shot_rates())),
-    "templora-books": Suite("TempLoRA's rate, perplexity of three training books", "pg19", tuple(book_rates()), "0"),
-    "squad-base": Suite(f"XQuAD's articles 12 to 24 under {MODEL}", SQUAD, tuple(squad_base()), metrics=READ),
-    "squad-qa": Suite(f"XQuAD's articles 12 to 24 under {TUNED}", SQUAD, tuple(squad_tuned()), quick=True,
-                      metrics=READ),
-    "keep": Suite(f"XQuAD's articles 12 to 24 under {TUNED}: all 60 paragraphs once, in disjoint sets, at one budget",
-                  SQUAD, tuple(one_budget(TUNED)), "0", metrics=READ),
-    "keep-gemma": Suite(f"The same under {GEMMA}, three examples in front of each question", SQUAD,
-                        tuple(one_budget(GEMMA, ("prompt=qa", "examples=3"), (4,))), "0", metrics=READ),
-    "keep-dialogues": Suite("DailyDialog at one budget, perplexity of the next turn by turns read", "dailydialog",
-                            tuple(dialogues_at_budget()), "0"),
-    "keep-books": Suite("PG-19 in pieces of 64 tokens at one budget, perplexity of four test books", "pg19",
-                        tuple(books_at_budget()), "0"),
-    "online-rates": Suite(f"Rates of online finetuning under {TUNED}, validation articles, 10 documents", SQUAD,
-                          tuple(online_rates()), "0", metrics=READ),
-    "squad-memory": Suite(f"XQuAD's articles 12 to 24 under {TUNED}: read it all, keep the end, find it again, or "
-                          "learn it", SQUAD, tuple(remembered()), metrics=READ),
+    "prompts": Suite(
+        "XQuAD by prompt, validation articles, 8 documents, 32 questions",
+        SQUAD,
+        tuple(prompts()),
+        "0",
+        metrics=READ,
+    ),
+    "presses": Suite(
+        f"Presses under {TUNED}, validation articles, 10 documents",
+        SQUAD,
+        tuple(presses()),
+        "0",
+        metrics=READ,
+    ),
+    "templora-documents": Suite(
+        f"TempLoRA's rate under {TUNED}, validation articles, 5 documents",
+        SQUAD,
+        tuple(document_rates()),
+        "0",
+        metrics=READ,
+    ),
+    "templora-demonstrations": Suite(
+        "TempLoRA's rate, ARC-Easy's validation rows, accuracy", "arc", tuple(shot_rates())
+    ),
+    "templora-books": Suite(
+        "TempLoRA's rate, perplexity of three training books", "pg19", tuple(book_rates()), "0"
+    ),
+    "squad-base": Suite(
+        f"XQuAD's articles 12 to 24 under {MODEL}", SQUAD, tuple(squad_base()), metrics=READ
+    ),
+    "squad-qa": Suite(
+        f"XQuAD's articles 12 to 24 under {TUNED}",
+        SQUAD,
+        tuple(squad_tuned()),
+        quick=True,
+        metrics=READ,
+    ),
+    "keep": Suite(
+        f"XQuAD's articles 12 to 24 under {TUNED}: all 60 paragraphs once, in disjoint sets, at one budget",
+        SQUAD,
+        tuple(one_budget(TUNED)),
+        "0",
+        metrics=READ,
+    ),
+    "keep-gemma": Suite(
+        f"The same under {GEMMA}, three examples in front of each question",
+        SQUAD,
+        tuple(one_budget(GEMMA, ("prompt=qa", "examples=3"), (4,))),
+        "0",
+        metrics=READ,
+    ),
+    "keep-dialogues": Suite(
+        "DailyDialog at one budget, perplexity of the next turn by turns read",
+        "dailydialog",
+        tuple(dialogues_at_budget()),
+        "0",
+    ),
+    "keep-books": Suite(
+        "PG-19 in pieces of 64 tokens at one budget, perplexity of four test books",
+        "pg19",
+        tuple(books_at_budget()),
+        "0",
+    ),
+    "online-rates": Suite(
+        f"Rates of online finetuning under {TUNED}, validation articles, 10 documents",
+        SQUAD,
+        tuple(online_rates()),
+        "0",
+        metrics=READ,
+    ),
+    "squad-memory": Suite(
+        f"XQuAD's articles 12 to 24 under {TUNED}: read it all, keep the end, find it again, or "
+        "learn it",
+        SQUAD,
+        tuple(remembered()),
+        metrics=READ,
+    ),
     "metaicl": Suite("MetaICL over its test tasks that are there", "metaicl", tuple(metaicl())),
     **{
-        task: Suite(f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy")
+        task: Suite(
+            f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy"
+        )
         for task, source in FEW_SHOT.items()
     },
-    "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
-    "pg19-256": Suite("PG-19 through a window of 256 tokens, perplexity of four test books", "pg19",
-                      tuple(short_windows()), "0"),
-    "generated-books": Suite("PG-19 in chunks of 128 tokens, perplexity of four test books", "pg19",
-                             tuple(generated()), "0"),
-    "ccm-books": Suite("PG-19 in pieces of 64 tokens behind a compressed memory, perplexity of four test books", "pg19",
-                       tuple(remembered_books()), "0"),
-    "ccm-stream": Suite("PG-19 as an endless stream of at most 160 slots, perplexity of four test books", "pg19",
-                        tuple(streamed_books()), "0"),
-    "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read: 80 dialogues each, 28 at 12 turns "
-                         "(TempLoRA 10 each)", "dailydialog", tuple(dialogues()), "0"),
-    "ccm-dialogues": Suite("DailyDialog behind the first stage of CCM, perplexity of the next turn by turns read: 80 "
-                           "dialogues each, 28 at 12 turns", "dailydialog", tuple(compressed()), "0"),
-    "msc": Suite("Multi-Session Chat, perplexity of each turn by turns read: 17 single sessions", "msc",
-                 tuple(sessions()), "0"),
-    "pg19-64k": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"),
-}  # fmt: skip
+    "pg19": Suite(
+        "PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"
+    ),
+    "pg19-256": Suite(
+        "PG-19 through a window of 256 tokens, perplexity of four test books",
+        "pg19",
+        tuple(short_windows()),
+        "0",
+    ),
+    "generated-books": Suite(
+        "PG-19 in chunks of 128 tokens, perplexity of four test books",
+        "pg19",
+        tuple(generated()),
+        "0",
+    ),
+    "ccm-books": Suite(
+        "PG-19 in pieces of 64 tokens behind a compressed memory, perplexity of four test books",
+        "pg19",
+        tuple(remembered_books()),
+        "0",
+    ),
+    "ccm-stream": Suite(
+        "PG-19 as an endless stream of at most 160 slots, perplexity of four test books",
+        "pg19",
+        tuple(streamed_books()),
+        "0",
+    ),
+    "dailydialog": Suite(
+        "DailyDialog, perplexity of the next turn by turns read: 80 dialogues each, 28 at 12 turns "
+        "(TempLoRA 10 each)",
+        "dailydialog",
+        tuple(dialogues()),
+        "0",
+    ),
+    "ccm-dialogues": Suite(
+        "DailyDialog behind the first stage of CCM, perplexity of the next turn by turns read: 80 "
+        "dialogues each, 28 at 12 turns",
+        "dailydialog",
+        tuple(compressed()),
+        "0",
+    ),
+    "msc": Suite(
+        "Multi-Session Chat, perplexity of each turn by turns read: 17 single sessions",
+        "msc",
+        tuple(sessions()),
+        "0",
+    ),
+    "pg19-64k": Suite(
+        "PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"
+    ),
+}

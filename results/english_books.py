@@ -43,8 +43,17 @@ def books() -> Iterator[Cell]:
 def short_windows() -> Iterator[Cell]:
     """The same books through a window of 256 tokens, which a StreamAdapter was trained with."""
     sizes = ("tokens=2k", "window=256", "stride=128")
-    options = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
-    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book", "--set", "recent=256"))):
+    options = (
+        "--task",
+        "pg19",
+        "--model",
+        MODEL,
+        *(word for size in sizes for word in ("--task-set", size)),
+    )
+    for line, words in (
+        ("none", ("none",)),
+        ("window", ("window", "--preset", "book", "--set", "recent=256")),
+    ):
         yield Cell(line, "", ("--method", *words, *options))
     yield from swapped("", ("streamadapter", "--checkpoint", ADAPTER, *options), "streamadapter")
 
@@ -63,11 +72,25 @@ CHUNKS = "results/english/generated-books"
 def generated() -> Iterator[Cell]:
     """The next 128 tokens of a book behind what a generator made of the tokens before, which stand in no window."""
     sizes = ("tokens=640,1152,2176", "window=256", "stride=128")
-    words = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
+    words = (
+        "--task",
+        "pg19",
+        "--model",
+        MODEL,
+        *(word for size in sizes for word in ("--task-set", size)),
+    )
     yield Cell("none", "", ("--method", "none", *words))
-    yield Cell("window 256 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=256", *words))
+    yield Cell(
+        "window 256 tokens",
+        "",
+        ("--method", "window", "--preset", "book", "--set", "recent=256", *words),
+    )
     yield Cell("static LoRA", "", ("--method", "lora", "--checkpoint", f"{CHUNKS}/static", *words))
-    yield from swapped("", ("generative_adapter", "--checkpoint", f"{CHUNKS}/adapter", *words), "generative_adapter")
+    yield from swapped(
+        "",
+        ("generative_adapter", "--checkpoint", f"{CHUNKS}/adapter", *words),
+        "generative_adapter",
+    )
 
 
 MEMORY = "results/english/ccm-books"
@@ -77,7 +100,13 @@ MEMORY = "results/english/ccm-books"
 def of_books(*sizes: str) -> tuple[str, ...]:
     """Books in pieces of 64 tokens, each scored, then read."""
     words = (*sizes, "stride=64")
-    return ("--task", "pg19", "--model", MODEL, *(word for size in words for word in ("--task-set", size)))
+    return (
+        "--task",
+        "pg19",
+        "--model",
+        MODEL,
+        *(word for size in words for word in ("--task-set", size)),
+    )
 
 
 def remembered_books() -> Iterator[Cell]:
@@ -88,7 +117,11 @@ def remembered_books() -> Iterator[Cell]:
     words = of_books("tokens=640,1152,2176", "window=128")
     yield Cell("none", "", ("--method", "none", *words))
     yield from (cell for cell in swapped("", ("icl", *words), "icl") if cell.state != "none")
-    yield Cell("window 68 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=68", *words))
+    yield Cell(
+        "window 68 tokens",
+        "",
+        ("--method", "window", "--preset", "book", "--set", "recent=68", *words),
+    )
     yield from swapped("", ("ccm", "--checkpoint", f"{MEMORY}/adapter", *words), "ccm")
 
 

@@ -9,9 +9,22 @@ from itertools import product
 MODEL, TUNED, GEMMA = "smollm2-135m", "smollm2-135m-qa", "gemma3-270m"
 CHOSEN, HELD, ASKED = "articles=0:12", "articles=10:12", "articles=12:24"
 SHARES = (0.1, 0.2, 0.5)
-TRIED = ("KnormPress", "RandomPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPress", "ExpectedAttentionPress",
-         "LagKVPress", "NonCausalAttnPress", "LeverageScorePress", "CompactorPress", "PyramidKVPress", "CURPress",
-         "AdaKVPress(SnapKVPress)", "AdaKVPress(ExpectedAttentionPress)")  # fmt: skip
+TRIED = (
+    "KnormPress",
+    "RandomPress",
+    "StreamingLLMPress",
+    "TOVAPress",
+    "KeyDiffPress",
+    "ExpectedAttentionPress",
+    "LagKVPress",
+    "NonCausalAttnPress",
+    "LeverageScorePress",
+    "CompactorPress",
+    "PyramidKVPress",
+    "CURPress",
+    "AdaKVPress(SnapKVPress)",
+    "AdaKVPress(ExpectedAttentionPress)",
+)
 PRESSES = ("CompactorPress", "ExpectedAttentionPress", "AdaKVPress(SnapKVPress)")
 """The best three of suite `presses` by F1, but StreamingLLMPress, which is `window`."""
 PROMPTS = ("bare", "qa", "short", "instruction")
@@ -47,9 +60,15 @@ def kept(*, streamed: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
     for share in SHARES:
         percent = f"{100 * share:.0f} %"
         if not streamed:
-            yield f"window {percent}", ("window", "--set", "mode=postprefill", "--set", f"recent={share}")
+            yield (
+                f"window {percent}",
+                ("window", "--set", "mode=postprefill", "--set", f"recent={share}"),
+            )
         yield f"snapkv {percent}", ("snapkv", "--set", f"budget={share}")
-        yield f"h2o {percent}", ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}")
+        yield (
+            f"h2o {percent}",
+            ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}"),
+        )
 
 
 def pressed(presses: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -74,7 +93,11 @@ def squad_base() -> Iterator[Cell]:
     """The model as it comes: how far its floor lies below its ceiling."""
     for documents in (4, 8, 16, 32):
         for line, words in ends():
-            yield Cell(line, f"{documents} documents", ("--method", *words, *told_squad(MODEL, ASKED, documents)))
+            yield Cell(
+                line,
+                f"{documents} documents",
+                ("--method", *words, *told_squad(MODEL, ASKED, documents)),
+            )
 
 
 def squad_tuned() -> Iterator[Cell]:
@@ -87,7 +110,12 @@ def squad_tuned() -> Iterator[Cell]:
             asked = (*words, *told_squad(TUNED, ASKED, documents), *few)
             yield Cell(line, f"{documents} documents", ("--method", *asked))
         if documents <= 8:  # a paragraph takes about as long as 40 paragraphs that are only read
-            learned = ("templora", "--set", f"lr={DOCUMENT_RATE}", *told_squad(TUNED, ASKED, documents))
+            learned = (
+                "templora",
+                "--set",
+                f"lr={DOCUMENT_RATE}",
+                *told_squad(TUNED, ASKED, documents),
+            )
             yield from swapped(f"{documents} documents", learned)
 
 
@@ -106,16 +134,25 @@ def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS)
     """All 60 paragraphs of the asked articles once, in disjoint sets; the runs of keep.yaml, as `sweep` makes them."""
     for documents in sets:
         sizes = ("kind=grouped", f"group_documents={documents}", *more)
-        asked = (*told_squad(model, ASKED, 60), *(word for size in sizes for word in ("--task-set", size)))
+        asked = (
+            *told_squad(model, ASKED, 60),
+            *(word for size in sizes for word in ("--task-set", size)),
+        )
         column = f"{documents} documents"
         for line, words in ends():
             yield Cell(line, column, ("--method", *words, *asked))
         for method, share in product(KEPT, SHARES):
-            if (method, share, documents) != ("h2o", 0.5, 16):  # more than an hour: it evicts as it answers
+            if (method, share, documents) != (
+                "h2o",
+                0.5,
+                16,
+            ):  # more than an hour: it evicts as it answers
                 line = f"{method} {100 * share:.0f} %"
                 yield Cell(line, column, ("--method", method, "--keep", str(share), *asked))
         if documents == 4 and not more:
-            yield Cell("templora", column, ("--method", "templora", "--set", f"lr={DOCUMENT_RATE}", *asked))
+            yield Cell(
+                "templora", column, ("--method", "templora", "--set", f"lr={DOCUMENT_RATE}", *asked)
+            )
             for line in ("qttt", "in_place_ttt", "cartridge"):
                 yield Cell(line, column, ("--method", line, *asked))
             for line, (method, *settings) in TOGETHER.items():
@@ -125,7 +162,11 @@ def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS)
 
 def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iterator[Cell]:
     """A method that adapts: its own state, another text's, and none."""
-    for state, line in (("own", name), ("other", f"{name}, another text's state"), ("none", f"{name}, empty state")):
+    for state, line in (
+        ("own", name),
+        ("other", f"{name}, another text's state"),
+        ("none", f"{name}, empty state"),
+    ):
         yield Cell(line, column, ("--method", *words, "--swap-state"), state)
 
 
@@ -147,7 +188,10 @@ def remembered() -> Iterator[Cell]:
     more than eight would take longer than all else together, and has no cells.
     """
     for documents in (8, 32, 60):
-        options, column = (*told_squad(TUNED, ASKED, documents), "--limit", "40"), f"{documents} documents"
+        options, column = (
+            (*told_squad(TUNED, ASKED, documents), "--limit", "40"),
+            f"{documents} documents",
+        )
         whole = ("icl", "--set", "truncate=left") if documents == 60 else ("icl",)
         plain = {
             "none": ("none",),
@@ -159,7 +203,9 @@ def remembered() -> Iterator[Cell]:
         for line, words in plain.items():
             yield Cell(line, column, ("--method", *words, *options))
         for method, more in ONLINE.items() if documents == 8 else ():
-            yield from swapped(column, (method, *more, "--set", f"lr={ONLINE_RATE}", *options), method)
+            yield from swapped(
+                column, (method, *more, "--set", f"lr={ONLINE_RATE}", *options), method
+            )
     few = (*told_squad(TUNED, ASKED, 8), "--limit", "40")
     options = ("--set", "rag.top=3", "--set", f"templora.lr={DOCUMENT_RATE}", *few)
     yield from swapped("8 documents", ("rag+templora", *options), "rag+templora")
@@ -177,7 +223,11 @@ def document_rates() -> Iterator[Cell]:
     for line, words in ends():
         yield Cell(line, "5 documents", ("--method", *words, *options))
     for rate in RATES:
-        yield Cell(f"templora, lr {rate}", "5 documents", ("--method", "templora", "--set", f"lr={rate}", *options))
+        yield Cell(
+            f"templora, lr {rate}",
+            "5 documents",
+            ("--method", "templora", "--set", f"lr={rate}", *options),
+        )
 
 
 def prompts() -> Iterator[Cell]:
@@ -187,7 +237,15 @@ def prompts() -> Iterator[Cell]:
             for chat in ("--chat-template", "--no-chat-template"):
                 line = f"{prompt}, {examples} examples{', chat template' if chat == '--chat-template' else ''}"
                 words = told_squad(MODEL, CHOSEN, 8)
-                asked = ("--task-set", f"prompt={prompt}", "--task-set", f"examples={examples}", chat, "--limit", "32")
+                asked = (
+                    "--task-set",
+                    f"prompt={prompt}",
+                    "--task-set",
+                    f"examples={examples}",
+                    chat,
+                    "--limit",
+                    "32",
+                )
                 for method in ("none", "icl"):
                     yield Cell(line, method, ("--method", method, *words, *asked))
 
@@ -247,8 +305,20 @@ def dialogues() -> Iterator[Cell]:
         if line.endswith((" 20 %", " 50 %")):
             yield Cell(line, "", ("--method", *words, *options))
     for recent in (16, 32):
-        yield Cell(f"window {recent} tokens", "", ("--method", "window", "--set", f"recent={recent}", *options))
-    learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DIALOGUE_RATE}", *options[:-1], "50")
+        yield Cell(
+            f"window {recent} tokens",
+            "",
+            ("--method", "window", "--set", f"recent={recent}", *options),
+        )
+    learned = (
+        "templora",
+        "--preset",
+        "streamadapter",
+        "--set",
+        f"lr={DIALOGUE_RATE}",
+        *options[:-1],
+        "50",
+    )
     yield from (cell for cell in swapped("", learned) if cell.state != "none")
 
 
@@ -257,7 +327,11 @@ def at_budget(options: Sequence[str]) -> Iterator[Cell]:
     for line, words in ends():
         yield Cell(line, "", ("--method", *words, *options))
     for method, share in product((name for name in KEPT if name != "rag"), (0.2, 0.5)):
-        yield Cell(f"{method} {100 * share:.0f} %", "", ("--method", method, "--keep", str(share), *options))
+        yield Cell(
+            f"{method} {100 * share:.0f} %",
+            "",
+            ("--method", method, "--keep", str(share), *options),
+        )
 
 
 def dialogues_at_budget() -> Iterator[Cell]:
@@ -275,14 +349,27 @@ def compressed() -> Iterator[Cell]:
     Every line stands on the LoRA of the paper's first stage, so `icl` is its upper bound; a window of 24 slots holds as
     many bytes as `ccm concat` after twelve turns, and more before.
     """
-    options = ("--task", "dailydialog", "--model", MODEL, "--base-checkpoint", f"{TALK}/first", "--limit", "400")
+    options = (
+        "--task",
+        "dailydialog",
+        "--model",
+        MODEL,
+        "--base-checkpoint",
+        f"{TALK}/first",
+        "--limit",
+        "400",
+    )
     yield Cell("none", "", ("--method", "none", *options))
     yield from (cell for cell in swapped("", ("icl", *options), "icl") if cell.state != "none")
     for update in ("concat", "merge"):
-        yield from swapped("", ("ccm", "--checkpoint", f"{TALK}/{update}", *options), f"ccm {update}")
+        yield from swapped(
+            "", ("ccm", "--checkpoint", f"{TALK}/{update}", *options), f"ccm {update}"
+        )
     yield Cell("window 24 tokens", "", ("--method", "window", "--set", "recent=24", *options))
     yield from (
-        Cell(line, "", ("--method", *words, *options)) for line, words in kept(streamed=True) if line.endswith(" 50 %")
+        Cell(line, "", ("--method", *words, *options))
+        for line, words in kept(streamed=True)
+        if line.endswith(" 50 %")
     )
 
 

@@ -10,9 +10,9 @@ from english_cells import KEPT, SHARES, TOGETHER
 from english_tables import figure, gained, runs_of
 from grids import table
 
-from ttabench.core.amounts import number
-from ttabench.report.compare import compared
-from ttabench.report.stored import Run
+from ttabench.core.amounts import format_number
+from ttabench.report.compare import compare_runs
+from ttabench.report.stored import StoredRun
 
 AT = "20 %"
 PERCENT = [f"{100 * share:.0f} %" for share in sorted(SHARES, reverse=True)]
@@ -36,46 +36,66 @@ def shown(suite: str, column: str, folder: Path = HERE) -> str:
     assert set(ORDER) == set(KEPT), "every method that the suite has"
     ((_, record), *_) = runs["icl"]
     each, documents = record.config["task_options"]["group_documents"], record.task["documents"]
-    sets = SETS.format(sets=-(-documents // each), each=each, documents=documents, questions=record.n)
+    sets = SETS.format(
+        sets=-(-documents // each), each=each, documents=documents, questions=record.n
+    )
     return f"{sets}\n\n{table(HEAD, lines(runs), 1)}"
 
 
-def lines(runs: Mapping[str, Sequence[Run]]) -> Iterator[tuple[str, ...]]:
+def lines(runs: Mapping[str, Sequence[StoredRun]]) -> Iterator[tuple[str, ...]]:
     """A line a method that was run."""
     for name in PLAIN:
         if name in runs:
             yield (name, figure(runs[name]), *("" for _ in PERCENT), *measured(runs, name))
     for name in ORDER:
-        if shares := [figure(runs[line]) if (line := f"{name} {share}") in runs else "" for share in PERCENT]:
+        if shares := [
+            figure(runs[line]) if (line := f"{name} {share}") in runs else "" for share in PERCENT
+        ]:
             yield (name, "", *shares, *measured(runs, f"{name} {AT}"))
 
 
-def measured(runs: Mapping[str, Sequence[Run]], line: str) -> tuple[str, str, str, str]:
+def measured(runs: Mapping[str, Sequence[StoredRun]], line: str) -> tuple[str, str, str, str]:
     """What a line loses of full context's F1, its nats, its bytes and its seconds of reading."""
     if line not in runs:
         return "", "", "", ""
-    (entry,), ((_, record), *_) = compared(runs[line]).entries, runs[line]
+    (method_row,), ((_, record), *_) = compare_runs(runs[line]).method_rows, runs[line]
     lost, ends = gained(runs["icl"], runs[line])
-    interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
-    share = {"icl": 1.0, "none": 0.0}.get(line, entry.costs["kept_share"])
+    interval = f" [{format_number(100 * ends[0])}, {format_number(100 * ends[1])}]" if ends else ""
+    share = {"icl": 1.0, "none": 0.0}.get(line, method_row.costs["kept_share"])
     return (
-        "" if line == "icl" else f"{number(100 * lost)}{interval}",
+        "" if line == "icl" else f"{format_number(100 * lost)}{interval}",
         figure(runs[line], "answer_nll"),
         "" if share is None else f"{100 * share:.1f} %",
-        number(record.cost["adapt_cpu_seconds"], 0),
+        format_number(record.cost["adapt_cpu_seconds"], 0),
     )
 
 
 def together() -> str:
     """Two methods at once beside each of them alone: F1, nats, bytes, and how far the pair is above each part."""
-    runs = {line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]}
+    runs = {
+        line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]
+    }
     rows = []
     for pair in (pair for pair in TOGETHER if pair in runs):
         for part in (part.replace("10 %", AT) for part in pair.split(" + ")):
             more, ends = gained(runs[pair], runs[part])
-            interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
-            figures = [figure(runs[line], metric) for metric in ("", "answer_nll") for line in (pair, part)]
-            rows.append((pair, figures[0], figures[2], part, figures[1], figures[3], f"{number(100 * more)}{interval}"))
+            interval = (
+                f" [{format_number(100 * ends[0])}, {format_number(100 * ends[1])}]" if ends else ""
+            )
+            figures = [
+                figure(runs[line], metric) for metric in ("", "answer_nll") for line in (pair, part)
+            ]
+            rows.append(
+                (
+                    pair,
+                    figures[0],
+                    figures[2],
+                    part,
+                    figures[1],
+                    figures[3],
+                    f"{format_number(100 * more)}{interval}",
+                )
+            )
     return table(("together", "F1", "nats", "alone", "F1", "nats", "F1 more [95 %]"), rows, 1)
 
 
@@ -86,7 +106,9 @@ def shown_in_results() -> str:
 
 def shown_in_readme() -> str:
     """Methods that are compared most, at one budget."""
-    runs = {line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]}
+    runs = {
+        line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]
+    }
     rows = []
     for name in README_ROWS:
         line = name if name in runs else f"{name} {AT}"
@@ -98,8 +120,17 @@ def shown_in_readme() -> str:
 def shown_in_reading() -> str:
     """Both models, and larger sets."""
     parts = [("keep", column) for column in COLUMNS] + [("keep-gemma", COLUMNS[0])]
-    found = [f"**{suite}, {column} read together.** {shown(suite, column)}" for suite, column in parts
-             if all((f"{name} {AT}", column) in runs_of(HERE / suite) for name in ORDER)]  # fmt: skip
+    found = [
+        f"**{suite}, {column} read together.** {shown(suite, column)}"
+        for suite, column in parts
+        if all((f"{name} {AT}", column) in runs_of(HERE / suite) for name in ORDER)
+    ]
     return "\n".join(
-        ["### One budget for all\n", *found, f"{LEGEND}\n", "**Two methods at once**, sets of four.\n", together()]
+        [
+            "### One budget for all\n",
+            *found,
+            f"{LEGEND}\n",
+            "**Two methods at once**, sets of four.\n",
+            together(),
+        ]
     )

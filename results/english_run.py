@@ -34,7 +34,9 @@ def check(data: Path) -> None:
     articles = json.loads(path.read_text(encoding="utf-8"))["data"] if path.is_file() else []
     asked = sum(len(text["qas"]) for article in articles for text in article["paragraphs"])
     if asked not in (0, QUESTIONS):
-        raise SystemExit(f"{path} has {asked} questions, not {QUESTIONS}: its articles are others than tables name.")
+        raise SystemExit(
+            f"{path} has {asked} questions, not {QUESTIONS}: its articles are others than tables name."
+        )
 
 
 def run(names: Sequence[str], data: Path, quick: bool) -> None:
@@ -44,12 +46,27 @@ def run(names: Sequence[str], data: Path, quick: bool) -> None:
         out.mkdir(parents=True, exist_ok=True)
         index = kept_index(out / "index.json", {(cell.line, cell.column) for cell in suite.cells})
         for cell in suite.cells:
-            if quick and (cell.column not in ("8 documents", "10 shots") or "--swap-state" in cell.words):
+            if quick and (
+                cell.column not in ("8 documents", "10 shots") or "--swap-state" in cell.words
+            ):
                 continue
             few = ["--limit", "40"] if quick else []
             seeds = "0" if quick else suite.seeds
-            words = [*cell.words, "--source", str(data / suite.source), "--seeds", seeds, *few, "--out", str(out)]
-            ids = [run_id for run_id in stored(words) if load_record(out / run_id).state_of == cell.state]
+            words = [
+                *cell.words,
+                "--source",
+                str(data / suite.source),
+                "--seeds",
+                seeds,
+                *few,
+                "--out",
+                str(out),
+            ]
+            ids = [
+                run_id
+                for run_id in stored(words)
+                if load_record(out / run_id).state_of == cell.state
+            ]
             index.setdefault(cell.line, {})[cell.column] = ids
             (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
         pack(out, scores=True)
@@ -65,18 +82,33 @@ def add_scores(names: Sequence[str], data: Path, folder: Path = HERE) -> None:
         suite, out = SUITES[name], folder / name
         index = kept_index(out / "index.json", {(cell.line, cell.column) for cell in suite.cells})
         before = {
-            run_id: load_record(out / run_id) for cells in index.values() for ids in cells.values() for run_id in ids
+            run_id: load_record(out / run_id)
+            for cells in index.values()
+            for ids in cells.values()
+            for run_id in ids
         }
         for cell in suite.cells:
             ids = index.get(cell.line, {}).get(cell.column, [])
             if not all(has_samples(out / run_id) for run_id in ids):
-                words = ("--source", str(data / suite.source), "--seeds", suite.seeds, "--out", str(out), "--force")
+                words = (
+                    "--source",
+                    str(data / suite.source),
+                    "--seeds",
+                    suite.seeds,
+                    "--out",
+                    str(out),
+                    "--force",
+                )
                 if fault := again(stored([*cell.words, *words]), ids, before, out):
-                    raise SystemExit(f"{name}, {cell.line}, {cell.column}: {fault}. Run the suite anew.")
+                    raise SystemExit(
+                        f"{name}, {cell.line}, {cell.column}: {fault}. Run the suite anew."
+                    )
         pack(out, scores=True)
 
 
-def again(made: Sequence[str], ids: Sequence[str], before: Mapping[str, RunRecord], out: Path) -> str:
+def again(
+    made: Sequence[str], ids: Sequence[str], before: Mapping[str, RunRecord], out: Path
+) -> str:
     """What is wrong with runs that were made anew (of all states, where they are swapped); empty where nothing is.
 
     Args:
@@ -86,7 +118,11 @@ def again(made: Sequence[str], ids: Sequence[str], before: Mapping[str, RunRecor
         out: the suite; what is wrong is removed from it.
     """
     lost = [run_id for run_id in ids if run_id not in made]
-    others = [run_id for run_id in made if run_id in before and not alike(before[run_id], load_record(out / run_id))]
+    others = [
+        run_id
+        for run_id in made
+        if run_id in before and not alike(before[run_id], load_record(out / run_id))
+    ]
     for run_id in made if lost else others:
         shutil.rmtree(out / run_id, ignore_errors=True)
     if lost:
@@ -108,7 +144,10 @@ def alike(one: RunRecord, other: RunRecord) -> bool:
 def kept_index(path: Path, cells: Collection[tuple[str, str]]) -> dict[str, dict[str, list[str]]]:
     """What an index says of these cells, so that a suite that is stopped again loses none."""
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    kept = {line: {at: ids for at, ids in columns.items() if (line, at) in cells} for line, columns in before.items()}
+    kept = {
+        line: {at: ids for at, ids in columns.items() if (line, at) in cells}
+        for line, columns in before.items()
+    }
     return {line: columns for line, columns in kept.items() if columns}
 
 

@@ -11,14 +11,14 @@ from typing import TypeAlias
 from english import FEW_SHOT, HERE, SUITES
 from grids import crossed, markdown, spread, table
 
-from ttabench.core.amounts import number
+from ttabench.core.amounts import format_number
 from ttabench.records.samples import has_samples
 from ttabench.records.schema import load_record
-from ttabench.report.compare import compared
-from ttabench.report.entries import pooled
-from ttabench.report.stored import Run, answered
+from ttabench.report.compare import compare_runs
+from ttabench.report.method_rows import pool_rows
+from ttabench.report.stored import StoredRun, load_values
 from ttabench.stats.estimate import difference
-from ttabench.stats.metrics import known
+from ttabench.stats.metrics import metric_or_default
 
 ERRORS = """Mean over all queries ± standard error, as `ttabench compare` has it: over draws and over the documents or
 questions that they share; of a single run, over its documents, questions or books. Where the scores of queries are not
@@ -26,14 +26,16 @@ kept beside a record, the error of draws and that of questions are added up, whi
 run."""
 SHOWN_DIGITS = 2
 """Of the per cent by which a perplexity lies below another; what does not show at these is not below it."""
-Runs: TypeAlias = Mapping[tuple[str, str], Sequence[Run]]
+Runs: TypeAlias = Mapping[tuple[str, str], Sequence[StoredRun]]
 """By line and column, those that differ in their seed."""
 TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": "Perplexity"}
 
 
 def write(folder: Path) -> None:
     """`README.md` of all suites of a folder that were run."""
-    sections = [written(name, folder) for name in SUITES if (folder / name / "index.json").is_file()]
+    sections = [
+        written(name, folder) for name in SUITES if (folder / name / "index.json").is_file()
+    ]
     text = "\n".join([f"# Real English data under SmolLM2-135M\n\n{ERRORS}\n", *sections])
     (folder / "README.md").write_text(text, encoding="utf-8")
 
@@ -60,11 +62,14 @@ def written(name: str, folder: Path) -> str:
     return "\n".join([*lines, room(runs, columns)])
 
 
-def runs_of(suite: Path) -> dict[tuple[str, str], list[Run]]:
+def runs_of(suite: Path) -> dict[tuple[str, str], list[StoredRun]]:
     """Every cell of a suite."""
     index = json.loads((suite / "index.json").read_text(encoding="utf-8"))
-    return {(line, column): [(suite / run_id, load_record(suite / run_id)) for run_id in ids]
-            for line, cells in index.items() for column, ids in cells.items()}  # fmt: skip
+    return {
+        (line, column): [(suite / run_id, load_record(suite / run_id)) for run_id in ids]
+        for line, cells in index.items()
+        for column, ids in cells.items()
+    }
 
 
 def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
@@ -81,38 +86,52 @@ def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
 def shown_in_reading(folder: Path = HERE) -> str:
     """Books and few-shot tasks side by side: those that were run."""
     there = [name for name in SUITES if (folder / name / "index.json").is_file()]
-    sections = [written(name, folder).replace("## ", "### ", 1) for name in ("pg19",) if name in there]
+    sections = [
+        written(name, folder).replace("## ", "### ", 1) for name in ("pg19",) if name in there
+    ]
     if few := [name for name in FEW_SHOT if name in there]:
         head = "### Ten demonstrations\n\nPer cent right."
         sections.append(f"{head}\n\n{side_by_side(few, '10 shots', folder)}")
     return "\n".join([f"{ERRORS}\n", *sections])
 
 
-def figure(runs: Sequence[Run], metric: str = "", step: int | None = None) -> str:
+def figure(runs: Sequence[StoredRun], metric: str = "", step: int | None = None) -> str:
     """The figure of some runs with its error, see `ERRORS`; empty where they have none."""
     if not any(run.value(metric or run.main_metric) for _, run in runs):
         return ""
-    (entry,) = compared(runs, metric).entries
-    if step is not None and step not in entry.steps:
+    (method_row,) = compare_runs(runs, metric).method_rows
+    if step is not None and step not in method_row.steps:
         return ""
-    value, error, _ = (entry.value, entry.stderr, entry.n) if step is None else entry.steps[step]
-    digits, scale = (3, 1) if entry.metric.startswith(("ppl", "answer")) else (1, 100)
-    return f"{scale * value:.{digits}f}" + ("" if error is None else f" ± {scale * error:.{digits}f}")
+    value, error, _ = (
+        (method_row.value, method_row.stderr, method_row.n)
+        if step is None
+        else method_row.steps[step]
+    )
+    digits, scale = (3, 1) if method_row.metric.startswith(("ppl", "answer")) else (1, 100)
+    return f"{scale * value:.{digits}f}" + (
+        "" if error is None else f" ± {scale * error:.{digits}f}"
+    )
 
 
-def by_book(lines: Mapping[str, Sequence[Run]], base: str = "window") -> str:
+def by_book(lines: Mapping[str, Sequence[StoredRun]], base: str = "window") -> str:
     """Differences from a method book by book, which is what books leave to compare; empty for other tasks."""
     books = {
-        line: {row.subtask: log(row.value) for _, run in runs for row in run.rows
-               if row.metric == "ppl" and row.step is None and row.subtask not in (None, "mean")}
+        line: {
+            row.subtask: log(row.value)
+            for _, run in runs
+            for row in run.rows
+            if row.metric == "ppl" and row.step is None and row.subtask not in (None, "mean")
+        }
         for line, runs in lines.items()
-    }  # fmt: skip
+    }
     if not books.get(base):
         return ""
     rows = []
     for line, values in books.items():
         changes = [
-            round(100 * (exp(values[book] - nats) - 1), 4) + 0.0 for book, nats in books[base].items() if book in values
+            round(100 * (exp(values[book] - nats) - 1), 4) + 0.0
+            for book, nats in books[base].items()
+            if book in values
         ]
         if line != base and changes:
             below = sum(round(change, SHOWN_DIGITS) < 0 for change in changes)
@@ -129,26 +148,41 @@ def room(runs: Runs, columns: Sequence[str]) -> str:
         if len(floor) != len(ceiling) or len(floor) < 2 or floor[0][1].main_metric == "ppl":
             continue
         gain, ends = gained(ceiling, floor)
-        interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
+        interval = (
+            f" [{format_number(100 * ends[0])}, {format_number(100 * ends[1])}]" if ends else ""
+        )
         sentences.append(
-            f"{column}: {number(100 * gain)}{interval}" + (", not told from none" if ends and ends[0] <= 0 else "")
+            f"{column}: {format_number(100 * gain)}{interval}"
+            + (", not told from none" if ends and ends[0] <= 0 else "")
         )
         tested &= ends is not None
     how = "95 % intervals" if tested else "95 % intervals where the scores of queries are kept"
-    return f"Points from floor to ceiling, with {how}: {'; '.join(sentences)}.\n" if sentences else ""
+    return (
+        f"Points from floor to ceiling, with {how}: {'; '.join(sentences)}.\n" if sentences else ""
+    )
 
 
-def gained(left: Sequence[Run], right: Sequence[Run]) -> tuple[float, tuple[float, float] | None]:
+def gained(
+    left: Sequence[StoredRun], right: Sequence[StoredRun]
+) -> tuple[float, tuple[float, float] | None]:
     """How far the main metric of some runs lies above that of others, and its 95 % interval, paired by query.
 
     Without one where scores are not kept: figures alone do not say what they have in common.
     """
     metric = left[0][1].main_metric
     if all(has_samples(folder) for folder, _ in (*left, *right)):
-        ours, theirs = (answered(side, metric) for side in (left, right))
+        ours, theirs = (load_values(side, metric) for side in (left, right))
         shared = [query for query in ours if query in theirs]
-        apart = difference(*([side[query] for query in shared] for side in (ours, theirs)), known(metric).figure)
+        apart = difference(
+            *([side[query] for query in shared] for side in (ours, theirs)),
+            metric_or_default(metric).figure,
+        )
         assert apart is not None, "a difference of means is a number"
-        return apart.value, None if apart.ci_low is None or apart.ci_high is None else (apart.ci_low, apart.ci_high)
-    (one, *_), (other, *_) = (pooled([row for _, run in side if (row := run.value(metric))]) for side in (left, right))
+        return apart.value, None if apart.ci_low is None or apart.ci_high is None else (
+            apart.ci_low,
+            apart.ci_high,
+        )
+    (one, *_), (other, *_) = (
+        pool_rows([row for _, run in side if (row := run.value(metric))]) for side in (left, right)
+    )
     return one - other, None

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, Series
 from suites import ttabench
 
-from ttabench.core.amounts import size
-from ttabench.report.blocks import STATES
-from ttabench.report.entries import shown
+from ttabench.core.amounts import format_bytes
+from ttabench.report.groups import STATE_SUFFIXES
+from ttabench.report.method_rows import format_value
 
 HERE = Path(__file__).resolve().parent
 PLACE = HERE.parent / "docs" / "families.svg"
@@ -48,17 +48,24 @@ def read(suite: Path) -> tuple[DataFrame, set[tuple[str, str]]]:
     Returns:
         a row a task, method and whose state answered, and the (task, method) whose own state holds the text.
     """
-    said: dict[str, list[dict[str, Any]]] = json.loads(ttabench("compare", "--out", str(suite), "--json"))
+    said: dict[str, list[dict[str, Any]]] = json.loads(
+        ttabench("compare", "--out", str(suite), "--json")
+    )
     runs = DataFrame(said["runs"])
-    ends = {words: state for state, words in STATES.items() if words}
+    ends = {words: state for state, words in STATE_SUFFIXES.items() if words}
     checkpoints = {run.id: str(run.config["checkpoint"]) for run in records(suite)}
     names = [checkpoints[ids.split()[0]] for ids in runs["runs"]]
-    told = [next(words for end, words in TOLD.items() if name.endswith(end)) if name else "" for name in names]
+    told = [
+        next(words for end, words in TOLD.items() if name.endswith(end)) if name else ""
+        for name in names
+    ]
     runs["line"] = runs["method"] + told
     lines = {(row["task"], row["label"]): row["line"] for _, row in runs.iterrows()}
     better: dict[tuple[str, str], set[str]] = {}
     for pair in said["differences"]:
-        state = next((state for words, state in ends.items() if pair["right"] == pair["left"] + words), None)
+        state = next(
+            (state for words, state in ends.items() if pair["right"] == pair["left"] + words), None
+        )
         if state and None not in (pair["ci_low"], pair["ci_high"]):
             apart = pair["ci_high"] < 0 if pair["metric"] == "ppl" else pair["ci_low"] > 0
             cell = pair["task"], lines[pair["task"], pair["left"]]
@@ -76,8 +83,8 @@ def quality(runs: DataFrame, holding: Collection[tuple[str, str]]) -> str:
     """A line a method, a column a family: figures, in Markdown."""
 
     def cell(own: Series, other: Series | None) -> str:
-        text = shown(own["metric"], own["value"], own["stderr"])
-        text += "" if other is None else f" ({shown(other['metric'], other['value'], None)})"
+        text = format_value(own["metric"], own["value"], own["stderr"])
+        text += "" if other is None else f" ({format_value(other['metric'], other['value'], None)})"
         return f"{text} {HOLDS}" if (own["task"], own["line"]) in holding else text
 
     head = f"main metric ± standard error over queries and draws (under another text's state); {HOLDS}: own text held"
@@ -88,7 +95,7 @@ def costs(runs: DataFrame) -> str:
     """The same of what was kept, and how long it took."""
 
     def cell(own: Series, _: Series | None) -> str:
-        return f"{size(own['state_bytes'])}, {own['adapt_seconds']:.2g} s, {own['ask_ms']:.3g} ms"
+        return f"{format_bytes(own['state_bytes'])}, {own['adapt_seconds']:.2g} s, {own['ask_ms']:.3g} ms"
 
     grid = _grid(runs, cell)
     weights = runs.groupby("line")["trained_parameters"].max()
@@ -98,12 +105,20 @@ def costs(runs: DataFrame) -> str:
 
 def _grid(runs: DataFrame, cell: Callable[[Series, Series | None], str]) -> DataFrame:
     """What `cell` says of the runs under the own state and under another text's, if there is one."""
-    own, other = ({(row["line"], row["task"]): row for _, row in runs[runs["state_of"] == state].iterrows()}
-                  for state in ("own", "other"))  # fmt: skip
-    names = {task: f"{task} ({metric})" for task, metric in zip(runs["task"], runs["metric"], strict=True)}
+    own, other = (
+        {(row["line"], row["task"]): row for _, row in runs[runs["state_of"] == state].iterrows()}
+        for state in ("own", "other")
+    )
+    names = {
+        task: f"{task} ({metric})"
+        for task, metric in zip(runs["task"], runs["metric"], strict=True)
+    }
     lines = list(dict.fromkeys(line for line, _ in own))
     cells = {
-        name: [cell(own[line, task], other.get((line, task))) if (line, task) in own else "" for line in lines]
+        name: [
+            cell(own[line, task], other.get((line, task))) if (line, task) in own else ""
+            for line in lines
+        ]
         for task, name in names.items()
     }
     return DataFrame(cells, index=lines)
@@ -113,17 +128,21 @@ def draw(suite: Path, left_out: Sequence[str] = ("none", "icl")) -> Figure:
     """The share of the way from none to full context, with a tick where the state holds the text."""
     runs, holding = read(suite)
     own = runs[(runs["state_of"] == "own") & ~runs["line"].isin(left_out)]
-    grid = own.pivot_table(index="line", columns="task", values="share_of_gap", sort=False, dropna=False)
+    grid = own.pivot_table(
+        index="line", columns="task", values="share_of_gap", sort=False, dropna=False
+    )
     figure = Figure(figsize=(9.0, 0.32 * len(grid) + 1.2), layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.subplots()
-    image = axes.imshow(grid.to_numpy(float), cmap="Blues", vmin=LOWEST, vmax=HIGHEST, aspect="auto")
+    image = axes.imshow(
+        grid.to_numpy(float), cmap="Blues", vmin=LOWEST, vmax=HIGHEST, aspect="auto"
+    )
     for row, line in enumerate(grid.index):
         for column, task in enumerate(grid.columns):
             share = grid.iloc[row, column]
-            tick = HOLDS if (task, line) in holding else ""
+            on_progress = HOLDS if (task, line) in holding else ""
             colour = "white" if share > (LOWEST + HIGHEST) / 2 else "black"
-            words = tick if isnan(share) else f"{max(100 * share, LEAST):.0f} {tick}"
+            words = on_progress if isnan(share) else f"{max(100 * share, LEAST):.0f} {on_progress}"
             axes.text(column, row, words, ha="center", va="center", color=colour, fontsize=8)
     axes.set_xticks(range(len(grid.columns)), list(grid.columns), rotation=20)
     axes.set_yticks(range(len(grid.index)), list(grid.index))

@@ -22,12 +22,15 @@ from matplotlib.figure import Figure
 from pandas import concat
 from ruler_tables import MEAN, scores
 
-from ttabench.report.compare import compared
+from ttabench.report.compare import compare_runs
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 COLUMN = "4 documents"
-PANELS = {"keep": "SmolLM2-135M with a LoRA for questions", "keep-gemma": "Gemma 3 270M, three examples"}
+PANELS = {
+    "keep": "SmolLM2-135M with a LoRA for questions",
+    "keep-gemma": "Gemma 3 270M, three examples",
+}
 """Suites and what stands above them."""
 FAMILIES = {
     **{name: tuple(f"{name} {100 * share:.0f} %" for share in SHARES) for name in KEPT},
@@ -49,10 +52,14 @@ class Point(NamedTuple):
 
 def point(runs: Runs, line: str) -> Point:
     """What the records of a line say; F1 in per cent."""
-    (entry,), (full,) = (compared(runs[name, COLUMN]).entries for name in (line, "icl"))
-    assert entry.stderr is not None, "several sets show an error"
-    kept = entry.costs["kept_share"] or (entry.costs["state_bytes"] or 0.0) / (full.costs["state_bytes"] or 1.0)
-    return Point(100 * kept, 100 * entry.value, 100 * entry.stderr)
+    (method_row,), (full,) = (
+        compare_runs(runs[name, COLUMN]).method_rows for name in (line, "icl")
+    )
+    assert method_row.stderr is not None, "several sets show an error"
+    kept = method_row.costs["kept_share"] or (method_row.costs["state_bytes"] or 0.0) / (
+        full.costs["state_bytes"] or 1.0
+    )
+    return Point(100 * kept, 100 * method_row.value, 100 * method_row.stderr)
 
 
 def draw() -> Figure:
@@ -62,29 +69,48 @@ def draw() -> Figure:
     panels = list(figure.subplots(1, len(PANELS), sharey=True, squeeze=False)[0])
     for axes, (suite, title) in zip(panels, PANELS.items(), strict=True):
         runs = runs_of(HERE / "english" / suite)
-        axes.axhline(point(runs, "none").f1, color="grey", linestyle=":", label="none (keeps nothing)")
+        axes.axhline(
+            point(runs, "none").f1, color="grey", linestyle=":", label="none (keeps nothing)"
+        )
         for number, (label, lines) in enumerate(FAMILIES.items()):
             points = [point(runs, line) for line in lines if (line, COLUMN) in runs]
             if points:
-                axes.errorbar([dot.share for dot in points], [dot.f1 for dot in points],
-                              yerr=[dot.stderr for dot in points], marker="o", capsize=3, label=label,
-                              color=f"C{number}")  # fmt: skip
+                axes.errorbar(
+                    [dot.share for dot in points],
+                    [dot.f1 for dot in points],
+                    yerr=[dot.stderr for dot in points],
+                    marker="o",
+                    capsize=3,
+                    label=label,
+                    color=f"C{number}",
+                )
         axes.set_xscale("log")
         axes.minorticks_off()
-        axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
+        axes.set_xticks(TICKS, [str(on_progress) for on_progress in TICKS])
         axes.set_xlabel("bytes kept, per cent of full context's")
         axes.set_title(title)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("F1, per cent")
     panels[0].set_ylim(bottom=0)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize="small")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside right center", fontsize="small"
+    )
     return figure
 
 
 def draw_ruler() -> Figure:
     """One panel a model and length: a line a method over the share removed; full context stands at none."""
-    found = concat([scores(folder) for folder in (HERE / "ruler", HERE / "english" / "ruler") if folder.is_dir()])
-    colours = {name: f"C{number}" for number, name in enumerate(sorted(found[found["budget"]]["method"].unique()))}
+    found = concat(
+        [
+            scores(folder)
+            for folder in (HERE / "ruler", HERE / "english" / "ruler")
+            if folder.is_dir()
+        ]
+    )
+    colours = {
+        name: f"C{number}"
+        for number, name in enumerate(sorted(found[found["budget"]]["method"].unique()))
+    }
     shown: dict[str, Artist] = {}
     panels = found[found["subtask"] == MEAN].groupby(["model", "length"])
     figure = Figure(figsize=(9.0, 3.6 * -(-len(panels) // 2)), layout="constrained")
@@ -93,10 +119,19 @@ def draw_ruler() -> Figure:
     for axes, ((model, length), own) in zip(grid, panels, strict=False):
         axes.set_title(f"{model}, {length:,} tokens")
         for end, value in own[~own["budget"]].groupby("method")["value"]:
-            axes.axhline(value.item(), color="grey", linestyle="--" if end == "icl" else ":", label=end)
+            axes.axhline(
+                value.item(), color="grey", linestyle="--" if end == "icl" else ":", label=end
+            )
         for method, line in own[own["budget"]].groupby("method"):
-            axes.errorbar(100 - 100 * line["kept"], line["value"], yerr=line["stderr"], marker="o", capsize=3,
-                          label=method, color=colours[method])  # fmt: skip
+            axes.errorbar(
+                100 - 100 * line["kept"],
+                line["value"],
+                yerr=line["stderr"],
+                marker="o",
+                capsize=3,
+                label=method,
+                color=colours[method],
+            )
         shown |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)

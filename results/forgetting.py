@@ -17,16 +17,16 @@ from pathlib import Path
 from grids import table as markdown
 
 from ttabench.cli import app as cli
-from ttabench.core.amounts import number
+from ttabench.core.amounts import format_number
 from ttabench.readers import load
-from ttabench.report.compare import compared
-from ttabench.report.entries import shown
-from ttabench.report.stored import Run, Values, answered
+from ttabench.report.compare import compare_runs
+from ttabench.report.method_rows import format_value
+from ttabench.report.stored import QueryValues, StoredRun, load_values
 from ttabench.stats.estimate import difference, estimate
-from ttabench.stats.figures import RATIOS
+from ttabench.stats.figures import RATIO_FIGURES
 
 DOCUMENTS = 64
-NATS = RATIOS["answer_nll"]
+NATS = RATIO_FIGURES["answer_nll"]
 """Negative log-likelihood a token: summed over all tokens, divided by their number."""
 LEGEND = f"""{DOCUMENTS} documents were read, then nothing more. F1: of the questions about them, per cent ± standard
 error over questions. Nats a token: of dialogues, the next turn without those before it, and of books, each stride by
@@ -45,9 +45,11 @@ def read(place: Path, methods: Mapping[str, Sequence[str]]) -> None:
         SystemExit: a command that failed.
     """
     place.mkdir(parents=True, exist_ok=True)
-    (episode,) = load("streamingqa", source="mini", seed=0, options={"documents": DOCUMENTS}).episodes()
+    (episode,) = load(
+        "streamingqa", source="mini", seed=0, options={"documents": DOCUMENTS}
+    ).episodes()
     texts = place / "documents.txt"
-    texts.write_text("\n\n".join(piece.text for piece in episode.observes()) + "\n", encoding="utf-8")
+    texts.write_text("\n\n".join(piece.text for piece in episode.chunks()) + "\n", encoding="utf-8")
     for name, words in methods.items():
         asked = ["adapt", "--context", str(texts), "--pieces", "paragraphs", "--method", *words]
         print("ttabench", *asked, flush=True)
@@ -66,17 +68,17 @@ def quietly(*words: str) -> None:
         raise SystemExit(f"ttabench {' '.join(words)} left with {code}")
 
 
-def table(runs: Sequence[Run]) -> str:
+def table(runs: Sequence[StoredRun]) -> str:
     """A line a method, in the order of the runs: its documents' questions, then each text that it has not read."""
-    by_task: dict[str, dict[str, Run]] = {}
+    by_task: dict[str, dict[str, StoredRun]] = {}
     for folder, run in runs:
         by_task.setdefault(str(run.config["task"]), {})[str(run.config["method"])] = folder, run
     asked = by_task.pop("streamingqa", {})
     columns = ["method", "F1 of the documents' questions"]
-    nats: dict[str, dict[str, Values]] = {}
+    nats: dict[str, dict[str, QueryValues]] = {}
     for task, own in by_task.items():
         columns += [f"{task}: nats a token", "from `none` [95 %]"]
-        nats[task] = {method: answered([run], "ppl") for method, run in own.items()}
+        nats[task] = {method: load_values([run], "ppl") for method, run in own.items()}
     methods = list(dict.fromkeys(method for own in (asked, *by_task.values()) for method in own))
     lines = []
     for method in methods:
@@ -87,12 +89,12 @@ def table(runs: Sequence[Run]) -> str:
     return f"{markdown(columns, lines, 1)}\n{LEGEND}\n"
 
 
-def _f1(run: Run) -> str:
-    (entry,) = compared([run]).entries
-    return shown(entry.metric, entry.value, entry.stderr)
+def _f1(run: StoredRun) -> str:
+    (method_row,) = compare_runs([run]).method_rows
+    return format_value(method_row.metric, method_row.value, method_row.stderr)
 
 
-def _nats(after: Values, before: Values) -> list[str]:
+def _nats(after: QueryValues, before: QueryValues) -> list[str]:
     """Nats a token, and how far they lie from those before, with the ends of its interval."""
     shared = [query for query in before if query in after]
     assert len(shared) == len(before), "every state scores the same text"
@@ -102,6 +104,6 @@ def _nats(after: Values, before: Values) -> list[str]:
     apart = difference(*sides, NATS)
     assert apart is not None, "log-likelihoods are finite"
     if not apart.value:
-        return [number(estimate_of_nats.mean, 3), ""]
-    ends = ", ".join(number(end, 3) for end in (apart.ci_low, apart.ci_high))
-    return [number(estimate_of_nats.mean, 3), f"{apart.value:+.3f} [{ends}]"]
+        return [format_number(estimate_of_nats.mean, 3), ""]
+    ends = ", ".join(format_number(end, 3) for end in (apart.ci_low, apart.ci_high))
+    return [format_number(estimate_of_nats.mean, 3), f"{apart.value:+.3f} [{ends}]"]

@@ -19,35 +19,41 @@ from typing import Any
 
 from pandas import DataFrame
 
-from ttabench.core.amounts import size
+from ttabench.core.amounts import format_bytes
 from ttabench.methods.checkpoints import trained_tasks, training_seed
 from ttabench.records.schema import Row, RunRecord, load_record
-from ttabench.report.blocks import STATES
-from ttabench.report.compare import compared
-from ttabench.report.entries import pooled, shown
-from ttabench.report.finding import runs_in
+from ttabench.report.compare import compare_runs
+from ttabench.report.groups import STATE_SUFFIXES
 from ttabench.report.listing import adapters_table
-from ttabench.report.stored import Run
-from ttabench.stats.clusters import Observed
+from ttabench.report.method_rows import format_value, pool_rows
+from ttabench.report.selection import list_runs
+from ttabench.report.stored import StoredRun
+from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import estimate
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter", "mac")
 """Their order in a table; others follow."""
 ADAPTERS = {
-    "adapter": "adapter", "trained on": "trained_on", "chosen on": "chosen_on", "trained weights": "parameters",
-    "documents read": "pieces_read", "questions answered": "queries", "further labels": "labels",
-    "tokens": "tokens", "minutes, beside other work": "minutes",
-}  # fmt: skip
+    "adapter": "adapter",
+    "trained on": "trained_on",
+    "chosen on": "chosen_on",
+    "trained weights": "parameters",
+    "documents read": "pieces_read",
+    "questions answered": "queries",
+    "further labels": "labels",
+    "tokens": "tokens",
+    "minutes, beside other work": "minutes",
+}
 """Columns of the table of adapters, and their keys in `ttabench list adapters`."""
 LARGE = 1000
 """Figures from here on are shown in whole numbers."""
-Cell = Callable[[Sequence[Run]], str]
+Cell = Callable[[Sequence[StoredRun]], str]
 """What a table shows of the runs of one cell, which differ in their seed only."""
 
 
-def runs_of(folder: Path) -> list[Run]:
+def runs_of(folder: Path) -> list[StoredRun]:
     """Every run of a suite, with its folder."""
-    return [(folder_of_run, load_record(folder_of_run)) for folder_of_run in runs_in(folder)]
+    return [(folder_of_run, load_record(folder_of_run)) for folder_of_run in list_runs(folder)]
 
 
 def records(folder: Path) -> list[RunRecord]:
@@ -55,22 +61,22 @@ def records(folder: Path) -> list[RunRecord]:
     return [record for _, record in runs_of(folder)]
 
 
-def quality(runs: Sequence[Run]) -> str:
+def quality(runs: Sequence[StoredRun]) -> str:
     """The main metric with its error, as `ttabench compare` has it."""
-    (entry,) = compared(runs).entries
-    return shown(entry.metric, entry.value, entry.stderr)
+    (method_row,) = compare_runs(runs).method_rows
+    return format_value(method_row.metric, method_row.value, method_row.stderr)
 
 
-def state(runs: Sequence[Run]) -> str:
+def state(runs: Sequence[StoredRun]) -> str:
     """Mean bytes of state."""
-    return size(fmean(int(run.cost["state_bytes"] or 0) for _, run in runs))
+    return format_bytes(fmean(int(run.cost["state_bytes"] or 0) for _, run in runs))
 
 
-def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
+def by_option(runs: Sequence[StoredRun], option: str, cell: Cell) -> str:
     """A line a task, method and whose state answered, a column a value of the option; an empty state has no line."""
     triples = (
         (
-            (str(run.config["task"]), f"{run.config['method']}{STATES[run.state_of]}"),
+            (str(run.config["task"]), f"{run.config['method']}{STATE_SUFFIXES[run.state_of]}"),
             float(run.config["task_options"][option]),
             (folder, run),
         )
@@ -88,18 +94,24 @@ def by_part(runs: Sequence[RunRecord]) -> str:
     return markdown(crossed(parts, _percent).assign(mean=_means(parts)))
 
 
-def by_task(runs: Sequence[Run], *, transfer: bool = False) -> str:
+def by_task(runs: Sequence[StoredRun], *, transfer: bool = False) -> str:
     """A line a method and whose state answered, a column a task: its main metric, with the error of `ttabench compare`.
 
     A task that an adapter was never trained on, as its header says, has a dash, but where just that is shown. An empty
     state answers as `none` does, or as the window alone, and has no line.
     """
     cells = [
-        (f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})", (folder, run))
+        (
+            f"{run.config['method']}{STATE_SUFFIXES[run.state_of]}",
+            f"{run.config['task']} ({run.main_metric})",
+            (folder, run),
+        )
         for folder, run in _in_order(runs)
         if run.state_of != "none"
     ]
-    grid = crossed(cells, lambda own: quality(own) if transfer or all(_seen(run) for _, run in own) else "-")
+    grid = crossed(
+        cells, lambda own: quality(own) if transfer or all(_seen(run) for _, run in own) else "-"
+    )
     return markdown(grid[list(dict.fromkeys(column for _, column, _ in cells))])
 
 
@@ -109,11 +121,14 @@ def _seen(run: RunRecord) -> bool:
     return not tasks or run.config["task"] in tasks
 
 
-def adapters(runs: Sequence[Run]) -> str:
+def adapters(runs: Sequence[StoredRun]) -> str:
     """What the adapters of these runs were trained with and chosen on: a line a shipped one, from its header."""
     names = {str(run.config["checkpoint"]).removeprefix("shipped:") for _, run in runs}
     lines = [
-        [f"{row[key]:,.0f}" if isinstance(row[key], (int, float)) else str(row[key] or "") for key in ADAPTERS.values()]
+        [
+            f"{row[key]:,.0f}" if isinstance(row[key], (int, float)) else str(row[key] or "")
+            for key in ADAPTERS.values()
+        ]
         for row in adapters_table().data
         if str(row["adapter"]).rpartition("/")[2] in names
     ]
@@ -122,7 +137,11 @@ def adapters(runs: Sequence[Run]) -> str:
 
 def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:
     """A line a method, a column a suite: the mean over its sub-tasks or tasks, each with the same weight."""
-    cells = ((line, suite, mean) for suite, runs in suites.items() for line, mean in _means(list(_parts(runs))).items())
+    cells = (
+        (line, suite, mean)
+        for suite, runs in suites.items()
+        for line, mean in _means(list(_parts(runs))).items()
+    )
     return markdown(crossed(cells, "".join)[list(suites)])
 
 
@@ -148,7 +167,7 @@ def by_length(runs: Sequence[RunRecord]) -> str:
     return markdown(grid.rename(columns="{:,}".format))
 
 
-def by_documents(suites: Mapping[int, Sequence[Run]]) -> str:
+def by_documents(suites: Mapping[int, Sequence[StoredRun]]) -> str:
     """A line a method and whose state answered, a column a number of documents, as `ttabench compare` has them.
 
     Where a method could not take in all of a stream, its own count of lost tokens says so.
@@ -164,17 +183,22 @@ def by_documents(suites: Mapping[int, Sequence[Run]]) -> str:
 
 def _stream_line(run: RunRecord) -> str:
     settings = run.method["settings"]
-    tree = f" hierarchy={settings['hierarchy']}" if isinstance(settings, dict) and settings.get("hierarchy") else ""
+    tree = (
+        f" hierarchy={settings['hierarchy']}"
+        if isinstance(settings, dict) and settings.get("hierarchy")
+        else ""
+    )
     if tree and (by := settings.get("hierarchy_by", "aggregated")) != "aggregated":
         tree += f" hierarchy_by={by}"
     if isinstance(settings, dict) and settings.get("hierarchy_aware"):
         tree += ", trained on trees"
-    return f"{run.config['method']}{tree}{STATES[run.state_of]}"
+    return f"{run.config['method']}{tree}{STATE_SUFFIXES[run.state_of]}"
 
 
-def _cut(runs: Sequence[Run]) -> str:
+def _cut(runs: Sequence[StoredRun]) -> str:
     lost, read = (
-        sum(float(run.cost.get(name) or 0) for _, run in runs) for name in ("truncated_tokens", "tokens_read")
+        sum(float(run.cost.get(name) or 0) for _, run in runs)
+        for name in ("truncated_tokens", "tokens_read")
     )
     return quality(runs) + (f" (last {1 - lost / read:.0%})" if lost else "")
 
@@ -193,7 +217,9 @@ def by_training(runs: Sequence[RunRecord]) -> str:
             continue
         value = row.value if run.main_metric.startswith("ppl") else 100 * row.value
         line = _stream_line(run)
-        answered = line if several else STATES[run.state_of].removeprefix(", ") or "own state"
+        answered = (
+            line if several else STATE_SUFFIXES[run.state_of].removeprefix(", ") or "own state"
+        )
         cell = held.setdefault((f"{_task_line(run)} ({run.main_metric})", answered), {})
         cell.setdefault(seed, []).append(value)
     seeds = sorted({seed for by_seed in held.values() for seed in by_seed if seed is not None})
@@ -204,30 +230,51 @@ def by_training(runs: Sequence[RunRecord]) -> str:
         cells = [f"{means[seed]:,.{digits}f}" if seed in means else "" for seed in seeds]
         lines.append((metric, answered, spread(list(means.values()), digits), *cells))
     if several:
-        lines.sort(key=lambda line: list(dict.fromkeys(metric for metric, _ in held)).index(line[0]))
+        lines.sort(
+            key=lambda line: list(dict.fromkeys(metric for metric, _ in held)).index(line[0])
+        )
     head = "method" if several else "whose state answers"
-    return table(("task", head, "mean of trainings", *(f"training seed {seed}" for seed in seeds)), lines, 2)
+    return table(
+        ("task", head, "mean of trainings", *(f"training seed {seed}" for seed in seeds)), lines, 2
+    )
 
 
 def _task_line(run: RunRecord) -> str:
     documents = run.config["task_options"].get("documents")
-    return f"{run.config['task']}, {documents:,} documents" if documents else str(run.config["task"])
+    return (
+        f"{run.config['task']}, {documents:,} documents" if documents else str(run.config["task"])
+    )
 
 
 def by_state(runs: Sequence[RunRecord]) -> str:
     """A line a state that answered: the main metric, and how far it is from that under the other states, by seed."""
-    triples = [(run.state_of, row.seed, row.value) for run in runs if (row := run.value(run.main_metric)) is not None]
-    values = DataFrame(triples, columns=["state", "seed", "value"]).pivot(index="seed", columns="state", values="value")
+    triples = [
+        (run.state_of, row.seed, row.value)
+        for run in runs
+        if (row := run.value(run.main_metric)) is not None
+    ]
+    values = DataFrame(triples, columns=["state", "seed", "value"]).pivot(
+        index="seed", columns="state", values="value"
+    )
     lines = []
-    for state in (state for state in STATES if state in values):
+    for state in (state for state in STATE_SUFFIXES if state in values):
         apart = [
-            spread(list(100 * (values[state] / values[beside] - 1)), 2) if beside in values and beside != state else ""
+            spread(list(100 * (values[state] / values[beside] - 1)), 2)
+            if beside in values and beside != state
+            else ""
             for beside in ("other", "none")
         ]
-        name = STATES[state].removeprefix(", ") or "own state"
+        name = STATE_SUFFIXES[state].removeprefix(", ") or "own state"
         lines.append((name, spread(list(values[state]), 4), *apart))
     return table(
-        ("whose state answers", "value", "from another text's, per cent", "from an empty one, per cent"), lines, 1
+        (
+            "whose state answers",
+            "value",
+            "from another text's, per cent",
+            "from an empty one, per cent",
+        ),
+        lines,
+        1,
     )
 
 
@@ -247,7 +294,7 @@ def _ordered(runs: Sequence[RunRecord]) -> list[RunRecord]:
     return sorted(runs, key=lambda run: places.get(str(run.config["method"]), len(places)))
 
 
-def _in_order(runs: Sequence[Run]) -> list[Run]:
+def _in_order(runs: Sequence[StoredRun]) -> list[StoredRun]:
     folders = {run.id: folder for folder, run in runs}
     return [(folders[run.id], run) for run in _ordered([run for _, run in runs])]
 
@@ -273,7 +320,7 @@ def _words(run: RunRecord) -> dict[str, str]:
         "checkpoint": Path(str(run.config["checkpoint"])).name.removeprefix("shipped:"),
         "ratio": f"ratio={ratio:g}",
         "split": str(run.config["split"]),
-        "state": STATES[run.state_of].removeprefix(", "),
+        "state": STATE_SUFFIXES[run.state_of].removeprefix(", "),
     }
 
 
@@ -291,7 +338,13 @@ def _means(parts: Sequence[tuple[str, str, Row]]) -> dict[str, str]:
 def _mean(cells: Mapping[str, Sequence[Row]]) -> str:
     draws = {name: _by_seed(rows) for name, rows in cells.items()}
     seeds = set.intersection(*(set(values) for values in draws.values()))
-    mean = estimate([Observed(str(s), (100 * values[s], 1.0), name) for name, values in draws.items() for s in seeds])
+    mean = estimate(
+        [
+            Observation(str(s), (100 * values[s], 1.0), name)
+            for name, values in draws.items()
+            for s in seeds
+        ]
+    )
     assert mean is not None, "a mean of figures is a number"
     several = len(seeds) > 1 and mean.stderr is not None
     return f"{mean.mean:,.1f} ± {mean.stderr:,.1f}" if several else f"{mean.mean:,.1f}"
@@ -300,16 +353,20 @@ def _mean(cells: Mapping[str, Sequence[Row]]) -> str:
 def _by_seed(rows: Sequence[Row]) -> dict[int, float]:
     """The figure over all queries of each seed."""
     seeds = sorted({row.seed for row in rows})
-    return {seed: pooled([row for row in rows if row.seed == seed])[0] for seed in seeds}
+    return {seed: pool_rows([row for row in rows if row.seed == seed])[0] for seed in seeds}
 
 
-def crossed(triples: Iterable[tuple[Hashable, Hashable, Any]], cell: Callable[[list[Any]], str]) -> DataFrame:
+def crossed(
+    triples: Iterable[tuple[Hashable, Hashable, Any]], cell: Callable[[list[Any]], str]
+) -> DataFrame:
     """What `cell` makes of all items of a line and column of (line, column, item); "" where there are none.
 
     Lines keep their order, columns are sorted.
     """
     frame = DataFrame(triples, columns=["line", "column", "item"])
-    cells = frame.groupby(["line", "column"], sort=False)["item"].agg(lambda items: cell(list(items)))
+    cells = frame.groupby(["line", "column"], sort=False)["item"].agg(
+        lambda items: cell(list(items))
+    )
     return cells.unstack(sort=False).sort_index(axis=1).fillna("")
 
 

@@ -59,7 +59,7 @@ from suites import (
 )
 
 from ttabench.cli import app as cli
-from ttabench.report.finding import runs_in
+from ttabench.report.selection import list_runs
 
 HERE = Path(__file__).resolve().parent
 CLAIMS = "claims"
@@ -73,10 +73,18 @@ OF_THEIR_OWN: dict[str, Callable[[Path], str]] = {
     "sessions": lambda out: "\n".join(
         f"**mode={mode}: per cent by what questions ask**\n\n{grids.by_part(runs)}"
         for mode in ("requests", "turns")
-        if (runs := [run for run in grids.records(out / "sessions") if run.config["task_options"]["mode"] == mode])
+        if (
+            runs := [
+                run
+                for run in grids.records(out / "sessions")
+                if run.config["task_options"]["mode"] == mode
+            ]
+        )
     ),
     "override": lambda out: override.table(out / "override"),
-    TWO_CONTEXTS: lambda out: f"**two contexts in one state**\n\n{composed.table(grids.records(out / TWO_CONTEXTS))}\n",
+    TWO_CONTEXTS: lambda out: (
+        f"**two contexts in one state**\n\n{composed.table(grids.records(out / TWO_CONTEXTS))}\n"
+    ),
 }
 """Tables of suites that are like no other."""
 
@@ -105,14 +113,16 @@ def run(suite: str, options: argparse.Namespace) -> None:
 
 def repack(options: argparse.Namespace) -> None:
     """`--pack`: the suites named, or all that are there."""
-    suites, folder = (english.SUITES, english_folder(options)) if options.english else (SUITES, options.out)
+    suites, folder = (
+        (english.SUITES, english_folder(options)) if options.english else (SUITES, options.out)
+    )
     for suite in (folder / name for name in options.suites or suites if (folder / name).is_dir()):
         print(f"{suite}: {pack(suite, scores=options.english)} runs packed", flush=True)
 
 
 def has_runs(suite: str, out: Path = HERE) -> bool:
     """Whether a suite was run at all."""
-    return bool(runs_in(out / suite))
+    return bool(list_runs(out / suite))
 
 
 def grid_of(suite: str, out: Path) -> str:
@@ -120,12 +130,22 @@ def grid_of(suite: str, out: Path) -> str:
     if suite in OPTION_VARIED:
         runs, option = grids.runs_of(out / suite), OPTION_VARIED[suite]
         cells = {"main metric, per cent": grids.quality, "bytes of state": grids.state}
-        return "\n".join(f"**{name}**\n\n{grids.by_option(runs, option, cell)}" for name, cell in cells.items()) + "\n"
+        return (
+            "\n".join(
+                f"**{name}**\n\n{grids.by_option(runs, option, cell)}"
+                for name, cell in cells.items()
+            )
+            + "\n"
+        )
     if suite in BY_DOCUMENTS:
         counts: dict[int, list[grids.Run]] = {}
         for folder, run in grids.runs_of(out / suite):
-            counts.setdefault(int(run.config["task_options"]["documents"]), []).append((folder, run))
-        return f"**F1 by number of documents**\n\n{grids.by_documents(dict(sorted(counts.items())))}\n"
+            counts.setdefault(int(run.config["task_options"]["documents"]), []).append(
+                (folder, run)
+            )
+        return (
+            f"**F1 by number of documents**\n\n{grids.by_documents(dict(sorted(counts.items())))}\n"
+        )
     if suite in BY_PART:
         return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
     if suite in BY_TASK:
@@ -138,19 +158,21 @@ def grid_of(suite: str, out: Path) -> str:
         unseen = [run for run in runs if run.config["task"] in UNSEEN]
         parts = [f"{head}\n\n{grids.by_training(runs)}"]
         if unseen:
-            parts.append(f"**tasks that no training has seen, per cent**\n\n{grids.by_part(unseen)}")
+            parts.append(
+                f"**tasks that no training has seen, per cent**\n\n{grids.by_part(unseen)}"
+            )
         return "\n".join(parts) + "\n"
     if suite in BY_STATE:
         head = f"{BY_STATE[suite]} Mean over seeds ± standard error over seeds; differences paired by seed."
         return f"{head}\n\n{grids.by_state(grids.records(out / suite))}\n"
     if suite in UNDER_STATES:
-        return (
-            f"**text that a state has not read, before and after**\n\n{forgetting.table(grids.runs_of(out / suite))}\n"
-        )
+        return f"**text that a state has not read, before and after**\n\n{forgetting.table(grids.runs_of(out / suite))}\n"
     if suite in OF_THEIR_OWN:
         return OF_THEIR_OWN[suite](out)
     if suite in BY_LENGTH:
-        text = f"{suite}: perplexity by tokens of a book, mean over seeds ± standard error over seeds"
+        text = (
+            f"{suite}: perplexity by tokens of a book, mean over seeds ± standard error over seeds"
+        )
         return f"**{text}**\n\n{grids.by_length(grids.records(out / suite))}\n"
     return ""
 
@@ -159,13 +181,19 @@ def write_suites(out: Path) -> None:
     """Write `SUITE.md` for every suite that has runs: grids, and what `ttabench compare` says."""
     for suite in (suite for suite in SUITES if has_runs(suite, out)):
         paired = suite not in WITHOUT_PAIRS
-        told = ttabench("compare", "--out", str(out / suite), "--format", "markdown") if paired else ""
-        (out / f"{suite}.md").write_text(f"# {suite}\n\n{grid_of(suite, out)}{told}", encoding="utf-8")
+        told = (
+            ttabench("compare", "--out", str(out / suite), "--format", "markdown") if paired else ""
+        )
+        (out / f"{suite}.md").write_text(
+            f"# {suite}\n\n{grid_of(suite, out)}{told}", encoding="utf-8"
+        )
 
 
 def committed() -> list[Path]:
     """The folders of runs that are committed: all suites, those of real data, too."""
-    kept = (folder for folder in (*HERE.iterdir(), *english.HERE.iterdir()) if folder.name not in TRIALS)
+    kept = (
+        folder for folder in (*HERE.iterdir(), *english.HERE.iterdir()) if folder.name not in TRIALS
+    )
     return sorted(folder for folder in kept if folder.is_dir() and folder != english.HERE)
 
 
@@ -180,11 +208,21 @@ def measure() -> None:
         by_length = len(profiles) == 1 and "," in profiles[0].partition("--prefill ")[2]
         picture = ("--plot", str(HERE / f"{name}.svg")) if by_length else ()
         tables = [
-            ttabench("profile", *words.split(), "--out", str(HERE / name), *picture, "--format", "markdown")
+            ttabench(
+                "profile",
+                *words.split(),
+                "--out",
+                str(HERE / name),
+                *picture,
+                "--format",
+                "markdown",
+            )
             for words in profiles
         ]
         head = f"![cost by prefill]({name}.svg)\n\n" if picture else ""
-        (HERE / f"{name}.md").write_text(f"# {name}\n\n{head}" + "\n".join(tables), encoding="utf-8")
+        (HERE / f"{name}.md").write_text(
+            f"# {name}\n\n{head}" + "\n".join(tables), encoding="utf-8"
+        )
 
 
 def shelve(folder: Path, place: Path) -> None:
@@ -205,14 +243,21 @@ def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if options.out != HERE or options.seeds is not None or options.limit is not None:
         parser.error("--english knows no --out, --seeds and --limit: give --quick for a first look")
     if unknown := [name for name in options.suites if name not in english.SUITES]:
-        parser.error(f"--english has no suite {', '.join(unknown)}; it has {', '.join(english.SUITES)}")
+        parser.error(
+            f"--english has no suite {', '.join(unknown)}; it has {', '.join(english.SUITES)}"
+        )
     if not options.tables:
         if options.data is None or not options.data.is_dir():
             parser.error("--english needs --data DIR, a folder with squad/, pg19/ ...")
         place = HERE / "scratch" / "data"
         shelve(options.data, place)
         os.chdir(HERE.parent)
-        english_run.make(options.suites, place.relative_to(HERE.parent), quick=options.quick, scores=options.scores)
+        english_run.make(
+            options.suites,
+            place.relative_to(HERE.parent),
+            quick=options.quick,
+            scores=options.scores,
+        )
     english_tables.write(english_folder(options))
     if not options.quick:
         pages.write_english()
@@ -220,9 +265,14 @@ def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "suites", nargs="*", choices=[[], *SUITES, *english.SUITES, CLAIMS], help="which suites; all by default"
+        "suites",
+        nargs="*",
+        choices=[[], *SUITES, *english.SUITES, CLAIMS],
+        help="which suites; all by default",
     )
     parser.add_argument("--tables", action="store_true", help="only compute the tables")
     parser.add_argument(
@@ -231,15 +281,31 @@ def main() -> None:
         default=HERE,
         help="another folder: a trial, which leaves README and docs alone",
     )
-    parser.add_argument("--seeds", help="draws of a trial; by default those that the file of each suite names")
+    parser.add_argument(
+        "--seeds", help="draws of a trial; by default those that the file of each suite names"
+    )
     parser.add_argument("--limit", type=int, help="most queries a run asks")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--profile", action="store_true", help="only measure cost: ten minutes of an idle machine")
-    parser.add_argument("--english", action="store_true", help="the suites of real English data, or those named")
+    parser.add_argument(
+        "--profile", action="store_true", help="only measure cost: ten minutes of an idle machine"
+    )
+    parser.add_argument(
+        "--english", action="store_true", help="the suites of real English data, or those named"
+    )
     parser.add_argument("--data", type=Path, help="where real data lie as published")
-    parser.add_argument("--quick", action="store_true", help="a trial: one draw, few queries; of real data few suites")
-    parser.add_argument("--scores", action="store_true", help="with --english: run again what has no scores of queries")
-    parser.add_argument("--pack", action="store_true", help="only put folders of runs into the files of their suite")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a trial: one draw, few queries; of real data few suites",
+    )
+    parser.add_argument(
+        "--scores",
+        action="store_true",
+        help="with --english: run again what has no scores of queries",
+    )
+    parser.add_argument(
+        "--pack", action="store_true", help="only put folders of runs into the files of their suite"
+    )
     options = parser.parse_args()
     if CLAIMS in options.suites:
         write_claims()

@@ -22,13 +22,13 @@ from pathlib import Path
 import grids
 import pandas as pd
 
-from ttabench.core.amounts import plus_minus
+from ttabench.core.amounts import format_with_stderr
+from ttabench.lm.inference.scoring import token_logprobs
 from ttabench.lm.model import load
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
-from ttabench.stats.clusters import Observed
+from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import difference, estimate
 
 HERE = Path(__file__).parent / "override"
@@ -49,7 +49,7 @@ RELATIONS: dict[str, str] = {
     "The chemical symbol {} stands for": "Fe iron, Au gold, Ag silver, He helium, Pb lead, Hg mercury, O oxygen",
     "A young {} is called a": "dog puppy, cat kitten, cow calf, horse foal, sheep lamb, bear cub",
     "The continent where {} lies is": "France Europe, China Asia, Kenya Africa, Peru America, Japan Asia, Egypt Africa",
-}  # fmt: skip
+}
 INVENTED = "Zelvania Quorin Tavosk Brindle Morvath Yelkan Drosp Fenwick Ulvar Caldoth Nimroth Pexley".split()
 
 
@@ -77,7 +77,9 @@ def _context(draws: random.Random, number: int) -> dict[str, object]:
         answers = sorted({answer for other, _, answer in facts() if other == relation} - {believed})
         answer = believed if kind == "agree" else draws.choice(answers)
         about = subjects[place % EACH] if kind == "extend" else subject
-        turns.append({"input": relation.format(about), "answer": answer, "task": kind, "believed": believed})
+        turns.append(
+            {"input": relation.format(about), "answer": answer, "task": kind, "believed": believed}
+        )
     draws.shuffle(turns)
     context = "\n".join(f"{turn['input']} {turn['answer']}." for turn in turns)
     return {"id": number, "context": context, "multi_turns": draws.sample(turns, len(turns))}
@@ -91,7 +93,9 @@ def priors() -> pd.DataFrame:
         lm = load(model)
         ids = [(lm.encode(question), lm.encode(f" {answer}")) for question, answer in asked]
         nats = [-float(values.sum()) for values in token_logprobs(lm, Patch(), ids)]
-        tables.append(pd.DataFrame(asked, columns=["prompt", "believed"]).assign(model=model, nats=nats))
+        tables.append(
+            pd.DataFrame(asked, columns=["prompt", "believed"]).assign(model=model, nats=nats)
+        )
     return pd.concat(tables).round(3)
 
 
@@ -99,7 +103,9 @@ def table(folder: Path) -> str:
     """A table a model: per cent of answers that are the context's, by kind, and how often the belief comes back."""
     beliefs = pd.read_csv(HERE / "priors.csv")
     tables = []
-    for model, runs in groupby(sorted(grids.runs_of(folder), key=_place), key=lambda run: run[1].model["name"]):
+    for model, runs in groupby(
+        sorted(grids.runs_of(folder), key=_place), key=lambda run: run[1].model["name"]
+    ):
         own = beliefs[beliefs["model"] == model]
         asked = {_name(record): _asked(place, own) for place, record in runs}
         lines = {name: _line(answers, asked["icl"]) for name, answers in asked.items()}
@@ -111,28 +117,44 @@ def _place(run: tuple[Path, RunRecord]) -> tuple[int, int, float, str]:
     """Where a run stands: by model, methods as everywhere, large budgets first."""
     config, names = run[1].config, [*grids.METHODS, "kvzip"]
     method = names.index(config["method"]) if config["method"] in names else len(names)
-    return MODELS.index(str(run[1].model["name"])), method, -float(config["keep"] or 1), config["dtype"]
+    return (
+        MODELS.index(str(run[1].model["name"])),
+        method,
+        -float(config["keep"] or 1),
+        config["dtype"],
+    )
 
 
 def _name(record: RunRecord) -> str:
     keep, dtype, boost = (record.config.get(name) for name in ("keep", "dtype", "boost"))
     shown = f"{record.config['method']}{f' {100 * keep:.0f} %' if keep else ''}"
-    return shown + (f", {dtype}" if dtype != "auto" else "") + (f", boost {boost:g}" if boost not in (None, 1) else "")
+    return (
+        shown
+        + (f", {dtype}" if dtype != "auto" else "")
+        + (f", boost {boost:g}" if boost not in (None, 1) else "")
+    )
 
 
 def _asked(folder: Path, beliefs: pd.DataFrame) -> pd.DataFrame:
     """The answers of a run with what the model believes."""
-    samples = read_samples(folder, ["episode", "key", "prompt", "prediction", "subtask", "contains_em"])
+    samples = read_samples(
+        folder, ["episode", "key", "prompt", "prediction", "subtask", "contains_em"]
+    )
     return pd.DataFrame(samples).merge(beliefs, on="prompt", how="left")
 
 
 def _line(asked: pd.DataFrame, whole: pd.DataFrame) -> dict[str, str]:
     """The cells of a run; `whole`: the answers under full context."""
     against = asked[asked["subtask"] == "contradict"]
-    said = [old.lower() in text.lower() for old, text in zip(against["believed"], against["prediction"], strict=True)]
+    said = [
+        old.lower() in text.lower()
+        for old, text in zip(against["believed"], against["prediction"], strict=True)
+    ]
     by_kind = {kind: asked[asked["subtask"] == kind] for kind in KINDS}
     ceiling = whole[whole["subtask"] == "contradict"]
-    assert against["key"].tolist() == ceiling["key"].tolist(), "answers are compared question by question"
+    assert against["key"].tolist() == ceiling["key"].tolist(), (
+        "answers are compared question by question"
+    )
     apart = difference(*(_observed(one, one["contains_em"]) for one in (against, ceiling)))
     assert apart is not None, "a share is a number"
     ends = "" if apart.ci_low is None else f" [{100 * apart.ci_low:.1f}, {100 * apart.ci_high:.1f}]"
@@ -149,17 +171,22 @@ def _cell(asked: pd.DataFrame, values: pd.Series) -> str:
     """A share with its standard error over contexts, per cent."""
     share = estimate(_observed(asked, values))
     assert share is not None, "a share is a number"
-    return plus_minus(share.mean, share.stderr, 100)
+    return format_with_stderr(share.mean, share.stderr, 100)
 
 
-def _observed(asked: pd.DataFrame, values: pd.Series) -> list[Observed]:
-    return [Observed(str(one), (float(value), 1.0)) for one, value in zip(asked["episode"], values, strict=True)]
+def _observed(asked: pd.DataFrame, values: pd.Series) -> list[Observation]:
+    return [
+        Observation(str(one), (float(value), 1.0))
+        for one, value in zip(asked["episode"], values, strict=True)
+    ]
 
 
 def main() -> None:
     """Write what is asked, and what models believe."""
     HERE.mkdir(exist_ok=True)
-    (HERE / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows()), encoding="utf-8")
+    (HERE / "rows.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in rows()), encoding="utf-8"
+    )
     priors().to_csv(HERE / "priors.csv", index=False)
 
 

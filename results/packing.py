@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import LOCK_FILE, locked, read_text, remove
+from ttabench.core.files import LOCK_FILE, hold_lock, read_text, remove_path
 from ttabench.records.samples import SCORES_FILE, samples_table, store_table, without_texts
-from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, load_record, runs
-from ttabench.records.submissions import joined, subtasks
+from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, load_record, packed_runs
+from ttabench.records.submissions import join_samples, subtask_names
 
 
 def pack(suite: Path, *, scores: bool = False) -> int:
@@ -25,24 +25,31 @@ def pack(suite: Path, *, scores: bool = False) -> int:
     folders = {file.parent.name: file.parent for file in suite.glob(f"*/{RECORD_FILE}")}
     if not folders:
         return 0
-    with locked(suite, lambda: None):
-        texts = {name: run.record for name, run in runs(suite).items()}
+    with hold_lock(suite, lambda: None):
+        texts = {name: run.record for name, run in packed_runs(suite).items()}
         texts |= {name: read_text(folder / RECORD_FILE) for name, folder in folders.items()}
         records = {name: load_record(suite / name) for name in texts}
         order = sorted(records, key=lambda name: (records[name].created, name))
         tables = {name: table for name in order if (table := samples_table(suite / name))}
         _write_samples(suite / SAMPLES_FILE, tables)
         if scores:
-            bare = {name: without_texts(table, subtasks(records[name])) for name, table in tables.items()}
+            bare = {
+                name: without_texts(table, subtask_names(records[name]))
+                for name, table in tables.items()
+            }
             _write_samples(suite / SCORES_FILE, bare)
-        rows = [{"id": name, "created": records[name].created, "record": texts[name]} for name in order]
+        rows = [
+            {"id": name, "created": records[name].created, "record": texts[name]} for name in order
+        ]
         store_table(suite / RUNS_FILE, pa.Table.from_pylist(rows))
-        packed = runs(suite)
+        packed = packed_runs(suite)
         for name, folder in folders.items():
             if packed[name].record != read_text(folder / RECORD_FILE):
-                raise UserError(f"{folder} was not packed as it is.", "Leave it alone while it is packed.")
+                raise UserError(
+                    f"{folder} was not packed as it is.", "Leave it alone while it is packed."
+                )
             for file in (RECORD_FILE, SAMPLES_FILE, LOCK_FILE):
-                remove(folder / file)
+                remove_path(folder / file)
             with suppress(OSError):  # something else lies in it
                 folder.rmdir()
     return len(folders)
@@ -50,6 +57,6 @@ def pack(suite: Path, *, scores: bool = False) -> int:
 
 def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
     if samples:
-        store_table(path, joined(samples))
+        store_table(path, join_samples(samples))
     else:
-        remove(path)
+        remove_path(path)

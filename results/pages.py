@@ -31,13 +31,19 @@ def write_english() -> None:
     """What is shown of real data."""
     put(README, "english", english_keep.shown_in_readme())
     put(DOCS, "english", english_keep.shown_in_results())
-    put(READING_ENGLISH, "tables", f"{english_keep.shown_in_reading()}\n{english_tables.shown_in_reading()}")
+    put(
+        READING_ENGLISH,
+        "tables",
+        f"{english_keep.shown_in_reading()}\n{english_tables.shown_in_reading()}",
+    )
 
 
 def trees(folders: Sequence[Path]) -> str:
     """From which states of the code the committed runs were made."""
     runs = {folder.relative_to(HERE).as_posix(): grids.records(folder) for folder in folders}
-    changed = {suite: sum(bool(run.code.get("changed")) for run in found) for suite, found in runs.items()}
+    changed = {
+        suite: sum(bool(run.code.get("changed")) for run in found) for suite, found in runs.items()
+    }
     unknown = sum(not run.code for found in runs.values() for run in found)
     named = ", ".join(f"`{suite}` {count}" for suite, count in changed.items() if count)
     total = sum(map(len, runs.values()))
@@ -56,7 +62,9 @@ def streams() -> str:
     """Question streams by their number of documents, a table a task."""
     parts = []
     for task, lengths in LENGTHS.items():
-        suites = {count: runs for count in lengths if (runs := grids.runs_of(HERE / f"{task}-{count}"))}
+        suites = {
+            count: runs for count in lengths if (runs := grids.runs_of(HERE / f"{task}-{count}"))
+        }
         parts.append(f"**{task}: F1 by number of documents**\n\n{grids.by_documents(suites)}")
     legend = """Per cent ± standard error, three draws; "another text's state": the same questions under the state of
 other documents. (last 70 %): the share of the stream that stands in the window."""

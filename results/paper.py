@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.ending import ended
+from ttabench.cli.errors import ended
 from ttabench.core.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
@@ -32,13 +32,21 @@ app = typer.Typer(pretty_exceptions_enable=False)
 @app.command()
 def paper(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="PAPER/TABLE (mac/table1); list: all tables; claims: every claim.")
+        str,
+        typer.Argument(
+            metavar="WHAT", help="PAPER/TABLE (mac/table1); list: all tables; claims: every claim."
+        ),
     ] = LIST,
     scale: Annotated[
-        str, o.option(o.WHICH, "nano, smollm2-135m, or full: the paper's models. (default: nano; of claims all)")
+        str,
+        o.option(
+            o.WHICH,
+            "nano, smollm2-135m, or full: the paper's models. (default: nano; of claims all)",
+        ),
     ] = "",
     runs: Annotated[
-        list[Path] | None, o.option(o.WHICH, "A further folder of runs, or of such folders; repeat for more.")
+        list[Path] | None,
+        o.option(o.WHICH, "A further folder of runs, or of such folders; repeat for more."),
     ] = None,
     out: o.Out = o.DEFAULT_OUT,
     form: o.Form = "table",
@@ -59,13 +67,13 @@ def paper(
         raise UnknownName("scale", scale, list(SCALES))
     scales, folders = [one for one in SCALES if scale in ("", one)], [out, *(runs or ())]
     if what == LIST:
-        render.show([list_table()], output_form)
+        render.print_tables([list_table()], output_form)
     elif what == CLAIMS:
         from papers.claims import all_claims, claims_table
 
         if not (stored_runs := _stored(folders)).runs:
             raise UserError(f"There are no runs in {out}.", "Name folders of runs with --runs.")
-        render.show([claims_table(CLAIMS, all_claims(stored_runs, scales))], output_form)
+        render.print_tables([claims_table(CLAIMS, all_claims(stored_runs, scales))], output_form)
     else:
         _table(what, scales[0], folders, output_form, quiet=quiet)
 
@@ -82,7 +90,7 @@ def _stored(folders: Sequence[Path]) -> Stored:
             raise UserError(fault, "Name a folder of runs, or of such folders.")
     stored_runs = stored(folders)
     for line in stored_runs.damaged:
-        render.remark(f"Left out: {line}")
+        render.print_note(f"Left out: {line}")
     return stored_runs
 
 
@@ -98,15 +106,17 @@ def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, qu
     if not quiet:
         command = f"ttabench sweep {quote(str(suite))} --out {quote(str(folders[0]))}"
         made = table.note or f"there is no suite at scale {scale}"
-        render.remark(f"Runs of {what}: {command if suite else made}.")
+        render.print_note(f"Runs of {what}: {command if suite else made}.")
     rows = judged(of, which, stored_runs, [scale])
     told = [row for row in rows if row.scale] if form == "table" else rows
     claims = [settings_table("claims", told).without("table")] if told else []
-    render.show([figures_table(what, stored_runs, scale), *claims], form)
+    render.print_tables([figures_table(what, stored_runs, scale), *claims], form)
     if len(told) < len(rows):
-        render.say([f"{len(rows) - len(told)} of {len(rows)} claims have no runs here."])
+        render.print_sentences(
+            [f"{len(rows) - len(told)} of {len(rows)} claims have no runs here."]
+        )
     if told and form == "table" and not quiet:
-        render.say([RULE.replace("**", "")])
+        render.print_sentences([RULE.replace("**", "")])
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -15,8 +15,8 @@ from grids import runs_of
 from PIL import Image
 
 from ttabench.report.charts import by_bytes, by_time
-from ttabench.report.compare import compared
-from ttabench.report.comparison_tables import title_of
+from ttabench.report.compare import compare_runs
+from ttabench.report.comparison_tables import group_title
 from ttabench.report.pictures import styles
 
 HERE = Path(__file__).resolve().parent
@@ -31,12 +31,14 @@ COLOURS = 256
 
 def main() -> None:
     """Write the picture."""
-    comparison = compared(runs_of(RUNS))
-    (block,) = (one for one in comparison.blocks if one.place.name.endswith(BLOCK))
-    look = styles(entry.method for entry in block.entries)
-    charts = [chart for draw in (by_bytes, by_time) if (chart := draw(block, look))]
-    sized = [chart.layers.properties(width=WIDTH, height=HEIGHT, title=chart.title) for chart in charts]
-    alt.hconcat(*sized, title=title_of(block)).save(PLACE)
+    comparison = compare_runs(runs_of(RUNS))
+    (group,) = (one for one in comparison.groups if one.group_key.name.endswith(BLOCK))
+    look = styles(method_row.method for method_row in group.method_rows)
+    charts = [chart for draw in (by_bytes, by_time) if (chart := draw(group, look))]
+    sized = [
+        chart.layers.properties(width=WIDTH, height=HEIGHT, title=chart.title) for chart in charts
+    ]
+    alt.hconcat(*sized, title=group_title(group)).save(PLACE)
     with Image.open(PLACE) as picture:
         picture.quantize(COLOURS).save(PLACE, optimize=True)
 

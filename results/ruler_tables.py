@@ -23,13 +23,24 @@ def scores(folder: Path) -> DataFrame:
     """The main metric of every run by sub-task, and its mean over them; per cent. Lines are in the tables' order."""
     runs = grids.records(folder)
     lines = [
-        {"model": run.model["name"], "length": run.config["task_options"]["length"], "method": row.method,
-         "kept": ENDS.get(row.method, run.config["keep"]), "subtask": row.subtask, "value": 100 * row.value,
-         "stderr": math.nan if row.stderr is None else 100 * row.stderr, "budget": row.method not in ENDS}
-        for run in runs for row in run.rows if row.metric == run.main_metric and row.subtask
-    ]  # fmt: skip
+        {
+            "model": run.model["name"],
+            "length": run.config["task_options"]["length"],
+            "method": row.method,
+            "kept": ENDS.get(row.method, run.config["keep"]),
+            "subtask": row.subtask,
+            "value": 100 * row.value,
+            "stderr": math.nan if row.stderr is None else 100 * row.stderr,
+            "budget": row.method not in ENDS,
+        }
+        for run in runs
+        for row in run.rows
+        if row.metric == run.main_metric and row.subtask
+    ]
     order = ["model", "length", "budget", "method", "kept"]
-    return DataFrame(lines).sort_values(order, ascending=[True, True, True, True, False], kind="stable")
+    return DataFrame(lines).sort_values(
+        order, ascending=[True, True, True, True, False], kind="stable"
+    )
 
 
 def written(folder: Path) -> str:
@@ -42,7 +53,13 @@ def written(folder: Path) -> str:
 
 
 def _table(own: DataFrame) -> str:
-    names = own["method"].where(~own["budget"], own["method"] + (100 * own["kept"]).map(" {:.0f} %".format))
-    errors = own["stderr"].map(" ± {:.1f}".format).where((own["subtask"] == MEAN) & own["stderr"].notna(), "")
+    names = own["method"].where(
+        ~own["budget"], own["method"] + (100 * own["kept"]).map(" {:.0f} %".format)
+    )
+    errors = (
+        own["stderr"]
+        .map(" ± {:.1f}".format)
+        .where((own["subtask"] == MEAN) & own["stderr"].notna(), "")
+    )
     cells = zip(names, own["subtask"], own["value"].map("{:.1f}".format) + errors, strict=True)
     return grids.markdown(grids.crossed(cells, "".join)[[*own["subtask"].unique()]])

@@ -18,15 +18,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ttabench.core.amounts import count
+from ttabench.core.amounts import format_count
 from ttabench.methods import registry
-from ttabench.methods.checkpoints import header, trained_tasks
+from ttabench.methods.checkpoints import read_header, trained_tasks
 from ttabench.records.schema import load_record
-from ttabench.report.blocks import STATES
-from ttabench.report.compare import compared
-from ttabench.report.entries import shown
-from ttabench.report.finding import runs_in
-from ttabench.report.stored import Run
+from ttabench.report.compare import compare_runs
+from ttabench.report.groups import STATE_SUFFIXES
+from ttabench.report.method_rows import format_value
+from ttabench.report.selection import list_runs
+from ttabench.report.stored import StoredRun
 
 HERE = Path(__file__).resolve().parent
 STORED, PAGE = HERE / "tried.json", HERE / "tried.md"
@@ -37,15 +37,24 @@ ASIDE = ("step", "loss", "lr", "gradient", "tokens_per_second")
 
 def trained(folder: Path) -> dict[str, Any]:
     """What a training's folder says: its header, and the mean of each part of the loss over stretches of steps."""
-    stored = header(folder)
+    stored = read_header(folder)
     training: dict[str, Any] = dict(stored.training)
-    lines = [json.loads(line) for line in (folder / "curve.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (folder / "curve.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     steps = [line for line in lines if "loss" in line]
-    names = [name for name in dict.fromkeys(key for line in steps for key in line) if name not in ASIDE]
+    names = [
+        name for name in dict.fromkeys(key for line in steps for key in line) if name not in ASIDE
+    ]
     curve = []
     for number in range(PARTS):
         part = steps[number * len(steps) // PARTS : (number + 1) * len(steps) // PARTS]
-        means = {name: round(fmean(values), 3) for name in names if (values := [x[name] for x in part if name in x])}
+        means = {
+            name: round(fmean(values), 3)
+            for name in names
+            if (values := [x[name] for x in part if name in x])
+        }
         curve.append({"to": part[-1]["step"], **means})
     kept = ("steps", "seconds", "tokens", "observes", "asks", "validation", "config")
     return {
@@ -58,15 +67,24 @@ def trained(folder: Path) -> dict[str, Any]:
 
 def figures(runs: Path) -> dict[str, dict[str, str]]:
     """The main metric by whose state answered and by task, pooled over draws, as `ttabench compare` has it."""
-    cells: dict[str, dict[str, list[Run]]] = {}
-    for folder in runs_in(runs):
+    cells: dict[str, dict[str, list[StoredRun]]] = {}
+    for folder in list_runs(runs):
         run = load_record(folder)
-        line, column = f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})"
+        line, column = (
+            f"{run.config['method']}{STATE_SUFFIXES[run.state_of]}",
+            f"{run.config['task']} ({run.main_metric})",
+        )
         cells.setdefault(line, {}).setdefault(column, []).append((folder, run))
     by_line: dict[str, dict[str, str]] = {}
     for line, columns in cells.items():
-        entries = {column: compared(column_entries).entries[0] for column, column_entries in columns.items()}
-        by_line[line] = {column: shown(each.metric, each.value, each.stderr) for column, each in entries.items()}
+        method_rows = {
+            column: compare_runs(column_entries).method_rows[0]
+            for column, column_entries in columns.items()
+        }
+        by_line[line] = {
+            column: format_value(each.metric, each.value, each.stderr)
+            for column, each in method_rows.items()
+        }
         by_line[line] |= {
             f"{column.partition(' ')[0]} at {step}": value
             for column, column_entries in columns.items()
@@ -75,16 +93,25 @@ def figures(runs: Path) -> dict[str, dict[str, str]]:
     return by_line
 
 
-def by_step(runs: list[Run]) -> dict[int, str]:
+def by_step(runs: list[StoredRun]) -> dict[int, str]:
     """The main metric at each step of a task that has some, mean over draws, per cent."""
-    rows = [row for _, run in runs for row in run.rows if row.metric == run.main_metric and row.subtask is None]
+    rows = [
+        row
+        for _, run in runs
+        for row in run.rows
+        if row.metric == run.main_metric and row.subtask is None
+    ]
     steps = sorted({row.step for row in rows if row.step is not None})
-    return {step: f"{100 * fmean(row.value for row in rows if row.step == step):.1f}" for step in steps}
+    return {
+        step: f"{100 * fmean(row.value for row in rows if row.step == step):.1f}" for step in steps
+    }
 
 
 def page(stored: dict[str, Any]) -> str:
     """The page of everything stored."""
-    parts = ["# tried\n\nTrainings of adapters that do not ship: curves and figures, from `python results/tried.py`.\n"]
+    parts = [
+        "# tried\n\nTrainings of adapters that do not ship: curves and figures, from `python results/tried.py`.\n"
+    ]
     for name, training in stored.items():
         parts += [
             f"## {name}\n",
@@ -99,10 +126,12 @@ def _how(training: dict[str, Any]) -> str:
     config, data = training["config"], training["config"]["data"]
     tasks = " + ".join(trained_tasks(training))
     words = [f"`{training['method']}`", *settings_of(training), f"on {tasks}", *data["options"]]
-    begun = "" if config["fresh"] else f", begun from {training['after'] or 'the adapter that ships'}"
+    begun = (
+        "" if config["fresh"] else f", begun from {training['after'] or 'the adapter that ships'}"
+    )
     return (
         f"{' '.join(words)}{begun}: {training['steps']} of {config['steps']} steps, "
-        f"{count(training['tokens'])} tokens, {training['asks']:,} queries, rate {config['lr']:g} "
+        f"{format_count(training['tokens'])} tokens, {training['asks']:,} queries, rate {config['lr']:g} "
         f"({config['schedule']}, {config['optimizer']}), seed {config['seed']}, "
         f"{training['seconds'] / 60:.0f} minutes beside other work."
     )
@@ -116,7 +145,7 @@ def settings_of(training: dict[str, Any]) -> list[str]:
             for key, value in training["settings"].items()
             if key in plain and value != json.loads(json.dumps(plain[key]))
         }
-        for name, preset in registry.find(training["method"]).presets.items()
+        for name, preset in registry.find_method(training["method"]).presets.items()
         for plain in [asdict(preset)]
     }
     name = min(apart, key=lambda each: len(apart[each]))
@@ -126,16 +155,25 @@ def settings_of(training: dict[str, Any]) -> list[str]:
 def _table(head: str, rows: list[tuple[str, dict[str, Any]]]) -> str:
     columns = list(dict.fromkeys(key for _, cells in rows for key in cells if key != "to"))
     lines = [f"| {head} | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
-    lines += [f"| {name} | {' | '.join(str(cells.get(column, '')) for column in columns)} |" for name, cells in rows]
+    lines += [
+        f"| {name} | {' | '.join(str(cells.get(column, '')) for column in columns)} |"
+        for name, cells in rows
+    ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Command line."""
-    stored: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8")) if STORED.is_file() else {}
+    stored: dict[str, Any] = (
+        json.loads(STORED.read_text(encoding="utf-8")) if STORED.is_file() else {}
+    )
     if sys.argv[1:2] == ["add"]:
         name, folder, runs, *after = sys.argv[2:]
-        stored[name] = {**trained(Path(folder)), "figures": figures(Path(runs)), "after": " ".join(after)}
+        stored[name] = {
+            **trained(Path(folder)),
+            "figures": figures(Path(runs)),
+            "after": " ".join(after),
+        }
         STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(stored), encoding="utf-8")
 

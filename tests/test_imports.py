@@ -17,7 +17,7 @@ ROOMS = tuple(
     " terminal core".split()
 )
 """From the top floor down: a room imports from itself and from those behind it."""
-FOLDERS = ("verbs", "forward", "", "loading", "texts", "attention")
+FOLDERS = ("inference", "forward", "", "loading", "texts", "attention")
 """Those of `lm`, likewise; the model and the patch stand in none of them."""
 HEAVY = ("torch", "transformers", "pandas", "datasets", "numpy", "pyarrow")
 
@@ -40,8 +40,13 @@ def imported(path: Path) -> Iterator[str]:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             inside = (f"{node.module}.{alias.name}" for alias in node.names)
-            names = [name if name.removeprefix("ttabench.") in MODULES else node.module for name in inside]
-        yield from (name.removeprefix("ttabench.") for name in names if name.startswith("ttabench."))
+            names = [
+                name if name.removeprefix("ttabench.") in MODULES else node.module
+                for name in inside
+            ]
+        yield from (
+            name.removeprefix("ttabench.") for name in names if name.startswith("ttabench.")
+        )
 
 
 IMPORTED = {name: list(imported(path)) for name, path in MODULES.items()}
@@ -58,7 +63,9 @@ def test_every_room_is_named() -> None:
 def test_imports_point_down() -> None:
     for name in (name for name in MODULES if room(name) in ROOMS):
         for other in IMPORTED[name]:
-            assert ROOMS.index(room(other)) >= ROOMS.index(room(name)), f"{name} imports {other}, which stands above it"
+            assert ROOMS.index(room(other)) >= ROOMS.index(room(name)), (
+                f"{name} imports {other}, which stands above it"
+            )
 
 
 def folder(module: str) -> str:
@@ -71,7 +78,9 @@ def test_folders_of_lm_import_down() -> None:
     for name in (name for name in MODULES if room(name) == "lm"):
         for other in IMPORTED[name]:
             if room(other) == "lm":
-                assert FOLDERS.index(folder(other)) >= FOLDERS.index(folder(name)), f"{name} imports {other}"
+                assert FOLDERS.index(folder(other)) >= FOLDERS.index(folder(name)), (
+                    f"{name} imports {other}"
+                )
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
@@ -81,17 +90,30 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     assert not arrows, f"circles among {sorted(arrows)}"
 
 
-LIGHT = ("--help", "eval --help", "report --help", "sweep --help", "--version", "list models",
-         "list methods mac", "profile --analytic --prefill 1k")  # fmt: skip
-REFUSED = ("profile --methods mac --set hierarchy=wide", "train --method mac --task streamingqa --set hierarchy=wide",
-           "train --method mac --task streamingqa --documents 0",
-           "adapt --method mac --context README.md --set hierarchy=wide")  # fmt: skip
+LIGHT = (
+    "--help",
+    "eval --help",
+    "report --help",
+    "sweep --help",
+    "--version",
+    "list models",
+    "list methods mac",
+    "profile --analytic --prefill 1k",
+)
+REFUSED = (
+    "profile --methods mac --set hierarchy=wide",
+    "train --method mac --task streamingqa --set hierarchy=wide",
+    "train --method mac --task streamingqa --documents 0",
+    "adapt --method mac --context README.md --set hierarchy=wide",
+)
 
 
 def test_what_answers_or_refuses_at_once_imports_nothing_heavy() -> None:
     """One command after the other in one process: what one imports, the next one finds."""
     done = ran_light(*LIGHT, *REFUSED)
-    assert [int(code) for code in done.stdout.splitlines()[-1].split()] == [0] * len(LIGHT) + [2] * len(REFUSED)
+    assert [int(code) for code in done.stdout.splitlines()[-1].split()] == [0] * len(LIGHT) + [
+        2
+    ] * len(REFUSED)
     assert done.returncode == 0, done.stderr
 
 
@@ -100,8 +122,14 @@ def test_a_refused_setting_and_a_stored_run_import_nothing_heavy(tmp_path: Path)
     refused = ran_light(f"{words} --set nope=1")
     assert refused.returncode == 2, refused.stderr
     assert "none has no settings" in refused.stderr
-    first = subprocess.run([sys.executable, "-m", "ttabench", *words.split()], capture_output=True, text=True,
-                           cwd=PACKAGE.parent, check=True, timeout=300)  # fmt: skip
+    first = subprocess.run(
+        [sys.executable, "-m", "ttabench", *words.split()],
+        capture_output=True,
+        text=True,
+        cwd=PACKAGE.parent,
+        check=True,
+        timeout=300,
+    )
     again = ran_light(words)
     assert again.returncode == 0, again.stderr
     assert again.stdout == first.stdout
@@ -121,4 +149,10 @@ def ran_light(*commands: str) -> subprocess.CompletedProcess[str]:
         "if len(codes) > 1:\n    print(*codes)\n"
         "sys.exit(codes[0] if len(codes) == 1 else 0)"
     )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=PACKAGE.parent,
+        timeout=300,
+    )

@@ -16,7 +16,7 @@ from tests.report.test_compare import compare
 from ttabench.cli import app as cli
 from ttabench.cli.options import DEFAULT_OUT
 from ttabench.lm.model import LM
-from ttabench.report.finding import runs_in
+from ttabench.report.selection import list_runs
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIRST = README[README.index("## Set up") : README.index("## Methods")]
@@ -47,20 +47,28 @@ def test_the_first_lines_print_their_table(
 
 def rows(text: str) -> list[tuple[str, ...]]:
     """Rows of the table of runs, without what the machine decides."""
-    lines = [line for line in text.splitlines() if line.startswith(("| none |", "| icl |", "| mac |"))]
+    lines = [
+        line for line in text.splitlines() if line.startswith(("| none |", "| icl |", "| mac |"))
+    ]
     found = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in lines]
     assert len(found) == 3
     return [row[:5] for row in found]
 
 
-OF_README = {line.partition(": ")[2]: words for line, words in commands().items() if line.startswith("README.md: ")}
+OF_README = {
+    line.partition(": ")[2]: words
+    for line, words in commands().items()
+    if line.startswith("README.md: ")
+}
 TYPED = {line: words[1:] for line, words in OF_README.items() if words[0] == "ttabench"}
 """Every command of ours in the README, and its words."""
 REAL = {line for line in TYPED if "smollm2" in line or "--state mine" in line}
 """Those that take the real English model."""
 
 
-def type_all(ttabench: Command, lines: set[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def type_all(
+    ttabench: Command, lines: set[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
     """What these commands print, typed one after the other in a folder that has the files of docs/."""
     (folder / "docs").symlink_to(ROOT / "docs")
     monkeypatch.chdir(folder)
@@ -81,14 +89,18 @@ def test_every_command_works_as_typed(
     assert len(printed) > len(REAL)
 
 
-def test_the_state_of_the_example_helps(ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_the_example_helps(
+    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What stands behind the command are its figures: the own state above another text's and none."""
     (line,) = [line for line in TYPED if "--swap-state" in line]
     shown = [float(value) for value in re.findall(r"(?:own|other|none) (\d+\.\d)", line)]
     monkeypatch.chdir(tmp_path)
     assert ttabench(*TYPED[line]).code == 0
     assert ttabench("compare", "--format", "csv").code == 0
-    entries = {entry.state_of: 100 * entry.value for entry in compare(runs_in(DEFAULT_OUT)).entries}
+    entries = {
+        entry.state_of: 100 * entry.value for entry in compare(list_runs(DEFAULT_OUT)).entries
+    }
     assert [round(entries[whose], 1) for whose in ("own", "other", "none")] == shown
     assert shown[0] > max(shown[1:])
 

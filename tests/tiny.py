@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
-from ttabench.contract.case import POSITIONS, byte_tokenizer, drawn, tiny_gpt2, tiny_llama
+from ttabench.contract.case import MAX_POSITIONS, byte_tokenizer, random_lm, tiny_gpt2, tiny_llama
 from ttabench.lm.model import LM
 
 __all__ = [
-    "IDS",
-    "MODELS",
-    "POSITIONS",
+    "MAX_POSITIONS",
+    "MODEL_FACTORIES",
+    "MODEL_IDS",
     "byte_tokenizer",
-    "drawn",
+    "random_lm",
     "tiny_gpt2",
     "tiny_llama",
     "tiny_opt",
@@ -31,13 +31,13 @@ def tiny_opt(seed: int = 0) -> LM:
         num_hidden_layers=2,
         num_attention_heads=4,
         word_embed_proj_dim=32,
-        max_position_embeddings=POSITIONS,
+        max_position_embeddings=MAX_POSITIONS,
         bos_token_id=256,
         eos_token_id=257,
         pad_token_id=258,
         init_std=0.18,
     )
-    return drawn(OPTForCausalLM, config, f"tiny-opt-{seed}", seed)
+    return random_lm(OPTForCausalLM, config, f"tiny-opt-{seed}", seed)
 
 
 def tinyllama_shaped(seed: int = 0) -> LM:
@@ -49,14 +49,19 @@ def tinyllama_shaped(seed: int = 0) -> LM:
         num_hidden_layers=3,
         num_attention_heads=8,
         num_key_value_heads=1,
-        max_position_embeddings=POSITIONS,
+        max_position_embeddings=MAX_POSITIONS,
         bos_token_id=256,
         eos_token_id=257,
         pad_token_id=258,
     )
-    return drawn(LlamaForCausalLM, config, f"tinyllama-shaped-{seed}", seed)
+    return random_lm(LlamaForCausalLM, config, f"tinyllama-shaped-{seed}", seed)
 
 
-MODELS: list[Callable[[], LM]] = [tiny_llama, tiny_gpt2, tiny_opt, lambda: tiny_llama(gqa=False)]
+MODEL_FACTORIES: list[Callable[[], LM]] = [
+    tiny_llama,
+    tiny_gpt2,
+    tiny_opt,
+    lambda: tiny_llama(gqa=False),
+]
 """Base models of every kind that is treated in its own way."""
-IDS = ["llama-gqa", "gpt2", "opt", "llama"]
+MODEL_IDS = ["llama-gqa", "gpt2", "opt", "llama"]

@@ -7,28 +7,40 @@ from typing import Any
 
 import torch
 
-from ttabench.contract.case import PROMPTS, TEXTS, asks, episode, observes
+from ttabench.contract.case import PROMPTS, TEXTS, make_chunks, make_episode, make_queries
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.mac import MAC
 from ttabench.methods.mac.method import Mac
-from ttabench.methods.registry import find, methods
+from ttabench.methods.registry import find_method, methods
 
-__all__ = ["PROMPTS", "TEXTS", "asks", "episode", "observes", "teach", "tiny_mac", "tiny_method", "trainable"]
-TINY: dict[str, Any] = {name: spec.checked or spec.Settings() for name, spec in methods().items()}
+__all__ = [
+    "PROMPTS",
+    "TEXTS",
+    "make_chunks",
+    "make_episode",
+    "make_queries",
+    "set_nonzero_outputs",
+    "tiny_mac",
+    "tiny_method",
+    "trainable_methods",
+]
+TINY_SETTINGS: dict[str, Any] = {
+    name: spec.test_settings or spec.Settings() for name, spec in methods().items()
+}
 """Settings by method."""
 
 
 def tiny_method(name: str, lm: LM) -> BaseMethod[Any]:
-    spec = find(name)
-    method = spec.load()(lm, TINY[name])
+    spec = find_method(name)
+    method = spec.load()(lm, TINY_SETTINGS[name])
     assert isinstance(method, BaseMethod)
     if name in ("streamadapter", "generative_adapter", "doc_to_lora"):
-        teach(method)
+        set_nonzero_outputs(method)
     return method
 
 
-def teach(method: BaseMethod[Any]) -> None:
+def set_nonzero_outputs(method: BaseMethod[Any]) -> None:
     """Give a method that maps to deltas such that are not zero, and gates, as before training they are."""
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)
@@ -38,8 +50,8 @@ def teach(method: BaseMethod[Any]) -> None:
 
 
 def tiny_mac(lm: LM, **settings: Any) -> Mac:
-    return Mac(lm, replace(MAC.checked, **settings))
+    return Mac(lm, replace(MAC.test_settings, **settings))
 
 
-def trainable() -> list[str]:
-    return [name for name in methods() if find(name).trainable]
+def trainable_methods() -> list[str]:
+    return [name for name in methods() if find_method(name).trainable]

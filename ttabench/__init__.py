@@ -18,7 +18,7 @@ from ttabench.core import __version__
 
 if TYPE_CHECKING:
     from ttabench.run.session import Session
-    from ttabench.sweep.by_name import compare, evaluate, load
+    from ttabench.sweep.api import compare, evaluate, load
     from ttabench.training.stages import train
 
 __all__ = ["Session", "__version__", "compare", "evaluate", "load", "train"]
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
     """Import what is named here, and what it takes, only when it is used."""
     if name not in __all__:
         raise AttributeError(f"module 'ttabench' has no attribute {name!r}")
-    return getattr(import_module(f"ttabench.{_WHERE.get(name, 'sweep.by_name')}"), name)
+    return getattr(import_module(f"ttabench.{_WHERE.get(name, 'sweep.api')}"), name)
 
 
 def __dir__() -> list[str]:

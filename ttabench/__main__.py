@@ -1,9 +1,9 @@
 """`python -m ttabench`: the same as the `ttabench` command."""
 
-from ttabench.core import leave_current_folder
+from ttabench.core import remove_current_folder_from_path
 
 if __name__ == "__main__":
-    leave_current_folder()
+    remove_current_folder_from_path()
     from ttabench.cli.app import main
 
     main()

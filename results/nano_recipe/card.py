@@ -64,7 +64,10 @@ def card(record: Mapping[str, Any], measured: Mapping[str, Any], shape: Mapping[
     """The model card as markdown."""
     lessons = [_stage(stage) for stage in record["stages"]]
     exact: Mapping[str, Mapping[str, float]] = measured["exact_match"]
-    rows = [f"| {task} | " + " | ".join(f"{v:.1f}" for v in row.values()) + " |" for task, row in exact.items()]
+    rows = [
+        f"| {task} | " + " | ".join(f"{v:.1f}" for v in row.values()) + " |"
+        for task, row in exact.items()
+    ]
     counts = next(iter(exact.values()))
     return TEXT.format(
         **shape,
@@ -92,7 +95,8 @@ def _stage(training: Mapping[str, Any]) -> str:
 
 def _listed(values: Mapping[str, Mapping[str, float]], unit: str, digits: int) -> str:
     lines = [
-        f"- {task}: " + ", ".join(f"{count} {unit} {value:.{digits}f}" for count, value in row.items())
+        f"- {task}: "
+        + ", ".join(f"{count} {unit} {value:.{digits}f}" for count, value in row.items())
         for task, row in values.items()
     ]
     return "\n".join(lines)

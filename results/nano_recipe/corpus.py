@@ -44,7 +44,9 @@ def name_of(entity: str) -> tuple[str, ...]:
 
 def _topic(text: str, category: str) -> tuple[str, ...]:
     """The word of a category that a text holds."""
-    (word,) = set(text.lower().translate(str.maketrans(".,", "  ")).split()) & set(CATEGORIES[category])
+    (word,) = set(text.lower().translate(str.maketrans(".,", "  ")).split()) & set(
+        CATEGORIES[category]
+    )
     return (word, word)
 
 
@@ -58,11 +60,15 @@ ANSWERS = {
 """Answer words by label; those of COPA are its choices."""
 
 
-def _answered(prompt: str, answer: str, keys: tuple[str, ...], sources: tuple[int, ...] = ()) -> Segments:
+def _answered(
+    prompt: str, answer: str, keys: tuple[str, ...], sources: tuple[int, ...] = ()
+) -> Segments:
     return [Segment(prompt, 0.0, keys=keys), Segment(f" {answer}", 1.0, sources), Segment(END, 1.0)]
 
 
-def question_answering(kind: str, one_relation: float = 0.3) -> Callable[[random.Random, int], Segments]:
+def question_answering(
+    kind: str, one_relation: float = 0.3
+) -> Callable[[random.Random, int], Segments]:
     """Documents, then questions drawn with replacement (without, a reader learns "not the one already answered").
 
     Half of a short sequence is questions, a quarter of a long one: only answers teach.
@@ -75,10 +81,14 @@ def question_answering(kind: str, one_relation: float = 0.3) -> Callable[[random
         per_document = 12 + 11 * facts_told if relation is None else 20
         count = max(2, round((1 - asking) * tokens / per_document))
         made = qa.documents(source, kind, "train", count, facts_told, relation)
-        segments = [Segment(f"{document.text}\n\n", 0.0, keys=name_of(document.entity)) for document in made]
+        segments = [
+            Segment(f"{document.text}\n\n", 0.0, keys=name_of(document.entity)) for document in made
+        ]
         for index in source.choices(range(len(made)), k=max(2, round(asking * tokens / 12))):
             fact = source.choice(made[index].facts)
-            segments += _answered(fact.question(source.randrange(2)), fact.value, name_of(fact.entity), (index,))
+            segments += _answered(
+                fact.question(source.randrange(2)), fact.value, name_of(fact.entity), (index,)
+            )
         return segments
 
     return sequence
@@ -87,14 +97,19 @@ def question_answering(kind: str, one_relation: float = 0.3) -> Callable[[random
 def metaicl(source: random.Random, tokens: int) -> Segments:
     """Demonstrations of one rule with label words of its own; every answer is predicted from those before it."""
     size = source.choice((2, 2, 3, 4))
-    categories = list(source.choice(demonstrations.groups("train", size)))
+    categories = list(source.choice(demonstrations.category_groups("train", size)))
     labels = source.sample(LABEL_WORDS, size)
     query, between = source.choice((("Input: {x} Output:", " "), ("Input: {x}\nOutput:", "\n\n")))
     return _demonstrated(source, tokens // 16, categories, labels, query, between)
 
 
 def _demonstrated(
-    source: random.Random, count: int, categories: list[str], labels: list[str], query: str, between: str
+    source: random.Random,
+    count: int,
+    categories: list[str],
+    labels: list[str],
+    query: str,
+    between: str,
 ) -> Segments:
     segments: Segments = []
     seen: dict[int, tuple[int, ...]] = {}
@@ -111,14 +126,18 @@ def _demonstrated(
 def superglue(source: random.Random, tokens: int) -> Segments:
     """Demonstrations of one language-understanding task in its usual template, under a rule of their own."""
     task = source.choice(("boolq", "cb", "copa", "rte", "sst2"))
-    categories = list(source.choice(demonstrations.groups("train", 3 if task == "cb" else 2)))
+    categories = list(
+        source.choice(demonstrations.category_groups("train", 3 if task == "cb" else 2))
+    )
     source.shuffle(categories)
     labels = ANSWERS[task]
     segments: Segments = []
     seen: dict[int, tuple[int, ...]] = {}
     for _ in range(max(2, tokens // (20 if task == "sst2" else 32))):
         label = source.randrange(len(categories))
-        row = demonstrations.row(task, source, categories, label, source.choice(entities("person", "train")))
+        row = demonstrations.row(
+            task, source, categories, label, source.choice(entities("person", "train"))
+        )
         prompt, answer = template(task, row, labels[label])
         if task != "copa":
             prompt = prompt._replace(keys=_topic(prompt.text, categories[label]))
@@ -146,14 +165,18 @@ def template(task: str, row: dict[str, object], answer: str) -> Segments:
 
 def lamp(source: random.Random, tokens: int) -> Segments:
     """A user's profile, then new articles of the same user."""
-    topics = list(source.choice(demonstrations.groups("train", 4)))
+    topics = list(source.choice(demonstrations.category_groups("train", 4)))
     categories = dict(zip(topics, source.sample(profiles.NEWS[:14], len(topics)), strict=True))
     segments: Segments = []
     for i in range(max(4, round(0.7 * tokens / 18))):
         topic = source.choice(topics)
         text = demonstrations.scene(source, topic)
         lead = ", and " if i else ""
-        segments.append(Segment(f'{lead}the category for the article: "{text}" is "', 0.0, keys=_topic(text, topic)))
+        segments.append(
+            Segment(
+                f'{lead}the category for the article: "{text}" is "', 0.0, keys=_topic(text, topic)
+            )
+        )
         segments += [Segment(categories[topic], 1.0), Segment('"', 0.1)]
     segments.append(Segment("\n", 0.0))
     for _ in range(max(2, round(0.3 * tokens / 34))):
@@ -166,7 +189,7 @@ def lamp(source: random.Random, tokens: int) -> Segments:
 
 def msc(source: random.Random, tokens: int) -> Segments:
     """Sessions between two speakers, then questions about what was told."""
-    conversation = dialogue.tell(source, "train", max(2, tokens // 120), 3)
+    conversation = dialogue.draw_facts(source, "train", max(2, tokens // 120), 3)
     source.shuffle(conversation)
     segments: Segments = []
     for start in range(0, len(conversation), 4):
@@ -181,13 +204,13 @@ def msc(source: random.Random, tokens: int) -> Segments:
 
 def conversation(source: random.Random, split: str, turns: int) -> list[str]:
     """A dialogue of at least `turns` turns that keeps coming back to what was told."""
-    pending, known, spoken = dialogue.tell(source, split, 3, 3), list[Fact](), list[str]()
+    pending, known, spoken = dialogue.draw_facts(source, split, 3, 3), list[Fact](), list[str]()
     source.shuffle(pending)
     while len(spoken) < turns:
         if not pending:
-            pending = dialogue.tell(source, split, 3, 3)
+            pending = dialogue.draw_facts(source, split, 3, 3)
         fact = pending.pop()
-        spoken += dialogue.exchange(source, fact, known)
+        spoken += dialogue.fact_turns(source, fact, known)
         known.append(fact)
     return spoken[:turns]
 
@@ -218,10 +241,10 @@ FAMILIES: dict[str, Callable[[random.Random, int], Segments]] = {
 
 def vocabulary_words() -> list[str]:
     """Every word the world is made of; the tokenizer must know each one whole."""
-    from ttabench.mini.world import KINDS, name_pieces
+    from ttabench.mini.world import KINDS, name_parts
 
     words = [*LABEL_WORDS, *(w for group in CATEGORIES.values() for w in group)]
     for kind in KINDS:
-        words += [*name_pieces(kind)[0], *name_pieces(kind)[1]]
+        words += [*name_parts(kind)[0], *name_parts(kind)[1]]
         words += [value for relation in RELATIONS[kind] for value in relation.values]
     return words

@@ -19,17 +19,39 @@ from typing import TYPE_CHECKING
 
 from results.nano_recipe import corpus
 from results.nano_recipe.corpus import Segment, Segments
-from results.nano_recipe.lessons import Batch, Sequence, Stage, Teaching, batch_of, encoded, sequence
+from results.nano_recipe.lessons import (
+    Batch,
+    Sequence,
+    Stage,
+    Teaching,
+    batch_of,
+    encoded,
+    sequence,
+)
 from ttabench.mini import qa
-from ttabench.mini.world import PIECES, RELATIONS, Fact, entities, facts, name_pieces, rng
+from ttabench.mini.world import (
+    NAME_PARTS_PER_POSITION,
+    RELATIONS,
+    Fact,
+    entities,
+    facts,
+    name_parts,
+    rng,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
 REHEARSED = {
-    "superglue": 1.5, "metaicl": 1.1, "lamp": 1.0, "msc": 1.2, "dailydialog": 1.2, "pg19": 1.6, "streamingqa": 0.5,
-}  # fmt: skip
+    "superglue": 1.5,
+    "metaicl": 1.1,
+    "lamp": 1.0,
+    "msc": 1.2,
+    "dailydialog": 1.2,
+    "pg19": 1.6,
+    "streamingqa": 0.5,
+}
 
 REHEARSED_LENGTHS = {256: 1.0, 384: 1.0, 512: 1.0, 1024: 1.0, 1536: 1.0, 2048: 1.0, 4096: 0.4}
 """Without the last, books of 4,096 tokens before were worse than of 2,048: perplexity 3.34 and 2.82."""
@@ -71,13 +93,17 @@ class FarStage:
     def rate(self, step: int, peak: float) -> float:
         """Learning rate: 30 steps of warm-up, constant for a quarter, a cosine to 5 % of the peak."""
         done = max(0.0, step / self.steps - 0.25) / 0.75
-        return peak * min(1.0, (step + 1) / 30) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+        return (
+            peak * min(1.0, (step + 1) / 30) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+        )
 
 
 FAR = FarStage()
 
 
-def batches(tokenizer: Tokenizer, stage: FarStage, seed: int, first: int = 0) -> Iterator[tuple[Batch, Teaching]]:
+def batches(
+    tokenizer: Tokenizer, stage: FarStage, seed: int, first: int = 0
+) -> Iterator[tuple[Batch, Teaching]]:
     """Batches from step `first` on, each with what it teaches."""
     for step in range(first, stage.steps):
         source = rng(stage.name, seed, step)
@@ -92,14 +118,26 @@ def batches(tokenizer: Tokenizer, stage: FarStage, seed: int, first: int = 0) ->
         )
         if rehearse:
             own = Stage(stage.name, 0, (length,), stage.families)
-            yield batch_of([sequence(tokenizer, own, length, f"{seed}-{step}-{row}") for row in rows]), teaching
+            yield (
+                batch_of(
+                    [sequence(tokenizer, own, length, f"{seed}-{step}-{row}") for row in rows]
+                ),
+                teaching,
+            )
             continue
         made = [
-            encoded(tokenizer, dense_questions(rng(stage.name, seed, step, row), length)).cut(length * 5 // 4)
+            encoded(tokenizer, dense_questions(rng(stage.name, seed, step, row), length)).cut(
+                length * 5 // 4
+            )
             for row in rows
         ]
         jumps = source.random() < stage.jumping
-        yield batch_of(made, [jumped(batch, stage.span, source) for batch in made] if jumps else None), teaching
+        yield (
+            batch_of(
+                made, [jumped(batch, stage.span, source) for batch in made] if jumps else None
+            ),
+            teaching,
+        )
 
 
 def dense_questions(source: random.Random, tokens: int) -> Segments:
@@ -116,7 +154,10 @@ def dense_questions(source: random.Random, tokens: int) -> Segments:
             else facts(source, kind, entity, min(facts_told, len(RELATIONS[kind])))
         )
         documents.append(qa.document(source, entity, own))
-    segments = [Segment(f"{document.text}\n\n", 0.0, keys=corpus.name_of(document.entity)) for document in documents]
+    segments = [
+        Segment(f"{document.text}\n\n", 0.0, keys=corpus.name_of(document.entity))
+        for document in documents
+    ]
     for place, fact in _asked(source, documents, max(2, round(asking * tokens / 12))):
         keys = corpus.name_of(fact.entity)
         segments.append(Segment(fact.question(source.randrange(2)), 0.0, keys=keys))
@@ -124,7 +165,9 @@ def dense_questions(source: random.Random, tokens: int) -> Segments:
     return segments
 
 
-def _asked(source: random.Random, documents: list[qa.Document], count: int) -> list[tuple[int, Fact]]:
+def _asked(
+    source: random.Random, documents: list[qa.Document], count: int
+) -> list[tuple[int, Fact]]:
     """`count` facts and the documents that tell them: as a rule each once before any is asked again."""
     every = [(place, fact) for place, document in enumerate(documents) for fact in document.facts]
     if source.random() < 0.3:
@@ -144,7 +187,10 @@ def cast(source: random.Random, kind: str, count: int, *, alike: bool) -> list[s
         return source.sample(pool, count)
     side = math.isqrt(2 * count) + 1
     while True:
-        first, second = (set(source.sample(pieces, min(side, PIECES))) for pieces in name_pieces(kind))
+        first, second = (
+            set(source.sample(pieces, min(side, NAME_PARTS_PER_POSITION)))
+            for pieces in name_parts(kind)
+        )
         near = [name for name in pool if name.split()[0] in first and name.split()[1] in second]
         if len(near) >= count:
             return source.sample(near, count)

@@ -21,15 +21,17 @@ from typing import Any
 import torch
 
 from results.nano_recipe import corpus
-from ttabench.lm.forward.patching import read
+from ttabench.lm.forward.patching import prefill
+from ttabench.lm.inference.answering import generate
+from ttabench.lm.inference.scoring import option_logprobs, token_logprobs
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.answering import generate
-from ttabench.lm.verbs.scoring import choose, token_logprobs
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
 from ttabench.mini.world import SPLITS, rng
 
-QUESTIONS: dict[str, tuple[Callable[..., list[dict[str, Any]]], Callable[[dict[str, Any]], tuple[str, str]]]] = {
+QUESTIONS: dict[
+    str, tuple[Callable[..., list[dict[str, Any]]], Callable[[dict[str, Any]], tuple[str, str]]]
+] = {
     "streamingqa": (qa.streamingqa, lambda row: (row["text"], row["answers"])),
     "squad_seq": (qa.squad_seq, lambda row: (row["context"], row["answers"]["text"][0])),
     "archivalqa": (qa.archivalqa, lambda row: (row["ans_paragraph"], row["answer"])),
@@ -54,7 +56,7 @@ TEST = Worlds()
 def context(lm: LM, texts: Sequence[str]) -> Patch:
     """A patch that holds these texts, read once."""
     ids = [token for text in texts for token in lm.encode(text)]
-    return Patch(prefix=read(lm, Patch(), torch.tensor([ids]))) if ids else Patch()
+    return Patch(prefix=prefill(lm, Patch(), torch.tensor([ids]))) if ids else Patch()
 
 
 def answering(lm: LM, task: str, documents: int, seeds: int, worlds: Worlds) -> float:
@@ -64,10 +66,17 @@ def answering(lm: LM, task: str, documents: int, seeds: int, worlds: Worlds) -> 
     for seed in worlds.seeds(seeds):
         rows = make(worlds.split, seed, documents or 32)[:32]
         patch = context(
-            lm, [f"{parts(row)[0]}\n\n" for row in make(worlds.split, seed, documents)] if documents else []
+            lm,
+            [f"{parts(row)[0]}\n\n" for row in make(worlds.split, seed, documents)]
+            if documents
+            else [],
         )
-        written = generate(lm, patch, [lm.encode(row["question"]) for row in rows], max_new_tokens=4)
-        right += [lm.decode(ids).strip() == parts(row)[1] for ids, row in zip(written, rows, strict=True)]
+        written = generate(
+            lm, patch, [lm.encode(row["question"]) for row in rows], max_new_tokens=4
+        )
+        right += [
+            lm.decode(ids).strip() == parts(row)[1] for ids, row in zip(written, rows, strict=True)
+        ]
     return 100 * sum(right) / len(right)
 
 
@@ -76,14 +85,23 @@ def metaicl(lm: LM, shots: int, tasks: int, worlds: Worlds) -> float:
     files = demonstrations.metaicl(worlds.split, worlds.first, tasks, max(shots, 1), 8)
     right: list[bool] = []
     for name in [name for name in files if name.endswith("_train")]:
-        texts_shown = [f"Input: {row['input']} Output: {row['output']} " for row in files[name][:shots]]
+        texts_shown = [
+            f"Input: {row['input']} Output: {row['output']} " for row in files[name][:shots]
+        ]
         rows = files[name.replace("_train", "_test")]
         items = [
-            (lm.encode(f"Input: {row['input']} Output:"), [lm.encode(f" {o}") for o in _strings(row["options"])])
+            (
+                lm.encode(f"Input: {row['input']} Output:"),
+                [lm.encode(f" {o}") for o in _strings(row["options"])],
+            )
             for row in rows
         ]
-        best = [int(scores.argmax()) for scores in choose(lm, context(lm, texts_shown), items)]
-        right += [_strings(row["options"])[i] == row["output"] for i, row in zip(best, rows, strict=True)]
+        best = [
+            int(scores.argmax()) for scores in option_logprobs(lm, context(lm, texts_shown), items)
+        ]
+        right += [
+            _strings(row["options"])[i] == row["output"] for i, row in zip(best, rows, strict=True)
+        ]
     return 100 * sum(right) / len(right)
 
 
@@ -98,14 +116,20 @@ def superglue(lm: LM, task: str, shots: int, draws: int, worlds: Worlds) -> floa
     for seed in worlds.seeds(draws):
         rows = demonstrations.superglue(task, worlds.split, seed, max(shots, 2), 8)
         texts_shown = [
-            "".join(s.text for s in _shown(task, row, row["label"])) + "\n\n" for row in rows["train"][:shots]
+            "".join(s.text for s in _shown(task, row, row["label"])) + "\n\n"
+            for row in rows["train"][:shots]
         ]
         labels = range(len(corpus.ANSWERS[task]))
         items = [
-            (lm.encode(_shown(task, row, 0)[0].text), [lm.encode(_shown(task, row, label)[1].text) for label in labels])
+            (
+                lm.encode(_shown(task, row, 0)[0].text),
+                [lm.encode(_shown(task, row, label)[1].text) for label in labels],
+            )
             for row in rows["validation"]
         ]
-        best = [int(scores.argmax()) for scores in choose(lm, context(lm, texts_shown), items)]
+        best = [
+            int(scores.argmax()) for scores in option_logprobs(lm, context(lm, texts_shown), items)
+        ]
         right += [i == row["label"] for i, row in zip(best, rows["validation"], strict=True)]
     return 100 * sum(right) / len(right)
 
@@ -122,10 +146,15 @@ def lamp(lm: LM, entries: int, users: int, worlds: Worlds) -> float:
     options = [lm.encode(f" {name}") for name in profiles.NEWS]
     right: list[bool] = []
     for row in questions:
-        profile = [f'the category for the article: "{e["text"]}" is "{e["category"]}"' for e in _rows(row["profile"])]
+        profile = [
+            f'the category for the article: "{e["text"]}" is "{e["category"]}"'
+            for e in _rows(row["profile"])
+        ]
         patch = context(lm, [", and ".join(profile[:entries]) + "\n"] if entries else [])
         article = str(row["input"]).partition(" article: ")[2]
-        (scores,) = choose(lm, patch, [(lm.encode(f"{profiles.INSTRUCTION}\nInput: {article}\nOutput:"), options)])
+        (scores,) = option_logprobs(
+            lm, patch, [(lm.encode(f"{profiles.INSTRUCTION}\nInput: {article}\nOutput:"), options)]
+        )
         right.append(profiles.NEWS[int(scores.argmax())] == gold[row["id"]])
     return 100 * sum(right) / len(right)
 
@@ -159,7 +188,9 @@ def perplexity(lm: LM, text: str, before: int, stride: int, first: int = 1024) -
 def sessions(row: dict[str, Any]) -> str:
     """The earlier sessions of one Multi-Session Chat row, a turn a line."""
     turns = [[turn["text"] for turn in session["dialog"]] for session in row["previous_dialogs"]]
-    lines = [[f"Speaker {1 + i % 2}: {text}" for i, text in enumerate(session)] for session in turns]
+    lines = [
+        [f"Speaker {1 + i % 2}: {text}" for i, text in enumerate(session)] for session in turns
+    ]
     return "".join("\n".join(session) + "\n\n" for session in lines)
 
 
@@ -168,25 +199,37 @@ def figures(lm: LM, scale: int = 1, worlds: Worlds = TEST) -> dict[str, Any]:
     """All figures; `scale` multiplies the number of streams, rules and draws."""
     split, first = worlds.split, worlds.first
     story = books.book(rng("pg19", split, first, 0), split, 9000)
-    talk = "".join(f"\nA: {turn}" for turn in corpus.conversation(rng("figures", first), split, 400))
+    talk = "".join(
+        f"\nA: {turn}" for turn in corpus.conversation(rng("figures", first), split, 400)
+    )
     chat = "".join(sessions(row) for row in dialogue.msc(split, first, 12))
     counts = {0: 4, 4: 16, 16: 6, 32: 6, 64: 6, 165: 6}
     return {
         "exact_match": {
-            task: {str(n): round(answering(lm, task, n, seeds * scale, worlds), 1) for n, seeds in counts.items()}
+            task: {
+                str(n): round(answering(lm, task, n, seeds * scale, worlds), 1)
+                for n, seeds in counts.items()
+            }
             for task in QUESTIONS
         },
-        "accuracy": {"metaicl": {str(k): round(metaicl(lm, k, 40 * scale, worlds), 1) for k in (0, 1, 2, 4, 8, 16)}}
+        "accuracy": {
+            "metaicl": {
+                str(k): round(metaicl(lm, k, 40 * scale, worlds), 1) for k in (0, 1, 2, 4, 8, 16)
+            }
+        }
         | {
             task: {str(k): round(superglue(lm, task, k, 30 * scale, worlds), 1) for k in (0, 4, 16)}
-            for task in demonstrations.LABELS
+            for task in demonstrations.LABELS_PER_TASK
         }
         | {
             "lamp": {str(k): round(lamp(lm, k, 64 * scale, worlds), 1) for k in (0, 4, 16)},
             "msc": {str(k): round(remembering(lm, k, worlds, 64 * scale), 1) for k in (0, 4)},
         },
         "perplexity": {
-            "pg19": {str(n): round(perplexity(lm, story, n, 128, 4096), 3) for n in (0, 512, 1024, 2048, 4096)},
+            "pg19": {
+                str(n): round(perplexity(lm, story, n, 128, 4096), 3)
+                for n in (0, 512, 1024, 2048, 4096)
+            },
             "sessions": {str(n): round(perplexity(lm, chat, n, 32), 3) for n in (0, 512)},
             "dailydialog": {str(n): round(perplexity(lm, talk, n, 32), 3) for n in (0, 512)},
         },
@@ -197,7 +240,9 @@ def main() -> None:
     """Print the figures of a model folder as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, help="folder of the model")
-    parser.add_argument("--scale", type=int, default=1, help="multiplies the number of streams, rules and draws")
+    parser.add_argument(
+        "--scale", type=int, default=1, help="multiplies the number of streams, rules and draws"
+    )
     parser.add_argument("--split", choices=SPLITS, default="test")
     parser.add_argument("--first", type=int, default=0, help="seed of the first world")
     options = parser.parse_args()

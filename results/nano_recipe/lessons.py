@@ -51,10 +51,28 @@ class Teaching:
 
 
 _QA = {"streamingqa": 2.4, "squad_seq": 1.4, "archivalqa": 1.4}
-_ALL = _QA | {"superglue": 1.1, "metaicl": 1.1, "lamp": 0.7, "msc": 0.8, "dailydialog": 0.5, "pg19": 0.6}
+_ALL = _QA | {
+    "superglue": 1.1,
+    "metaicl": 1.1,
+    "lamp": 0.7,
+    "msc": 0.8,
+    "dailydialog": 0.5,
+    "pg19": 0.6,
+}
 STAGES = (
-    Stage("tell apart", 2_500_000, (64, 96, 128, 192), _QA | {"metaicl": 0.8}, 4096, 0.6, naming=0.3, pointing=0.5),
-    Stage("all families", 3_000_000, (128, 192, 256, 384), _ALL, 4096, 0.4, naming=0.1, pointing=0.3),
+    Stage(
+        "tell apart",
+        2_500_000,
+        (64, 96, 128, 192),
+        _QA | {"metaicl": 0.8},
+        4096,
+        0.6,
+        naming=0.3,
+        pointing=0.5,
+    ),
+    Stage(
+        "all families", 3_000_000, (128, 192, 256, 384), _ALL, 4096, 0.4, naming=0.1, pointing=0.3
+    ),
     Stage("longer", 4_000_000, (256, 384, 512, 768, 1024), _ALL, pointing=0.3),
     Stage("longest", 4_500_000, (384, 512, 1024, 1536, 2048, 2560), _ALL, pointing=0.2),
 )
@@ -76,7 +94,9 @@ class Sequence:
     def cut(self, length: int) -> Sequence:
         """The first `length` tokens."""
         kept = [pointer for pointer in self.pointers if pointer[0] < length]
-        return Sequence(self.ids[:length], self.weights[:length], kept, self.groups[:length], self.keys[:length])
+        return Sequence(
+            self.ids[:length], self.weights[:length], kept, self.groups[:length], self.keys[:length]
+        )
 
 
 def sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> Sequence:
@@ -84,7 +104,11 @@ def sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> S
     source = rng("nano", stage.name, seed)
     (name,) = source.choices(list(stage.families), list(stage.families.values()))
     kinds = {"streamingqa": "person", "squad_seq": "place", "archivalqa": "company"}
-    family = corpus.question_answering(kinds[name], stage.one_relation) if name in kinds else corpus.FAMILIES[name]
+    family = (
+        corpus.question_answering(kinds[name], stage.one_relation)
+        if name in kinds
+        else corpus.FAMILIES[name]
+    )
     return encoded(tokenizer, family(source, length)).cut(length * 5 // 4)
 
 
@@ -102,14 +126,19 @@ def encoded(tokenizer: Tokenizer, segments: corpus.Segments) -> Sequence:
         ids = [1] if segment.text == corpus.END else next(encoded).ids
         start = len(made.ids)
         places = [
-            at + i for at, held in (pieces[s] for s in segment.sources) for i, t in enumerate(held) if t == ids[0]
+            at + i
+            for at, held in (pieces[s] for s in segment.sources)
+            for i, t in enumerate(held)
+            if t == ids[0]
         ]
         if places:
             made.pointers.append((start - 1, places))
         pieces.append((start, ids))
         known = [next(words) for _ in segment.keys]
         made.groups += [made.groups[-1] + bool(known)] * len(ids)
-        made.keys += [sum(place + 1 for place, word in enumerate(known) if word == token) for token in ids]
+        made.keys += [
+            sum(place + 1 for place, word in enumerate(known) if word == token) for token in ids
+        ]
         made.ids += ids
         made.weights += [segment.weight] * len(ids)
     return made
@@ -145,20 +174,26 @@ def batch_of(sequences: list[Sequence], positions: list[list[int]] | None = None
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
-    ids_BT = pad_sequence([torch.tensor(s.ids) for s in sequences], batch_first=True, padding_value=2)
+    ids_BT = pad_sequence(
+        [torch.tensor(s.ids) for s in sequences], batch_first=True, padding_value=2
+    )
     weights_BT = pad_sequence([torch.tensor(s.weights) for s in sequences], batch_first=True)
     flat = [(row, query, held) for row, s in enumerate(sequences) for query, held in s.pointers]
     held_NT = torch.zeros(len(flat), ids_BT.shape[1], dtype=torch.bool)
     for n, (_, _, held) in enumerate(flat):
         held_NT[n, held] = True
     rows, queries = (torch.tensor([f[i] for f in flat], dtype=torch.int64) for i in (0, 1))
-    groups_BT = pad_sequence([torch.tensor(s.groups) for s in sequences], batch_first=True, padding_value=-1)
+    groups_BT = pad_sequence(
+        [torch.tensor(s.groups) for s in sequences], batch_first=True, padding_value=-1
+    )
     keys_BT = pad_sequence([torch.tensor(s.keys) for s in sequences], batch_first=True)
     width = ids_BT.shape[1]
     own_positions = positions or [list(range(width)) for _ in sequences]
     # what pads a row goes on counting: nobody reads it
     whole = [[*row, *range(row[-1] + 1, row[-1] + 1 + width - len(row))] for row in own_positions]
-    return Batch(ids_BT, weights_BT, rows, queries, held_NT, groups_BT, keys_BT, torch.tensor(whole))
+    return Batch(
+        ids_BT, weights_BT, rows, queries, held_NT, groups_BT, keys_BT, torch.tensor(whole)
+    )
 
 
 def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
@@ -167,5 +202,7 @@ def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
     while True:
         length = rng("length", stage.name, seed, step).choice(stage.lengths)
         rows = max(1, stage.batch // length)
-        yield batch_of([sequence(tokenizer, stage, length, f"{seed}-{step}-{row}") for row in range(rows)])
+        yield batch_of(
+            [sequence(tokenizer, stage, length, f"{seed}-{step}-{row}") for row in range(rows)]
+        )
         step += 1

@@ -33,11 +33,21 @@ def learning_rate(seen: int, total: float, peak: float) -> float:
     if seen < WARMUP:
         return peak * seen / WARMUP
     done = seen / total
-    return peak if done < 0.67 else peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (done - 0.67) / 0.33)))
+    return (
+        peak
+        if done < 0.67
+        else peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (done - 0.67) / 0.33)))
+    )
 
 
 def train(
-    out: Path, *, seed: int = 0, share: float = 1.0, device: str = "cpu", peak: float = 1e-3, start: Path | None = None
+    out: Path,
+    *,
+    seed: int = 0,
+    share: float = 1.0,
+    device: str = "cpu",
+    peak: float = 1e-3,
+    start: Path | None = None,
 ) -> dict[str, object]:
     """Train the nano LM and write a plain transformers folder to `out`; a training that was stopped there goes on.
 
@@ -66,7 +76,9 @@ def _near(run: Trainer) -> None:
         for batch in islice(batches(run.tokenizer, stage, run.seed), run.skip(stage.name), None):
             if run.seen >= end:
                 break
-            losses.append(run.step(batch, stage.teaching(), learning_rate(run.seen, total, run.peak)))
+            losses.append(
+                run.step(batch, stage.teaching(), learning_rate(run.seen, total, run.peak))
+            )
             run.ended(stage.name, losses)
         run.close(stage.name, losses)
 
@@ -76,7 +88,9 @@ def _far(run: Trainer, stage: FarStage) -> None:
     run.lengthen(stage)
     losses: list[float] = []
     first = run.skip(stage.name)
-    for step, (batch, teaching) in enumerate(far.batches(run.tokenizer, stage, run.seed, first), first):
+    for step, (batch, teaching) in enumerate(
+        far.batches(run.tokenizer, stage, run.seed, first), first
+    ):
         losses.append(run.step(batch, teaching, stage.rate(step, run.peak)))
         run.ended(stage.name, losses)
     run.close(stage.name, losses)
@@ -91,7 +105,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--start", type=Path, help="folder of a model to begin the last stage with")
     options = parser.parse_args()
-    record = train(options.out, seed=options.seed, share=options.share, device=options.device, start=options.start)
+    record = train(
+        options.out,
+        seed=options.seed,
+        share=options.share,
+        device=options.device,
+        start=options.start,
+    )
     print(json.dumps(record))
 
 

@@ -34,24 +34,35 @@ def losses_of(model: LlamaForCausalLM, batch: Batch, teaching: Teaching) -> tupl
     """
     # Without a mask transformers takes a jump in the positions for the start of another, packed sequence.
     output = model.model(
-        input_ids=batch.ids_BT, position_ids=batch.positions_BT, attention_mask=torch.ones_like(batch.ids_BT),
-        use_cache=False, output_hidden_states=teaching.naming + teaching.pointing > 0,
-    )  # fmt: skip
+        input_ids=batch.ids_BT,
+        position_ids=batch.positions_BT,
+        attention_mask=torch.ones_like(batch.ids_BT),
+        use_cache=False,
+        output_hidden_states=teaching.naming + teaching.pointing > 0,
+    )
     kept = batch.weights_BT[:, 1:] > 0
     losses = F.cross_entropy(
-        model.lm_head(output.last_hidden_state[:, :-1][kept]), batch.ids_BT[:, 1:][kept], reduction="none"
+        model.lm_head(output.last_hidden_state[:, :-1][kept]),
+        batch.ids_BT[:, 1:][kept],
+        reduction="none",
     )
     weights = batch.weights_BT[:, 1:][kept]
     answer = torch.dot(losses, weights) / weights.sum()
     taught = answer.new_zeros(())
     if teaching.naming:
-        taught = taught + teaching.naming * _naming(model, output.hidden_states[NAMING_LAYER], batch)
+        taught = taught + teaching.naming * _naming(
+            model, output.hidden_states[NAMING_LAYER], batch
+        )
     for layer in teaching.layers if teaching.pointing and len(batch.row_N) else ():
-        taught = taught + teaching.pointing * _pointing(model, layer, output.hidden_states[layer], batch)
+        taught = taught + teaching.pointing * _pointing(
+            model, layer, output.hidden_states[layer], batch
+        )
     return answer, taught
 
 
-def _taught(model: LlamaForCausalLM, index: int, hidden_BTD: Tensor, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+def _taught(
+    model: LlamaForCausalLM, index: int, hidden_BTD: Tensor, positions_BT: Tensor
+) -> tuple[Tensor, Tensor]:
     """Rotated queries (scaled) and keys [B, TAUGHT_HEADS, T, E] of a layer."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
@@ -63,12 +74,16 @@ def _taught(model: LlamaForCausalLM, index: int, hidden_BTD: Tensor, positions_B
     key_BHTE = layer.self_attn.k_proj(normed_BTD).unflatten(-1, (-1, size)).transpose(1, 2)
     cos, sin = model.model.rotary_emb(normed_BTD, positions_BT)
     query_BHTE, key_BHTE = apply_rotary_pos_emb(query_BHTE, key_BHTE, cos, sin)
-    return query_BHTE[:, :TAUGHT_HEADS] * size**-0.5, key_BHTE.repeat_interleave(share, 1)[:, :TAUGHT_HEADS]
+    return query_BHTE[:, :TAUGHT_HEADS] * size**-0.5, key_BHTE.repeat_interleave(share, 1)[
+        :, :TAUGHT_HEADS
+    ]
 
 
 def _naming(model: LlamaForCausalLM, hidden_BTD: Tensor, batch: Batch) -> Tensor:
     query_BHTE, key_BHTE = _taught(model, NAMING_LAYER, hidden_BTD, batch.positions_BT)
-    causal_TT = torch.ones(hidden_BTD.shape[1], hidden_BTD.shape[1], dtype=torch.bool, device=hidden_BTD.device).tril()
+    causal_TT = torch.ones(
+        hidden_BTD.shape[1], hidden_BTD.shape[1], dtype=torch.bool, device=hidden_BTD.device
+    ).tril()
     near_BTT = (batch.groups_BT[:, :, None] == batch.groups_BT[:, None, :]) & causal_TT
     scores_BHTT = (query_BHTE @ key_BHTE.transpose(-1, -2)).masked_fill(~causal_TT, float("-inf"))
     shares_BHTT = scores_BHTT.softmax(-1)

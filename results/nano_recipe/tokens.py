@@ -29,7 +29,9 @@ def train_tokenizer(samples: int = 100) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     # A break between two texts is one token wherever it stands, as it was when texts were tokenised one by one.
     breaks = pre_tokenizers.Split("\n\n", "isolated")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([breaks, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [breaks, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,

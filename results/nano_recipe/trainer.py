@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from results.nano_recipe.far import FAR, FarStage
 from results.nano_recipe.lessons import STAGES, Batch, Teaching
 from results.nano_recipe.tokens import BOS, EOS, PAD, VOCABULARY, tokenizer_of
-from ttabench.core.files import json_of, write_atomically
+from ttabench.core.files import read_json, write_atomically
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +71,14 @@ class Trainer:
     """The state of a training: model, optimiser, and how far it has come; `nano.train` leads it through the stages."""
 
     def __init__(
-        self, out: Path, *, seed: int, share: float, device: str, peak: float, start: Path | None = None
+        self,
+        out: Path,
+        *,
+        seed: int,
+        share: float,
+        device: str,
+        peak: float,
+        start: Path | None = None,
     ) -> None:
         self.out, self.device, self.seed, self.share, self.peak = out, device, seed, share, peak
         self.tokenizer = tokenizer_of(out, start)
@@ -97,7 +104,9 @@ class Trainer:
     def _save_tokenizer(self) -> None:
         from transformers import PreTrainedTokenizerFast
 
-        wrapped = PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD)
+        wrapped = PreTrainedTokenizerFast(
+            tokenizer_object=self.tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD
+        )
         with _placed(self.out) as scratch:
             wrapped.save_pretrained(scratch)
 
@@ -105,7 +114,11 @@ class Trainer:
         from transformers import LlamaConfig, LlamaForCausalLM
 
         last = self.far
-        changed = {} if last is None else {"max_position_embeddings": last.span, "rope_parameters": _rope(last)}
+        changed = (
+            {}
+            if last is None
+            else {"max_position_embeddings": last.span, "rope_parameters": _rope(last)}
+        )
         return LlamaForCausalLM(LlamaConfig(**{**CONFIG, **changed})).to(self.device)
 
     def _optimiser(self) -> torch.optim.AdamW:
@@ -124,7 +137,9 @@ class Trainer:
             self.optimiser = self._optimiser()
 
     def _take(self, saved: Mapping[str, Any]) -> None:
-        self.seen, self.seconds, self.steps, self.losses = (saved[k] for k in ("tokens", "seconds", "steps", "losses"))
+        self.seen, self.seconds, self.steps, self.losses = (
+            saved[k] for k in ("tokens", "seconds", "steps", "losses")
+        )
         self.curve = [tuple(point) for point in saved.get("curve", [])]
         self.began_at = self.seen
 
@@ -132,9 +147,9 @@ class Trainer:
         """The weights and the record of a model; what it had of the last stage begins anew."""
         from ttabench.lm.loading import safetensors_io as files_of_tensors
 
-        weights, _ = files_of_tensors.read(folder / "model.safetensors", self.device)
+        weights, _ = files_of_tensors.read_tensors(folder / "model.safetensors", self.device)
         self.model.load_state_dict(weights, strict=False)
-        self._take(json_of(folder / "training.json"))
+        self._take(read_json(folder / "training.json"))
         self.steps.pop(FAR.name, None)
         self.lengthen(FAR.shortened(self.share))
 
@@ -142,11 +157,13 @@ class Trainer:
         """Weights, moments and counts as `save` left them."""
         from ttabench.lm.loading import safetensors_io as files_of_tensors
 
-        self._take(json_of(self.out / "training.json"))
+        self._take(read_json(self.out / "training.json"))
         if FAR.name in self.steps:
             self.lengthen(FAR.shortened(self.share))
-        tensors, _ = files_of_tensors.read(self.progress, self.device)
-        self.model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")}, strict=False)
+        tensors, _ = files_of_tensors.read_tensors(self.progress, self.device)
+        self.model.load_state_dict(
+            {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}, strict=False
+        )
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             kind, index, name = (*key.split(".", 2), "")[:3]
@@ -184,7 +201,10 @@ class Trainer:
         self.steps[stage] = self.steps.get(stage, 0) + 1
         if len(losses) % 50 == 0:
             self.curve.append((stage, self.seen, round(sum(losses[-50:]) / 50, 4)))
-            print(f"{stage}: {self.seen / 1e6:.2f}M tokens, loss {self.curve[-1][2]}, {self.rate:,.0f}/s", flush=True)
+            print(
+                f"{stage}: {self.seen / 1e6:.2f}M tokens, loss {self.curve[-1][2]}, {self.rate:,.0f}/s",
+                flush=True,
+            )
         if len(losses) % 250 == 0:
             self.save()
 
@@ -204,15 +224,19 @@ class Trainer:
 
         with _placed(self.out) as scratch:
             self.model.save_pretrained(scratch)
-            weights, metadata = files_of_tensors.read(scratch / "model.safetensors")
+            weights, metadata = files_of_tensors.read_tensors(scratch / "model.safetensors")
             rounded = {name: weight.half().float() for name, weight in weights.items()}
-            files_of_tensors.write(scratch / "model.safetensors", rounded, metadata)
+            files_of_tensors.write_tensors(scratch / "model.safetensors", rounded, metadata)
         tensors = {
-            f"model.{name}": value for name, value in self.model.state_dict().items() if name != "lm_head.weight"
+            f"model.{name}": value
+            for name, value in self.model.state_dict().items()
+            if name != "lm_head.weight"
         }
         for index, moments in self.optimiser.state_dict()["state"].items():
-            tensors |= {f"moment.{index}.{name}": value.contiguous() for name, value in moments.items()}
-        files_of_tensors.write(self.progress, tensors)
+            tensors |= {
+                f"moment.{index}.{name}": value.contiguous() for name, value in moments.items()
+            }
+        files_of_tensors.write_tensors(self.progress, tensors)
         write_atomically(self.out / "training.json", json.dumps(self.record(), indent=1))
 
     def record(self) -> dict[str, object]:
@@ -227,5 +251,6 @@ class Trainer:
             "seconds": round(self.seconds + time.monotonic() - self.clock, 1),
             "losses": self.losses,
             "curve": self.curve,
-            "stages": [asdict(stage) for stage in STAGES] + ([asdict(self.far)] if self.far else []),
+            "stages": [asdict(stage) for stage in STAGES]
+            + ([asdict(self.far)] if self.far else []),
         }

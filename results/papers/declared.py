@@ -114,7 +114,9 @@ class Table(_Part):
     @property
     def named(self) -> list[str]:
         """The lines that its claims name, each once."""
-        return list(dict.fromkeys(line for claim in self.claims for line in (claim.left, claim.right)))
+        return list(
+            dict.fromkeys(line for claim in self.claims for line in (claim.left, claim.right))
+        )
 
 
 class Paper(_Part):
@@ -149,7 +151,10 @@ def table(name: str) -> tuple[str, str, Table]:
     of, slash, which = name.partition("/")
     tables = paper(of).tables
     if not slash:
-        raise UserError(f"Which table of {name}?", f"Name one: {', '.join(f'{name}/{each}' for each in tables)}.")
+        raise UserError(
+            f"Which table of {name}?",
+            f"Name one: {', '.join(f'{name}/{each}' for each in tables)}.",
+        )
     if which not in tables:
         raise UnknownName(f"table of {of}", which, list(tables))
     return of, which, tables[which]
@@ -197,11 +202,24 @@ def list_table() -> Printed:
     data = list[dict[str, Cell]]()
     for name in names():
         of, which, own = table(name)
-        runs = ", ".join("full (with a GPU)" if scale == "full" else scale for scale in suites(of, which))
-        data.append({"table": name, "about": own.about, "figures": len(reported(of, which)), "claims": len(own.claims),
-                     "runs": own.note or runs})  # fmt: skip
+        runs = ", ".join(
+            "full (with a GPU)" if scale == "full" else scale for scale in suites(of, which)
+        )
+        data.append(
+            {
+                "table": name,
+                "about": own.about,
+                "figures": len(reported(of, which)),
+                "claims": len(own.claims),
+                "runs": own.note or runs,
+            }
+        )
     return Printed(
-        title="tables of the papers", columns=("table", "what it shows", "#figures", "#claims", "to be run"),
-        rows=tuple(tuple(map(str, row.values())) for row in data), names=("table",), spare=("#figures", "#claims"),
-        data=tuple(data), caption="One of them: paper.py PAPER/TABLE. Every claim: paper.py claims.",
-    )  # fmt: skip
+        title="tables of the papers",
+        columns=("table", "what it shows", "#figures", "#claims", "to be run"),
+        rows=tuple(tuple(map(str, row.values())) for row in data),
+        names=("table",),
+        spare=("#figures", "#claims"),
+        data=tuple(data),
+        caption="One of them: paper.py PAPER/TABLE. Every claim: paper.py claims.",
+    )

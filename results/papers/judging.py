@@ -22,24 +22,37 @@ from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
 from papers.declared import COUNTED, SCALES, Claim, Cost, Place, Scale, paper, scale_of_model
-from ttabench.core.declared import as_typed
+from ttabench.core.declared import format_setting
 from ttabench.core.types import Json
 from ttabench.methods.checkpoints import trained_tasks, training_seed
 from ttabench.profiling.record import Figure, figure
 from ttabench.records.schema import RunRecord
-from ttabench.report.blocks import CEILING, FLOOR, blocks_of
 from ttabench.report.compare import read_answers
-from ttabench.report.differences import Difference, difference, overall
-from ttabench.report.entries import LENGTHS, Entry, entry_of, limit_of, within_limit
-from ttabench.report.finding import Loaded, loaded, runs_below
-from ttabench.report.stored import Answers, Query, joined, with_defaults
-from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import LEVEL
-from ttabench.stats.metrics import known
+from ttabench.report.differences import Difference, difference, mean_difference
+from ttabench.report.groups import FULL_CONTEXT, NO_CONTEXT, comparison_groups
+from ttabench.report.method_rows import (
+    TEXT_LENGTH,
+    MethodRow,
+    format_limit,
+    make_method_row,
+    select_same_limit,
+)
+from ttabench.report.selection import LoadedRuns, list_runs_below, load_runs
+from ttabench.report.stored import Answers, QueryId, fill_defaults, join_answers
+from ttabench.stats.clusters import Observation
+from ttabench.stats.estimate import SIGNIFICANCE_LEVEL
+from ttabench.stats.metrics import metric_or_default
 from ttabench.sweep.suite import matches
 
 Verdict: TypeAlias = Literal[
-    "reproduced", "no memory", "no control", "contradicted", "undecided", "mixed", "cannot tell", "no runs"
+    "reproduced",
+    "no memory",
+    "no control",
+    "contradicted",
+    "undecided",
+    "mixed",
+    "cannot tell",
+    "no runs",
 ]
 SILENT: tuple[Verdict, ...] = ("cannot tell", "no runs")
 NEAR = 0.1
@@ -57,7 +70,7 @@ OWN = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored(Loaded):
+class Stored(LoadedRuns):
     """Runs, each once."""
 
     @cached_property
@@ -68,18 +81,22 @@ class Stored(Loaded):
 
 def stored(folders: Sequence[Path]) -> Stored:
     """The runs in these folders; where one has none, those up to two levels below it."""
-    found = loaded(dict.fromkeys(run for folder in folders for run in runs_below(folder, but=TRIALS)))
+    found = load_runs(
+        dict.fromkeys(run for folder in folders for run in list_runs_below(folder, exclude=TRIALS))
+    )
     runs = {run[1].id: run for run in reversed(found.runs)}
     return Stored(runs=tuple(runs.values())[::-1], damaged=found.damaged)
 
 
 def words(record: RunRecord) -> dict[str, Json]:
     """A record as a suite would say it; values that are lists are told as they are typed."""
-    config = with_defaults(record.config)
+    config = fill_defaults(record.config)
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     for name, key in (("set", "settings"), ("task_set", "task_options")):
-        plain[name] = {option: as_typed(value) if isinstance(value, list | tuple) else value
-                       for option, value in config[key].items()}  # fmt: skip
+        plain[name] = {
+            option: format_setting(value) if isinstance(value, list | tuple) else value
+            for option, value in config[key].items()
+        }
     trained = "+".join(trained_tasks(record.method.get("training", {})))
     return {**plain, "trained_on": OWN if trained == config["task"] else trained}
 
@@ -95,7 +112,7 @@ def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
 class Held:
     """A line of a table at a place, in a block, under one training of its adapter."""
 
-    entry: Entry
+    method_row: MethodRow
     answers: Answers
     step: int | None = None
     fault: str = ""
@@ -104,33 +121,41 @@ class Held:
     """The same under another text's state; None where that was not run."""
 
     @cached_property
-    def line(self) -> Entry:
+    def line(self) -> MethodRow:
         """The entry with what its queries add at the place: those of one step, or all; of lengths all up to that one.
         What names the step is no key."""
         if self.step is None:
-            return self.entry
-        lengths, values = self.entry.step == LENGTHS, dict[Query, Observed]()
+            return self.method_row
+        lengths, values = self.method_row.step == TEXT_LENGTH, dict[QueryId, Observation]()
         for query, value in self.answers.values.items():
             own = self.answers.steps.get(query[:3])
             if own == self.step or (lengths and own is not None and own < self.step):
                 seed, episode, key, question = query
                 name = key if lengths else key.removesuffix(f"@{self.step}")
                 values[seed, episode, name, question] = value
-        return replace(self.entry, values=values)
+        return replace(self.method_row, values=values)
 
     def cost(self, cost: Cost) -> Figure | None:
         """What it cost in its runs, a draw each; None where that is not known."""
-        spent = self.entry.costs.get(cost)
+        spent = self.method_row.costs.get(cost)
         if cost in COUNTED or spent is None:
             return None if spent is None else figure([spent])
-        draws = [float(drawn) for record in self.entry.records if (drawn := record.cost.get(cost)) is not None]
+        draws = [
+            float(drawn)
+            for record in self.method_row.records
+            if (drawn := record.cost.get(cost)) is not None
+        ]
         return figure(draws).model_copy(update={"value": spent})
 
     @property
     def figure(self) -> tuple[float, float | None, int] | None:
         """(value, standard error, n) at the place; None where nothing was asked then."""
-        whole = self.entry.value, self.entry.stderr, self.entry.n
-        return whole if self.step is None or not self.entry.steps else self.entry.steps.get(self.step)
+        whole = self.method_row.value, self.method_row.stderr, self.method_row.n
+        return (
+            whole
+            if self.step is None or not self.method_row.steps
+            else self.method_row.steps.get(self.step)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,50 +174,76 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
     """Every place of a table, in every block in which one of its lines was run."""
     table, told = paper(name).tables[which], stored_runs.words
     places, patterns = table.places, paper(name).lines_of(table)
-    lines = {end: {"method": end} for end in (FLOOR, CEILING)} | {line: patterns[line] for line in table.named}
+    lines = {end: {"method": end} for end in (NO_CONTEXT, FULL_CONTEXT)} | {
+        line: patterns[line] for line in table.named
+    }
 
     def are(pattern: Mapping[str, Json], record: RunRecord) -> bool:
         return fits(pattern, told[record.id])
 
-    kept = [run for run in stored_runs.runs if any(are(place.pattern, run[1]) for place in places)
-            and any(are(pattern, run[1]) for pattern in lines.values())]  # fmt: skip
+    kept = [
+        run
+        for run in stored_runs.runs
+        if any(are(place.pattern, run[1]) for place in places)
+        and any(are(pattern, run[1]) for pattern in lines.values())
+    ]
     answers, _ = read_answers(kept)
     there = []
-    for of_block, groups in blocks_of([run for run in kept if run[1].id in answers]):
+    for of_block, groups in comparison_groups([run for run in kept if run[1].id in answers]):
         of_groups = []
         for group in groups:
-            own = joined([answers[run] for run in group.ids])
-            entry = entry_of(of_block, group.method, group, own)
-            fault = entry.aside or ("" if own.values else UNSCORED)
-            of_groups.append(Held(entry=entry, answers=own, fault=fault))
+            own = join_answers([answers[run] for run in group.ids])
+            method_row = make_method_row(of_block, group.method, group, own)
+            fault = method_row.exclusion_reason or ("" if own.values else UNSCORED)
+            of_groups.append(Held(method_row=method_row, answers=own, fault=fault))
         scale = scale_of_model(str(groups[0].record.config.get("model")))
         for place in (place for place in places if scale in place.scales):
-            held = _at(place, [one for one in of_groups if are(place.pattern, one.entry.record)])
-            trainings = {line: _by_seed(fitting) for line, pattern in lines.items()
-                         if (fitting := [one for one in held if are(pattern, one.entry.record)])}  # fmt: skip
+            held = _at(
+                place, [one for one in of_groups if are(place.pattern, one.method_row.record)]
+            )
+            trainings = {
+                line: _by_seed(fitting)
+                for line, pattern in lines.items()
+                if (fitting := [one for one in held if are(pattern, one.method_row.record)])
+            }
             if trainings.keys() & {*table.named}:
-                there.append(Spot(place=place, scale=scale, block=of_block.name, task=of_block.task, lines=trainings))
+                there.append(
+                    Spot(
+                        place=place,
+                        scale=scale,
+                        block=of_block.name,
+                        task=of_block.task,
+                        lines=trainings,
+                    )
+                )
     return sorted(there, key=lambda spot: places.index(spot.place))
 
 
 def _at(place: Place, held: Sequence[Held]) -> list[Held]:
     """All that answered under their own state at the step of a place, each beside the same under another text's; what
     was asked less than the others has that as its fault."""
-    alike, lines, others = within_limit([one.entry for one in held if one.entry.state_of == "own"]), list[Held](), {}
+    alike, lines, others = (
+        select_same_limit([one.method_row for one in held if one.method_row.state_of == "own"]),
+        list[Held](),
+        {},
+    )
     for one in (replace(one, step=place.step) for one in held):
         if one.line.values or not one.answers.values:
-            if one.entry.state_of == "other":
-                others[one.entry.configured] = one
-            elif one.entry.state_of == "own":
-                less = "" if one.entry in alike else f"{LESS} ({limit_of(one.entry)})"
+            if one.method_row.state_of == "other":
+                others[one.method_row.configuration_key] = one
+            elif one.method_row.state_of == "own":
+                less = "" if one.method_row in alike else f"{LESS} ({format_limit(one.method_row)})"
                 lines.append(replace(one, fault=less or one.fault))
-    return [replace(one, other=others.get(one.entry.configured)) for one in lines]
+    return [replace(one, other=others.get(one.method_row.configuration_key)) for one in lines]
 
 
 def _by_seed(held: Sequence[Held]) -> dict[int | None, Held]:
     """By the seed of the training; of several configurations of one seed the first, with that as its fault."""
     whole = [one for one in held if not one.fault.startswith(LESS)] or held
-    seeds = {training_seed(one.entry.record.method.get("training", {})): one for one in reversed(whole)}
+    seeds = {
+        training_seed(one.method_row.record.method.get("training", {})): one
+        for one in reversed(whole)
+    }
     if len(seeds) < len(whole):
         fault = f"was run in {len(whole)} configurations, and which is meant is not declared"
         return {None: replace(whole[0], fault=fault)}
@@ -221,7 +272,9 @@ class Judged:
     reason: str = ""
 
 
-def verdict_of(found: Difference, control: Difference | None = None, *, memory: bool = False) -> Verdict:
+def verdict_of(
+    found: Difference, control: Difference | None = None, *, memory: bool = False
+) -> Verdict:
     """What runs say of the claim that left is better than right (`found`), and under its own state than under another
     text's (`control`), where it holds the context in a state (`memory`)."""
     verdict = _of_sign(found.gain * _apart(found))
@@ -238,7 +291,7 @@ def _apart(found: Difference) -> bool:
     """Whether the interval excludes zero."""
     if found.ci_low is not None and found.ci_high is not None:
         return found.ci_low > 0 or found.ci_high < 0
-    return found.p is not None and found.p < LEVEL
+    return found.p is not None and found.p < SIGNIFICANCE_LEVEL
 
 
 def over(verdicts: Sequence[Verdict]) -> Verdict:
@@ -249,7 +302,9 @@ def over(verdicts: Sequence[Verdict]) -> Verdict:
     return "cannot tell" if "cannot tell" in verdicts else "no runs"
 
 
-def judged(name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
+def judged(
+    name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] = SCALES
+) -> list[Judged]:
     """Every claim of a table at every place, in every block and training in which both lines were run."""
     table = paper(name).tables[which]
     there = [spot for spot in spots(name, which, stored_runs) if spot.scale in scales]
@@ -258,7 +313,13 @@ def judged(name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] =
     for claim in table.claims:
         memory = not claim.cost and lines[claim.left]["method"] not in WITHOUT_STATE
         for place in table.placed(claim):
-            at: dict[str, Any] = {"paper": name, "table": which, "claim": claim, "place": place, "memory": memory}
+            at: dict[str, Any] = {
+                "paper": name,
+                "table": which,
+                "claim": claim,
+                "place": place,
+                "memory": memory,
+            }
             own = list(_of_runs(claim, [spot for spot in there if spot.place is place], at))
             rows += own or [Judged(**at, verdict="no runs")]
     return rows
@@ -269,77 +330,133 @@ def _of_runs(claim: Claim, own: Sequence[Spot], at: Mapping[str, Any]) -> Iterat
     both = [spot for spot in own if {claim.left, claim.right} <= spot.lines.keys()]
     together = [[spot] for spot in both]
     if at["place"].mean:
-        together = [alike for scale in SCALES if (alike := [spot for spot in both if spot.scale == scale])]
+        together = [
+            alike for scale in SCALES if (alike := [spot for spot in both if spot.scale == scale])
+        ]
     for alike in together:
         first = alike[0]
-        several = first.block.replace(f"{first.task} ", f"{len(alike)} tasks ", 1) if len(alike) > 1 else first.block
+        several = (
+            first.block.replace(f"{first.task} ", f"{len(alike)} tasks ", 1)
+            if len(alike) > 1
+            else first.block
+        )
         for left, right in _trainings(claim, alike):
-            pairs = [(spot.lines[claim.left][left], spot.lines[claim.right][right]) for spot in alike]
+            pairs = [
+                (spot.lines[claim.left][left], spot.lines[claim.right][right]) for spot in alike
+            ]
             words = {**at, "scale": first.scale, "block": several}
-            yield _cost(claim, pairs[0], words) if claim.cost else _difference(claim, alike, pairs, words)
+            yield (
+                _cost(claim, pairs[0], words)
+                if claim.cost
+                else _difference(claim, alike, pairs, words)
+            )
 
 
 def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, int | None]]:
     """Seeds of left and right that stand beside each other: one seed, or all beside the only training of the other."""
     left, right = (
-        sorted(set.intersection(*(set(spot.lines[side]) for spot in alike)), key=lambda seed: seed or 0)
+        sorted(
+            set.intersection(*(set(spot.lines[side]) for spot in alike)), key=lambda seed: seed or 0
+        )
         for side in (claim.left, claim.right)
     )
-    return [pair for pair in product(left, right) if pair[0] == pair[1] or min(len(left), len(right)) == 1]
+    return [
+        pair
+        for pair in product(left, right)
+        if pair[0] == pair[1] or min(len(left), len(right)) == 1
+    ]
 
 
 def _difference(
-    claim: Claim, alike: Sequence[Spot], pairs: Sequence[tuple[Held, Held]], words: Mapping[str, Any]
+    claim: Claim,
+    alike: Sequence[Spot],
+    pairs: Sequence[tuple[Held, Held]],
+    words: Mapping[str, Any],
 ) -> Judged:
     """By the difference of the lines of one block, or its mean over several."""
     names = (claim.left, claim.right)
-    faults = [f"{name} {held.fault}" for pair in pairs for name, held in zip(names, pair, strict=True) if held.fault]
+    faults = [
+        f"{name} {held.fault}"
+        for pair in pairs
+        for name, held in zip(names, pair, strict=True)
+        if held.fault
+    ]
     if words["place"].mean:
         there = {spot.task for spot in alike}
         lacking = [task for task in words["place"].pattern["task"] if task not in there]
         faults = [f"not run on {', '.join(lacking)}"] * bool(lacking) + faults
-    found = None if faults else _mean([difference(left.line, _part(right.line, claim.share)) for left, right in pairs])
+    found = (
+        None
+        if faults
+        else _mean([difference(left.line, _part(right.line, claim.share)) for left, right in pairs])
+    )
     if found is None:
-        return Judged(**words, verdict="cannot tell", reason=faults[0] if faults else "no question was asked of both")
+        return Judged(
+            **words,
+            verdict="cannot tell",
+            reason=faults[0] if faults else "no question was asked of both",
+        )
     control = None
     if words["memory"]:
-        control = _mean([difference(left.line, left.other.line) if left.other else None for left, _ in pairs])
+        control = _mean(
+            [difference(left.line, left.other.line) if left.other else None for left, _ in pairs]
+        )
     verdict = verdict_of(found, control, memory=words["memory"])
     reason = claim.miniature * (words["scale"] == SCALES[0]) or _blind(alike, pairs, verdict)
-    return Judged(**words, verdict="cannot tell" if reason else verdict, found=found, control=control, reason=reason)
+    return Judged(
+        **words,
+        verdict="cannot tell" if reason else verdict,
+        found=found,
+        control=control,
+        reason=reason,
+    )
 
 
-def _part(line: Entry, share: float) -> Entry:
+def _part(line: MethodRow, share: float) -> MethodRow:
     """The line with this share of what every query adds to its mean."""
     if share == 1:
         return line
-    parts = {query: value._replace(terms=(share * value.terms[0], *value.terms[1:]))
-             for query, value in line.values.items()}  # fmt: skip
+    parts = {
+        query: value._replace(terms=(share * value.terms[0], *value.terms[1:]))
+        for query, value in line.values.items()
+    }
     return replace(line, values=parts)
 
 
 def _mean(differences: Sequence[Difference | None]) -> Difference | None:
     """One, or the mean over the tasks of a place; None where one is missing."""
     known = [one for one in differences if one is not None]
-    return None if len(known) < len(differences) else known[0] if len(known) == 1 else overall(known)
+    return (
+        None
+        if len(known) < len(differences)
+        else known[0]
+        if len(known) == 1
+        else mean_difference(known)
+    )
 
 
 def _blind(alike: Sequence[Spot], pairs: Sequence[tuple[Held, Held]], verdict: Verdict) -> str:
     """Why these lines say nothing of the claim where they stand between no context (0) and full context (1); of
     perplexities logarithms count. Empty where they do, or one of the ends was not run."""
-    worths = list[list[float]]()
+    oriented_values = list[list[float]]()
     for spot, pair in zip(alike, pairs, strict=True):
-        ends = [next(iter(spot.lines.get(end, {}).values()), None) for end in (FLOOR, CEILING)]
-        figures = [held.figure for held in (*pair, *ends) if held is not None and not held.entry.aside]
+        ends = [
+            next(iter(spot.lines.get(end, {}).values()), None) for end in (NO_CONTEXT, FULL_CONTEXT)
+        ]
+        figures = [
+            held.figure
+            for held in (*pair, *ends)
+            if held is not None and not held.method_row.exclusion_reason
+        ]
         values = [figure[0] for figure in figures if figure is not None]
         if len(values) < 4:
             return ""
-        higher = known(pair[0].entry.metric).higher_is_better
-        worths.append(values if higher else [-math.log(value) for value in values])
-    left, right, none, full = (fmean(values) for values in zip(*worths, strict=True))
+        higher = metric_or_default(pair[0].method_row.metric).higher_is_better
+        oriented_values.append(values if higher else [-math.log(value) for value in values])
+    left, right, none, full = (fmean(values) for values in zip(*oriented_values, strict=True))
     if full <= none:
         return "full context is no better than none"
-    places = [(worth - none) / (full - none) for worth in (left, right)]
+    places = [(oriented_value - none) / (full - none) for oriented_value in (left, right)]
     return near_an_end(places, decided=verdict != "undecided")
 
 
@@ -355,10 +472,17 @@ def near_an_end(places: Sequence[float], *, decided: bool) -> str:
 def _cost(claim: Claim, pair: tuple[Held, Held], words: Mapping[str, Any]) -> Judged:
     """By what runs recorded; that is known without scores, too, and bytes whatever was asked."""
     left, right = (held.cost(claim.cost) for held in pair)
-    machines = sorted({held.entry.machine for held in pair})
-    faults = [f"{name} {held.fault}" for name, held in zip((claim.left, claim.right), pair, strict=True)
-              if held.fault not in ("", UNSCORED)]  # fmt: skip
-    faults = [] if claim.cost in COUNTED else faults + ["measured on different machines"] * (len(machines) > 1)
+    machines = sorted({held.method_row.machine for held in pair})
+    faults = [
+        f"{name} {held.fault}"
+        for name, held in zip((claim.left, claim.right), pair, strict=True)
+        if held.fault not in ("", UNSCORED)
+    ]
+    faults = (
+        []
+        if claim.cost in COUNTED
+        else faults + ["measured on different machines"] * (len(machines) > 1)
+    )
     if left is None or right is None:
         return Judged(**words, verdict="cannot tell", reason=f"{claim.cost} is not known")
     words = {**words, "costs": (left, right)}
@@ -367,7 +491,11 @@ def _cost(claim: Claim, pair: tuple[Held, Held], words: Mapping[str, Any]) -> Ju
     if claim.cost in COUNTED:
         return Judged(**words, verdict=_of_sign(right.value - left.value))
     words["block"] = f"{words['block']}, {machines[0]}"
-    if once := [line for line, own in zip((claim.left, claim.right), (left, right), strict=True) if own.n < 2]:
+    if once := [
+        line
+        for line, own in zip((claim.left, claim.right), (left, right), strict=True)
+        if own.n < 2
+    ]:
         return Judged(**words, verdict="cannot tell", reason=f"{' and '.join(once)} measured once")
     sign = (right.low >= FACTOR * left.high) - (left.low >= FACTOR * right.high)
     return Judged(**words, verdict=_of_sign(sign))

@@ -14,9 +14,9 @@ import torch
 from tests.architectures.tiny import KINDS, tiny
 from tests.places import ROOT
 from tests.tiny import byte_tokenizer
-from ttabench.contract.models import SETTINGS, outcomes
+from ttabench.contract.models import METHOD_SETTINGS, check_methods
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.probe import whole
+from ttabench.lm.forward.capability_probe import reference_logprobs
 from ttabench.lm.model import LM
 
 PAGE = Path(ROOT) / "docs" / "guide" / "architectures.md"
@@ -40,9 +40,11 @@ def row(kind: str) -> dict[str, str]:
         return {"made": f"refused: {error}"}
     except Exception as error:  # whatever sizes by rule lead to
         return {"made": f"no: {' '.join(f'{type(error).__name__}: {error}'.split())[:100]}"}
-    found = outcomes(lm)
+    found = check_methods(lm)
     with torch.no_grad():
-        torch.testing.assert_close(whole(lm, ids_1T), plain, atol=1e-4, rtol=1e-4, equal_nan=True)
+        torch.testing.assert_close(
+            reference_logprobs(lm, ids_1T), plain, atol=1e-4, rtol=1e-4, equal_nan=True
+        )
     return found
 
 
@@ -63,11 +65,23 @@ def bad(found: Found) -> dict[str, dict[str, str]]:
 def table(found: Found) -> list[str]:
     """Markdown lines: architectures alike in one row, those of most methods first."""
     made = {kind: row for kind, row in found.items() if "made" not in row}
-    marks = {kind: tuple(row[name].split(":")[0] for name in SETTINGS) for kind, row in made.items()}
-    why = {kind: next((said for said in row.values() if said != "right"), "") for kind, row in made.items()}
-    why = {kind: said.removeprefix("refused: ").partition(") ")[2].partition(". ")[0] for kind, said in why.items()}
+    marks = {
+        kind: tuple(row[name].split(":")[0] for name in METHOD_SETTINGS)
+        for kind, row in made.items()
+    }
+    why = {
+        kind: next((said for said in row.values() if said != "right"), "")
+        for kind, row in made.items()
+    }
+    why = {
+        kind: said.removeprefix("refused: ").partition(") ")[2].partition(". ")[0]
+        for kind, said in why.items()
+    }
     why = {kind: said.removeprefix("cannot be used here: ") for kind, said in why.items()}
-    lines = ["| architectures | " + " | ".join(SETTINGS) + " | why |", "| --- |" + " --- |" * (len(SETTINGS) + 1)]
+    lines = [
+        "| architectures | " + " | ".join(METHOD_SETTINGS) + " | why |",
+        "| --- |" + " --- |" * (len(METHOD_SETTINGS) + 1),
+    ]
 
     def key(kind: str) -> tuple[int, tuple[str, ...], str]:
         return -marks[kind].count("right"), marks[kind], why[kind]
@@ -87,9 +101,11 @@ def stored() -> dict[str, dict[str, str]]:
     text = PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0]
     for line in text.splitlines():
         kinds, *marks, why = [cell.strip() for cell in line.split("|")[1:-1]] or [""] * 2
-        if len(marks) == len(SETTINGS) and set(marks) <= {"yes", "-"}:
+        if len(marks) == len(METHOD_SETTINGS) and set(marks) <= {"yes", "-"}:
             said = ["right" if mark == "yes" else f"refused: (it) {why}. " for mark in marks]
-            found |= {kind: dict(zip(SETTINGS, said, strict=True)) for kind in kinds.split(", ")}
+            found |= {
+                kind: dict(zip(METHOD_SETTINGS, said, strict=True)) for kind in kinds.split(", ")
+            }
     none = text.rpartition(" rule (")[2].partition(")")[0]
     return found | {kind: {"made": "no"} for kind in none.split(", ")}
 

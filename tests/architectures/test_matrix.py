@@ -15,7 +15,9 @@ def test_every_method_is_right_or_refused(kind: str) -> None:
     assert not bad({kind: row(kind)})
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "mistral", "cohere", "glm", "mamba", "bloom"])
+@pytest.mark.parametrize(
+    "kind", ["gemma2", "gpt_oss", "mistral", "cohere", "glm", "mamba", "bloom"]
+)
 def test_kinds_of_fault(kind: str) -> None:
     """A head of its own, sinks, a sliding window, a scale, neighbours that rotate, no cache, distances in slots."""
     found = row(kind)
@@ -23,7 +25,9 @@ def test_kinds_of_fault(kind: str) -> None:
     assert found["none"] == "right"
     refused = {name for name, said in found.items() if said.startswith("refused")}
     evicting = {"window", "snapkv", "h2o", "kvzip"}
-    few = {"mamba": {"icl", *evicting}}.get(kind, evicting if kind in ("gemma2", "gpt_oss", "bloom") else set())
+    few = {"mamba": {"icl", *evicting}}.get(
+        kind, evicting if kind in ("gemma2", "gpt_oss", "bloom") else set()
+    )
     assert refused - {"generative_adapter"} == few
 
 

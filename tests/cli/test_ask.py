@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.test_imports import ran_light
 
 TEXT = "The usual transport of Dadel Hurov is the taxi. The home of Sinio Dorard is in Redmoor."
@@ -49,11 +49,13 @@ def test_a_state_brings_its_model_and_method(ttabench: Command, state: Path) -> 
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [("ask Who? --state nowhere", "There is no state in nowhere"), ("ask --state nowhere", "There is no question"),
-     ("ask Who? --context README.md --method nope", "Unknown method"),
-     ("adapt --context README.md --device bogus", "Unknown device 'bogus'"),
-],
-)  # fmt: skip
+    [
+        ("ask Who? --state nowhere", "There is no state in nowhere"),
+        ("ask --state nowhere", "There is no question"),
+        ("ask Who? --context README.md --method nope", "Unknown method"),
+        ("adapt --context README.md --device bogus", "Unknown device 'bogus'"),
+    ],
+)
 def test_bad_input_is_refused_without_torch(words: str, told: str) -> None:
     refused = ran_light(words)
     assert refused.returncode == 2, refused.stderr
@@ -64,7 +66,9 @@ def test_a_file_of_rows_is_said_to_be_read_as_text(ttabench: Command, notes: Pat
     Path("chat.json").write_text(json.dumps([{"role": "user", "content": TEXT}]))
     for command in (("adapt", "--method", "icl"), ("ask", "Who?")):
         for file in (notes, "chat.json"):
-            ran = ttabench(*command, "--context", file, "--quiet", *(["--force"] if "adapt" in command else []))
+            ran = ttabench(
+                *command, "--context", file, "--quiet", *(["--force"] if "adapt" in command else [])
+            )
             assert ran.code == 0, ran.err
             assert ("chat.json" in ran.err) == (file != notes)
 
@@ -72,23 +76,41 @@ def test_a_file_of_rows_is_said_to_be_read_as_text(ttabench: Command, notes: Pat
 def test_files_may_be_read_now(ttabench: Command, notes: Path) -> None:
     Path("more.txt").write_text("The pet of Mudun Prarov is a goat.")
     (question, answer), *_ = ASKED.items()
-    found = ttabench("ask", question, "--context", notes, "--context", "more.txt", "--method", "mac", "--json").json()
+    found = ttabench(
+        "ask", question, "--context", notes, "--context", "more.txt", "--method", "mac", "--json"
+    ).json()
     (told,) = found["methods"]
     assert found["state"] is None
     assert told["answers"][0]["answer"] == answer
     assert told["cost"]["adapt_seconds"] > 0
-    told_again = ttabench("ask", question, "--context", notes, "more.txt", "--method", "mac", "--json").json()[
-        "methods"
-    ]
-    assert told_again[0]["cost"]["tokens_read"] == told["cost"]["tokens_read"], "names that follow are files, too"
+    told_again = ttabench(
+        "ask", question, "--context", notes, "more.txt", "--method", "mac", "--json"
+    ).json()["methods"]
+    assert told_again[0]["cost"]["tokens_read"] == told["cost"]["tokens_read"], (
+        "names that follow are files, too"
+    )
     Path("asked.txt").write_text(question)
-    in_file = ttabench("ask", "--questions", "asked.txt", "--context", notes, "more.txt", "--method", "mac", "--quiet")
+    in_file = ttabench(
+        "ask",
+        "--questions",
+        "asked.txt",
+        "--context",
+        notes,
+        "more.txt",
+        "--method",
+        "mac",
+        "--quiet",
+    )
     assert in_file.out.strip() == answer
     both = ttabench("ask", "--questions", "asked.txt", "--context", notes, "gone.txt")
     assert (both.code, "gone.txt" in both.err, "--context" in both.err) == (2, True, True)
-    alone = ttabench("ask", question, "--context", notes, "--method", "mac", "--json").json()["methods"][0]
+    alone = ttabench("ask", question, "--context", notes, "--method", "mac", "--json").json()[
+        "methods"
+    ][0]
     assert told["cost"]["tokens_read"] > alone["cost"]["tokens_read"]
-    assert "mistyped.txt cannot be read" in one_line(ttabench("ask", question, "--context", "mistyped.txt"))
+    assert "mistyped.txt cannot be read" in error_line(
+        ttabench("ask", question, "--context", "mistyped.txt")
+    )
 
 
 def test_floor_and_ceiling_stand_beside_it(ttabench: Command, state: Path) -> None:
@@ -102,15 +124,23 @@ def test_floor_and_ceiling_stand_beside_it(ttabench: Command, state: Path) -> No
     assert ceiling["cost"]["state_bytes"] > own["cost"]["state_bytes"]
 
 
-def test_a_state_that_read_on_names_all_its_files(ttabench: Command, state: Path, tmp_path: Path) -> None:
+def test_a_state_that_read_on_names_all_its_files(
+    ttabench: Command, state: Path, tmp_path: Path
+) -> None:
     (tmp_path / "more.txt").write_text("The pet of Mudun Prarov is a goat.")
-    ran = ttabench("adapt", "--context", "more.txt", "--method", "mac", "--state", state, "--out", "deep/both")
+    ran = ttabench(
+        "adapt", "--context", "more.txt", "--method", "mac", "--state", state, "--out", "deep/both"
+    )
     assert ran.code == 0, ran.err
     read = json.loads((tmp_path / "deep/both/state.json").read_text())["read"]
     assert [each["file"] for each in read] == ["../../notes.txt", "../../more.txt"]
-    untold = ttabench("adapt", "--context", "more.txt", "--state", state, "--out", "untold", "--json")
+    untold = ttabench(
+        "adapt", "--context", "more.txt", "--state", state, "--out", "untold", "--json"
+    )
     assert untold.json()["method"] == "mac", "without --method it is the state's own"
-    one, other = (load_file(tmp_path / name / "state.safetensors") for name in ("deep/both", "untold"))
+    one, other = (
+        load_file(tmp_path / name / "state.safetensors") for name in ("deep/both", "untold")
+    )
     assert all(tensor.equal(other[name]) for name, tensor in one.items())
     asked = ("ask", "Who?", "--state", "deep/both", "--compare", "--json")
     assert [each["method"] for each in ttabench(*asked).json()["methods"]] == ["mac", "none", "icl"]
@@ -119,11 +149,16 @@ def test_a_state_that_read_on_names_all_its_files(ttabench: Command, state: Path
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("q.jsonl", "".join(json.dumps({"query": q, "answer": a}) + "\n" for q, a in ASKED.items())),
+        (
+            "q.jsonl",
+            "".join(json.dumps({"query": q, "answer": a}) + "\n" for q, a in ASKED.items()),
+        ),
         ("q.csv", "question,answers\n" + "".join(f"{q},{a}\n" for q, a in ASKED.items())),
     ],
 )
-def test_answers_that_are_known_are_scored(ttabench: Command, state: Path, name: str, content: str) -> None:
+def test_answers_that_are_known_are_scored(
+    ttabench: Command, state: Path, name: str, content: str
+) -> None:
     Path(name).write_text(content)
     (told,) = ttabench("ask", "--questions", name, "--json").json()["methods"]
     assert told["scores"] == {"n": 2, "em": 1.0, "f1": 1.0}

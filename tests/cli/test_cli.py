@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import MAC, Command, one_line
+from tests.conftest import SMALL_MAC_OPTIONS, Command, error_line
 from tests.qa_files import write_jsonl
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord, load_record
@@ -17,7 +17,9 @@ from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
 
-def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+def test_eval_shows_a_table_and_stores_a_record(
+    ttabench: Command, common: list[object], tmp_path: Path
+) -> None:
     ran = ttabench("eval", "--method", "none", *common, "--seed", 3)
     assert ran.code == 0, ran.err
     for shown in ("f1_max", "±", "adapt s", "ask ms", "peak memory", "mini", "Stored in"):
@@ -30,7 +32,14 @@ def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[
     assert record.config["seed"] == 3
     assert record.versions["torch"]
     assert record.hardware["cores"]
-    assert {row.metric for row in record.rows} == {"em", "em_prefix", "f1", "f1_max", "answer_nll", "answer_nll_sum"}
+    assert {row.metric for row in record.rows} == {
+        "em",
+        "em_prefix",
+        "f1",
+        "f1_max",
+        "answer_nll",
+        "answer_nll_sum",
+    }
     assert len(read_samples(folder)["key"]) == record.n
 
 
@@ -53,7 +62,9 @@ def test_the_same_eval_again_returns_what_is_stored(
     assert fresh["id"] == first["id"]
 
 
-def test_seeds_quiet_compare_and_list(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+def test_seeds_quiet_compare_and_list(
+    ttabench: Command, common: list[object], tmp_path: Path
+) -> None:
     runs = tmp_path / "runs"
     quiet = ttabench("eval", "--method", "none", *common, "--seeds", "0,1", "--quiet")
     folders = quiet.out.split()
@@ -70,7 +81,10 @@ def test_seeds_quiet_compare_and_list(ttabench: Command, common: list[object], t
         assert "state" in ttabench("compare", *folders, "--format", form).out
     listed = ttabench("list", "runs", "--out", runs, "--json").json()["runs"]
     assert len(listed) == 4
-    assert listed[0]["method"] in ttabench("compare", listed[0]["run"][:8], "--out", runs, "--metric", "em").out
+    assert (
+        listed[0]["method"]
+        in ttabench("compare", listed[0]["run"][:8], "--out", runs, "--metric", "em").out
+    )
 
 
 def test_dry_run_loads_nothing_and_writes_nothing(
@@ -81,12 +95,16 @@ def test_dry_run_loads_nothing_and_writes_nothing(
         ran = ttabench("eval", "--method", method, *common, "--dry-run")
         assert ran.code == 0
         assert "task_options.documents" in ran.out
-    found = ttabench("eval", "--method", "mac", *common, *MAC, "--dry-run", "--json").json()
+    found = ttabench(
+        "eval", "--method", "mac", *common, *SMALL_MAC_OPTIONS, "--dry-run", "--json"
+    ).json()
     assert found["runs"][0]["config"]["settings"]["heads"] == 2
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("method", "settings"), [("icl", ()), ("mac", MAC)], ids=["icl", "mac"])
+@pytest.mark.parametrize(
+    ("method", "settings"), [("icl", ()), ("mac", SMALL_MAC_OPTIONS)], ids=["icl", "mac"]
+)
 def test_adapt_then_eval_from_the_state(
     ttabench: Command, common: list[object], tmp_path: Path, method: str, settings: tuple[str, ...]
 ) -> None:
@@ -101,7 +119,9 @@ def test_adapt_then_eval_from_the_state(
     header = json.loads((state / "state.json").read_text())
     assert header["method"] == method
     assert (state / "state.safetensors").stat().st_size > 0
-    asked = ttabench("eval", "--method", method, *settings, *common, "--state", state, "--ask-only", "--json")
+    asked = ttabench(
+        "eval", "--method", method, *settings, *common, "--state", state, "--ask-only", "--json"
+    )
     assert asked.code == 0, asked.err
     record = asked.json()["runs"][0]
     assert record["cost"]["pieces"] == 0
@@ -109,30 +129,76 @@ def test_adapt_then_eval_from_the_state(
     same = ttabench("eval", *common, "--state", state, "--ask-only", "--json")
     assert same.code == 0, same.err
     (again,) = same.json()["runs"]
-    assert (again["id"], again["how"]) == (record["id"], "stored"), "without --method it is the state's own"
+    assert (again["id"], again["how"]) == (record["id"], "stored"), (
+        "without --method it is the state's own"
+    )
     other = ttabench("eval", "--method", "none", *common, "--state", state)
-    assert f"made with method {method}, not none" in one_line(other)
+    assert f"made with method {method}, not none" in error_line(other)
 
 
 def test_train_then_eval(ttabench: Command, common: list[object], trained: Path) -> None:
-    ran = ttabench("eval", "--method", "mac", *common, "--checkpoint", trained, "--set", "hierarchy=2", "--json")
+    ran = ttabench(
+        "eval",
+        "--method",
+        "mac",
+        *common,
+        "--checkpoint",
+        trained,
+        "--set",
+        "hierarchy=2",
+        "--json",
+    )
     assert ran.code == 0, ran.err
     record = ran.json()["runs"][0]
     assert record["method"]["settings"]["heads"] == 2
     assert record["method"]["settings"]["hierarchy"] == 2
     assert record["method"]["training"]
     assert record["config"]["inputs"]["checkpoint"]
-    again = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", trained)
-    assert "was trained otherwise (recipe): steps 2, not 1200" in one_line(again)
+    again = ttabench(
+        "train",
+        "--method",
+        "mac",
+        *SMALL_MAC_OPTIONS,
+        "--model",
+        common[5],
+        "--source",
+        "mini",
+        "--out",
+        trained,
+    )
+    assert "was trained otherwise (recipe): steps 2, not 1200" in error_line(again)
     same = ("--steps", 2, "--documents", 2, "--out", trained, "--json")
-    done = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", *same)
+    done = ttabench(
+        "train",
+        "--method",
+        "mac",
+        *SMALL_MAC_OPTIONS,
+        "--model",
+        common[5],
+        "--source",
+        "mini",
+        *same,
+    )
     assert done.json()["steps"] == 2
     assert "validation_loss" in done.json()
 
 
 def test_a_shipped_adapter_can_be_named_for_another_task(ttabench: Command, tmp_path: Path) -> None:
-    words = ("--method", "mac", "--model", "nano", "--task-set", "documents=2", "--limit", "2", "--out", tmp_path)
-    ran = ttabench("eval", *words, "--task", "squad_seq", "--checkpoint", "shipped:mac-streamingqa", "--json")
+    words = (
+        "--method",
+        "mac",
+        "--model",
+        "nano",
+        "--task-set",
+        "documents=2",
+        "--limit",
+        "2",
+        "--out",
+        tmp_path,
+    )
+    ran = ttabench(
+        "eval", *words, "--task", "squad_seq", "--checkpoint", "shipped:mac-streamingqa", "--json"
+    )
     assert ran.json()["runs"][0]["config"]["checkpoint"] == "shipped:mac-streamingqa"
 
 
@@ -140,8 +206,14 @@ def test_rows_left_out_stand_in_the_record_and_not_in_the_id(tmp_path: Path) -> 
     row = {"text": "t", "question": "q", "answers": "word"}
 
     def run(name: str, *rows: dict[str, str]) -> RunRecord:
-        request = RunRequest(method="none", task="qa", source=str(write_jsonl(tmp_path / f"{name}.jsonl", list(rows))))
-        return evaluation.execute(make_plan(request, seed=0), evaluation.ModelCache(), tmp_path / name).record
+        request = RunRequest(
+            method="none",
+            task="qa",
+            source=str(write_jsonl(tmp_path / f"{name}.jsonl", list(rows))),
+        )
+        return evaluation.execute(
+            make_plan(request, seed=0), evaluation.ModelCache(), tmp_path / name
+        ).record
 
     whole, part = run("whole", row), run("part", row, {**row, "answers": ""})
     left_out = f"rows of {tmp_path / 'part.jsonl'} were left out (no answer: 1)"
@@ -155,8 +227,12 @@ def test_threads_are_recorded_and_are_no_part_of_a_run(
 ) -> None:
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
     before = torch.get_num_threads()
-    first = ttabench("eval", "--method", "none", *common, "--threads", 3, "--json").json()["runs"][0]
-    again = ttabench("eval", "--method", "none", *common, "--threads", 1, "--json").json()["runs"][0]
+    first = ttabench("eval", "--method", "none", *common, "--threads", 3, "--json").json()["runs"][
+        0
+    ]
+    again = ttabench("eval", "--method", "none", *common, "--threads", 1, "--json").json()["runs"][
+        0
+    ]
     torch.set_num_threads(before)
     assert first["hardware"]["threads"] == 3
     assert (again["id"], again["how"]) == (first["id"], "stored")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 
 
 def test_a_checkpoint_of_another_base_is_refused(
@@ -20,9 +20,11 @@ def test_a_checkpoint_of_another_base_is_refused(
     lm.model.save_pretrained(other)
     lm.tokenizer.save_pretrained(other)
     ran = ttabench("eval", "--method", "mac", *common, "--checkpoint", trained, "--model", other)
-    assert "another base model" in one_line(ran)
+    assert "another base model" in error_line(ran)
     (trained / "adapter.safetensors").write_bytes(b"damaged")
-    assert "cannot be read" in one_line(ttabench("eval", "--method", "mac", *common, "--checkpoint", trained))
+    assert "cannot be read" in error_line(
+        ttabench("eval", "--method", "mac", *common, "--checkpoint", trained)
+    )
 
 
 BAD: dict[str, tuple[list[Any], str]] = {
@@ -49,15 +51,19 @@ BAD: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line(ttabench: Command, common: list[object], tmp_path: Path, name: str) -> None:
+def test_bad_input_is_one_line(
+    ttabench: Command, common: list[object], tmp_path: Path, name: str
+) -> None:
     arguments, hint = BAD[name]
-    assert hint in one_line(ttabench("eval", *common, *arguments))
+    assert hint in error_line(ttabench("eval", *common, *arguments))
     assert not list((tmp_path / "runs").glob("*")), "a refused run leaves no folder"
 
 
-def test_bad_output_folders_and_records(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+def test_bad_output_folders_and_records(
+    ttabench: Command, common: list[object], tmp_path: Path
+) -> None:
     ran = ttabench("eval", "--method", "none", *common, "--out", "/proc/nowhere")
-    assert "Cannot write" in one_line(ran)
+    assert "Cannot write" in error_line(ran)
     assert "--out" in ran.err
     (folder,) = ttabench("eval", "--method", "none", *common, "--quiet").out.split()
     record = Path(folder) / "run.json"
@@ -67,10 +73,10 @@ def test_bad_output_folders_and_records(ttabench: Command, common: list[object],
         ["compare", folder],
         ["list", "runs", "--out", tmp_path / "runs"],
     ):
-        assert "run.json cannot be read" in one_line(ttabench(*arguments))
+        assert "run.json cannot be read" in error_line(ttabench(*arguments))
     shutil.rmtree(folder)
-    assert "no runs" in one_line(ttabench("compare", "--out", tmp_path / "runs"))
-    assert "holds no runs" in one_line(ttabench("compare", "abc", "--out", tmp_path / "runs"))
+    assert "no runs" in error_line(ttabench("compare", "--out", tmp_path / "runs"))
+    assert "holds no runs" in error_line(ttabench("compare", "abc", "--out", tmp_path / "runs"))
 
 
 @pytest.mark.parametrize(
@@ -80,8 +86,14 @@ def test_bad_output_folders_and_records(ttabench: Command, common: list[object],
         (["list", "methods", "icll"], "Did you mean 'icl'?"),
         (["adapt"], "--context FILE"),
         (["profile", "--prefill", "1k,many"], "--prefill 'many' is no length"),
-        (["profile", "--methods", "icl,none", "--set", "chunk=3"], "Unknown setting of these methods 'chunk'"),
-        (["profile", "--methods", "icl", "--set", "snapkv.chunk=3"], "Unknown method in --set 'snapkv'"),
+        (
+            ["profile", "--methods", "icl,none", "--set", "chunk=3"],
+            "Unknown setting of these methods 'chunk'",
+        ),
+        (
+            ["profile", "--methods", "icl", "--set", "snapkv.chunk=3"],
+            "Unknown method in --set 'snapkv'",
+        ),
         (["profile", "--task", "streaminqa"], "Did you mean 'streamingqa'?"),
         (["sweep", "none.yaml"], "Error: none.yaml cannot be read: No such file or directory."),
         (["compare", "no/where"], "There is no file or folder no/where."),
@@ -91,42 +103,60 @@ def test_bad_output_folders_and_records(ttabench: Command, common: list[object],
         (["train", "--lr", "-1", "--source", "mini"], "lr must be a positive number, got -1.0"),
         (["evl"], "No such command 'evl'. Did you mean 'eval'?"),
         (["eval", "--methd", "icl"], "No such option: --methd (Possible options: --method"),
-        (["eval", "mac"], "Got unexpected extra argument(s) (mac). `ttabench eval --help` lists what it takes."),
+        (
+            ["eval", "mac"],
+            "Got unexpected extra argument(s) (mac). `ttabench eval --help` lists what it takes.",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_other_commands_refuse_in_one_line(
-    ttabench: Command, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], hint: str
+    ttabench: Command,
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    hint: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if arguments[0] in ("adapt", "profile", "train") and "--model" not in arguments:
         arguments = [*arguments, "--model", str(tiny_base)]
-    assert hint in one_line(ttabench(*arguments))
+    assert hint in error_line(ttabench(*arguments))
 
 
 def test_what_no_hub_brings_is_said(ttabench: Command, common: list[object]) -> None:
-    known = one_line(ttabench("eval", *common, "--model", "gpt2"))
+    known = error_line(ttabench("eval", *common, "--model", "gpt2"))
     assert "save_pretrained, or add --random-weights" in known
-    assert "--random-weights" not in one_line(ttabench("eval", *common, "--model", "nobody/nothing"))
+    assert "--random-weights" not in error_line(
+        ttabench("eval", *common, "--model", "nobody/nothing")
+    )
     hub = ("--task", "squad_seq", "--source", "hub")
-    assert "--source mini" in one_line(ttabench("eval", *common, *hub))
-    assert "nobody/nothing" in one_line(ttabench("eval", *common, *hub, "--model", "nobody/nothing"))
+    assert "--source mini" in error_line(ttabench("eval", *common, *hub))
+    assert "nobody/nothing" in error_line(
+        ttabench("eval", *common, *hub, "--model", "nobody/nothing")
+    )
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["report", "--save", "mine.html"], ["profile", "--plot", "mine.png"], ["export", "--save", "mine.parquet"],
+        ["report", "--save", "mine.html"],
+        ["profile", "--plot", "mine.png"],
+        ["export", "--save", "mine.parquet"],
         ["new", "method", "mine", "--out", "."],
     ],
     ids=lambda words: words[0],
-)  # fmt: skip
+)
 def test_files_of_the_user_are_not_replaced(
-    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+    ttabench: Command,
+    common: list[object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert ttabench("eval", "--method", "none", *common, "--out", "results/scratch").code == 0
     for suffix in ("html", "png", "parquet", "py"):
         Path(f"mine.{suffix}").write_text("mine, about ttabench")
-    assert "mine." in one_line(ttabench(*words))
+    assert "mine." in error_line(ttabench(*words))
     assert {file.read_text() for file in tmp_path.glob("mine.*")} == {"mine, about ttabench"}

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, Ran, one_line
+from tests.conftest import Command, CommandResult, error_line
 from tests.places import ROOT
 from ttabench.cli import app as cli
-from ttabench.core.child import Child, Tell
-from ttabench.core.environment import is_limited
-from ttabench.methods.checkpoints import header
+from ttabench.core.child import SendMessage, WorkerProcess
+from ttabench.core.environment import is_memory_limited
+from ttabench.methods.checkpoints import read_header
 from ttabench.records.folder import RunFolder
 from ttabench.training.training_state import Curve
 
@@ -45,7 +45,7 @@ def sending(original: Callable[..., Any], number: Signal, at: int) -> Callable[.
 
 
 CODES = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
-Main = Callable[..., Ran]
+Main = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     for name in ("HF_HUB_VERBOSITY", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
         monkeypatch.setenv(name, "error")
 
-    def call(*words: object) -> Ran:
+    def call(*words: object) -> CommandResult:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["ttabench", *map(str, words)])
         with pytest.raises(SystemExit) as left:
@@ -66,17 +66,32 @@ def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "it is as it was"
         assert signal.getsignal(signal.SIGINT) == interrupt
         printed = capsys.readouterr()
-        return Ran(int(str(left.value.code)), printed.out, printed.err)
+        return CommandResult(int(str(left.value.code)), printed.out, printed.err)
 
     return call
 
 
 @pytest.mark.parametrize(("number", "code"), CODES)
 def test_an_evaluation_that_is_asked_to_end_goes_on(
-    ttabench: Command, main: Main, common: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    number: Signal, code: int,
-) -> None:  # fmt: skip
-    words = ["eval", "--method", "none", *common, "--task-set", "questions=4", "--batch-size", 1, "--json"]
+    ttabench: Command,
+    main: Main,
+    common: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    number: Signal,
+    code: int,
+) -> None:
+    words = [
+        "eval",
+        "--method",
+        "none",
+        *common,
+        "--task-set",
+        "questions=4",
+        "--batch-size",
+        1,
+        "--json",
+    ]
     whole = ttabench(*words, "--out", tmp_path / "whole").json()["runs"][0]
     with monkeypatch.context() as patched:
         patched.setattr(RunFolder, "append", sending(RunFolder.append, number, 2))
@@ -91,28 +106,53 @@ def test_an_evaluation_that_is_asked_to_end_goes_on(
 
 @pytest.mark.parametrize(("number", "code"), CODES)
 def test_a_training_that_is_asked_to_end_saves_its_step(
-    main: Main, tiny_base: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: Signal, code: int
+    main: Main,
+    tiny_base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    number: Signal,
+    code: int,
 ) -> None:
-    words = ["train", "--method", "lora", "--set", "rank=2", "--model", tiny_base, "--source", "mini", "--steps", 3,
-             "--documents", 1, "--questions", 1, "--quiet"]  # fmt: skip
+    words = [
+        "train",
+        "--method",
+        "lora",
+        "--set",
+        "rank=2",
+        "--model",
+        tiny_base,
+        "--source",
+        "mini",
+        "--steps",
+        3,
+        "--documents",
+        1,
+        "--questions",
+        1,
+        "--quiet",
+    ]
     assert main(*words, "--out", tmp_path / "whole").code == 0
     with monkeypatch.context() as patched:
         patched.setattr(Curve, "add", sending(Curve.add, number, 2))
         stopped = main(*words, "--out", tmp_path / "two")
     assert stopped.code == code
-    assert header(tmp_path / "two").step == 2
+    assert read_header(tmp_path / "two").step == 2
     assert str(tmp_path / "two") in "".join(stopped.err.split("\n")), "it says what is saved"
     assert main(*words, "--out", tmp_path / "two").code == 0
-    losses = [header(tmp_path / name).training["losses"] for name in ("whole", "two")]
+    losses = [read_header(tmp_path / name).training["losses"] for name in ("whole", "two")]
     assert losses[0] == losses[1]
     weights = [(tmp_path / name / "adapter.safetensors").read_bytes() for name in ("whole", "two")]
     assert weights[0] == weights[1]
 
 
 COMMANDS = {
-    "eval": ("--method", "none"), "sweep": ("--methods", "none", "--tasks", "streamingqa"), "profile": (),
-    "compare": ("runs",), "ask": ("Who?", "--context", "a.txt"), "adapt": ("--context", "a.txt"),
-}  # fmt: skip
+    "eval": ("--method", "none"),
+    "sweep": ("--methods", "none", "--tasks", "streamingqa"),
+    "profile": (),
+    "compare": ("runs",),
+    "ask": ("Who?", "--context", "a.txt"),
+    "adapt": ("--context", "a.txt"),
+}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -126,8 +166,13 @@ def test_an_interrupt_promises_what_holds(
     def interrupted(*_given: object, **_named: object) -> None:
         raise KeyboardInterrupt
 
-    for place in ("run.plan.make_plan", "sweep.suite.planned", "profiling.job.Job.check",
-                  "report.finding.selected", "run.resolve.resolve_method"):  # fmt: skip
+    for place in (
+        "run.plan.make_plan",
+        "sweep.suite.plan_jobs",
+        "profiling.job.Job.check",
+        "report.selection.select_runs",
+        "run.resolve.resolve_method",
+    ):
         monkeypatch.setattr(f"ttabench.{place}", interrupted)
     ran = ttabench(name, *COMMANDS[name])
     assert (ran.code, len(ran.err.splitlines())) == (130, 1), ran
@@ -157,28 +202,31 @@ def test_a_command_leaves_the_process_as_it_was(
             sys.path[:],
             Path.cwd(),
             faulthandler.is_enabled(),
-            is_limited(),
+            is_memory_limited(),
         ]
 
     before = state()
     assert cli.run(["eval", "--method", "none", *map(str, common)]) == 0
     assert state() == before
-    with closing(Child(answered, ())) as child:
+    with closing(WorkerProcess(answered, ())) as child:
         assert [*child.ask("one")] == ["1"]
     assert state() == before
 
 
-def answered(_request: str, tell: Tell) -> None:
+def answered(_request: str, tell: SendMessage) -> None:
     """Whether a process of ours imports from the current folder."""
     tell(os.environ["PYTHONSAFEPATH"])
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TTABENCH": f"{sys.executable} -m ttabench"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TTABENCH": f"{sys.executable} -m ttabench",
+    }
     return subprocess.run(
-        ["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=120,
-        cwd=ROOT,
-    )  # fmt: skip
+        ["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="refused: no device that is full")
@@ -201,9 +249,11 @@ def test_any_exhaustion_of_memory_is_one_line(
     ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_given: object) -> None:
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 3221225472"
-                           " bytes. Error code 12 (Cannot allocate memory)")  # fmt: skip
+        raise RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 3221225472"
+            " bytes. Error code 12 (Cannot allocate memory)"
+        )
 
     monkeypatch.setattr("ttabench.run.runner._EpisodeRun._read", full)
-    line = one_line(ttabench("eval", "--method", "icl", *common))
+    line = error_line(ttabench("eval", "--method", "icl", *common))
     assert line.startswith("Error: Out of memory. Take less at once (--batch-size")

@@ -12,16 +12,16 @@ import torch
 from torch import nn
 
 from tests import fake_kvpress
-from tests.conftest import Command, one_line
-from ttabench.contract.case import BASES, Case, episode, tiny_llama
-from ttabench.contract.promises import PROMISES, verdict
-from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.tokens import new_ids
+from tests.conftest import Command, error_line
+from ttabench.contract.case import BASE_MODELS, Case, make_episode, tiny_llama
+from ttabench.contract.promises import PROMISES, check_promise
+from ttabench.core.types import Chunk, Query
+from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.registry import find, methods
+from ttabench.methods.registry import find_method, methods
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.trainable import Trainable
 
@@ -44,17 +44,19 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def settings(name: str) -> tuple[MethodSpec, Any]:
     method, changes = WAYS.get(name, (name, {}))
-    spec = find(method)
-    return spec, replace(spec.checked or spec.Settings(), **changes)
+    spec = find_method(method)
+    return spec, replace(spec.test_settings or spec.Settings(), **changes)
 
 
 OF_THE_CLASS = ("its settings", "asking twice", "nothing of a right")
 """Beginnings of promises that settings which read in another way cannot break by themselves."""
-LLAMA, GPT2 = (cache(BASES[name]) for name in ("llama", "gpt2"))
+LLAMA, GPT2 = (cache(BASE_MODELS[name]) for name in ("llama", "gpt2"))
 """One model each for all promises: one of them is that nothing is left behind on it."""
 
 
-def keeps(spec: MethodSpec, chosen: Any, base: Callable[[], LM], *, aside: tuple[str, ...] = ()) -> None:
+def keeps(
+    spec: MethodSpec, chosen: Any, base: Callable[[], LM], *, aside: tuple[str, ...] = ()
+) -> None:
     for promise, check in PROMISES.items():
         if not aside or not promise.startswith(aside):
             check(Case(spec, chosen, base))
@@ -76,8 +78,8 @@ def test_other_settings_and_methods_together_keep_them(name: str) -> None:
 @pytest.mark.parametrize("press", ["LastPress", "AdaKVPress(LastPress)"])
 def test_a_press_keeps_its_promises(press: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kvpress.installed(monkeypatch)
-    spec = find(f"kvpress:{press}")
-    keeps(spec, spec.checked, LLAMA)
+    spec = find_method(f"kvpress:{press}")
+    keeps(spec, spec.test_settings, LLAMA)
 
 
 # --- Methods that break one promise each: what the check is worth ----------------------------------------------------
@@ -110,37 +112,40 @@ breaks("the bytes of the state", "patch", growth="constant")(InContext.patch)
 
 
 @breaks("asking twice", "patch")
-def meets(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
+def meets(self: Any, state: State, asks: Sequence[Query]) -> Patch:
     return InContext.patch(self, state, asks) if len(asks) > 1 or not state.tensors else Patch()
 
 
 @breaks("what is read arrives", "patch")
-def deaf(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
+def deaf(self: Any, state: State, asks: Sequence[Query]) -> Patch:
     return Patch()
 
 
 @breaks("a row alone", "adapt")
-def mixes(self: Any, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+def mixes(self: Any, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
     read = InContext.adapt(self, state, chunks)
-    flipped = {name: each.flip(1) if name in ("keys", "values") else each for name, each in read.tensors.items()}
+    flipped = {
+        name: each.flip(1) if name in ("keys", "values") else each
+        for name, each in read.tensors.items()
+    }
     return read if read.rows == 1 else replace(read, tensors=flipped)
 
 
 @breaks("what is read together", "adapt")
-def cuts(self: Any, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+def cuts(self: Any, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
     read = InContext.adapt(self, state, chunks)
     return replace(read, meta={**read.meta, "calls": state.meta.get("calls", 0) + 1})
 
 
 @breaks("states are values", "patch")
-def writes(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
+def writes(self: Any, state: State, asks: Sequence[Query]) -> Patch:
     if "values" in state.tensors:
         state.tensors["values"].mul_(1.0001)
     return InContext.patch(self, state, asks)
 
 
 @breaks("two runs with one seed", "patch")
-def draws(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
+def draws(self: Any, state: State, asks: Sequence[Query]) -> Patch:
     patch = InContext.patch(self, state, asks)
     if patch.prefix is None:
         return patch
@@ -149,20 +154,23 @@ def draws(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
 
 
 @breaks("two runs with one seed, and two readers", "adapt")
-def remembers(self: Any, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-    self.seen = [*getattr(self, "seen", []), *(ids for row in new_ids(self.lm, state, chunks) for ids in row)]
-    told = [[Observe(text=f"{len(self.seen)} {piece.text}") for piece in row] for row in chunks]
+def remembers(self: Any, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
+    self.seen = [
+        *getattr(self, "seen", []),
+        *(ids for row in new_chunk_ids(self.lm, state, chunks) for ids in row),
+    ]
+    told = [[Chunk(text=f"{len(self.seen)} {piece.text}") for piece in row] for row in chunks]
     return InContext.adapt(self, state, told)
 
 
-@breaks("nothing of a right answer", "patch", looks_at_question=True)
-def peeks(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
+@breaks("nothing of a right answer", "patch", query_aware=True)
+def peeks(self: Any, state: State, asks: Sequence[Query]) -> Patch:
     ids = [self.lm.encode(ask.answers[0])[:4] for ask in asks]
     return Patch(tokens_BT=torch.tensor(ids)) if state.tensors else Patch()
 
 
 @breaks("nothing is left behind", "patch")
-def leaves(self: Any, state: State, asks: Sequence[Ask]) -> Patch:
+def leaves(self: Any, state: State, asks: Sequence[Query]) -> Patch:
     self.lm.model.register_forward_hook(lambda *_: None)
     return InContext.patch(self, state, asks)
 
@@ -172,13 +180,13 @@ class Hides(Honest):
 
     kept: ClassVar[dict[int, State]] = {}
 
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         whole = super().adapt(self.kept.get(id(state), state), chunks)
         bare = State(whole.rows, {"some": torch.zeros(len(self.kept) + 1)}, whole.meta)
         self.kept[id(bare)] = whole
         return bare
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+    def patch(self, state: State, asks: Sequence[Query]) -> Patch:
         return super().patch(self.kept.get(id(state), State(state.rows, meta=state.meta)), asks)
 
 
@@ -196,15 +204,18 @@ class Idle(Trainable[_Size]):
 
     def __init__(self, lm: Any, settings: _Size) -> None:
         super().__init__(lm, settings)
-        self.used, self.idle = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(settings.size))
+        self.used, self.idle = (
+            nn.Parameter(torch.zeros(1)),
+            nn.Parameter(torch.zeros(settings.size)),
+        )
 
     def modules(self) -> nn.ModuleDict:
         return nn.ModuleDict({"all": nn.ParameterList([self.used, self.idle])})
 
-    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:  # noqa: ARG002  # the contract's
+    def adapt(self, state: State, pieces: Sequence[Sequence[Chunk]]) -> State:  # noqa: ARG002  # the contract's
         return state
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, asks: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         name = self.lm.linear_names()[0]
         features_in, features_out = self.lm.linear_shape(name)
         a = torch.ones(1, 1, features_in) * self.used
@@ -216,9 +227,11 @@ BROKEN += [("a stored state", Hides), ("training reaches every parameter", Idle)
 
 @pytest.mark.parametrize(("begins", "cls"), BROKEN)
 def test_a_broken_promise_is_found(begins: str, cls: type[BaseMethod[Any]]) -> None:
-    spec = replace(cls.spec, where=cls)
+    spec = replace(cls.spec, import_path=cls)
     (sentence,) = (each for each in PROMISES if each.startswith(begins))
-    assert verdict(sentence, {"llama": Case(spec, spec.Settings(), BASES["llama"])}).startswith("on llama: ")
+    assert check_promise(
+        sentence, {"llama": Case(spec, spec.Settings(), BASE_MODELS["llama"])}
+    ).startswith("on llama: ")
 
 
 def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
@@ -226,7 +239,10 @@ def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
     lines = [line for line in ran.out.splitlines() if line]
     assert ran.code == 0
     assert lines[:-1] == [f"kept    {promise}" for promise in PROMISES]
-    assert lines[-1] == f"icl passes {len(PROMISES)} of {len(PROMISES)} checks (2-layer llama and gpt2)."
+    assert (
+        lines[-1]
+        == f"icl passes {len(PROMISES)} of {len(PROMISES)} checks (2-layer llama and gpt2)."
+    )
     file = tmp_path / "deaf.py"
     file.write_text(
         "from ttabench.lm.patch import Patch\nfrom ttabench.methods.icl.method import InContext\n"
@@ -238,7 +254,8 @@ def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
     ran = ttabench("check", file)
     assert ran.code == 1
     assert (
-        "BROKEN  what is read arrives, unless the spec says that the state stays empty: on llama: growth is" in ran.out
+        "BROKEN  what is read arrives, unless the spec says that the state stays empty: on llama: growth is"
+        in ran.out
     )
 
 
@@ -246,7 +263,7 @@ def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> No
     ran = ttabench("new", "method", "tail_end", "--out", tmp_path)
     assert ran.out.split() == [str(tmp_path / "tail_end.py")]
     assert ttabench("check", tmp_path / "tail_end.py").code == 0
-    assert "tail_end.py" in one_line(ttabench("new", "method", "tail_end", "--out", tmp_path))
+    assert "tail_end.py" in error_line(ttabench("new", "method", "tail_end", "--out", tmp_path))
 
 
 def test_what_cannot_be_checked_is_refused(ttabench: Command) -> None:
@@ -255,8 +272,10 @@ def test_what_cannot_be_checked_is_refused(ttabench: Command) -> None:
         (("new", "task", "mine"), "'task' is not one of 'method'"),
         (("check", "icll"), "Did you mean 'icl'"),
     ):
-        assert told in one_line(ttabench(*words))
-    ran = ttabench("check", "window", "--set", "positions=cache")  # one base refuses it, the other is checked
+        assert told in error_line(ttabench(*words))
+    ran = ttabench(
+        "check", "window", "--set", "positions=cache"
+    )  # one base refuses it, the other is checked
     assert ran.code == 0
     assert "Note: not on gpt2: " in ran.err
 
@@ -272,6 +291,14 @@ def test_it_trains_on_a_base_in_half_precision(name: str) -> None:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             method = spec.load()(lm, chosen)
-            losses.append(float(method.accumulate_gradients([episode("a", 3), episode("b", 2)])["loss"]))
-        assert {parameter.grad.dtype for parameter in method.modules().parameters()} == {torch.float32}
+            losses.append(
+                float(
+                    method.accumulate_gradients([make_episode("a", 3), make_episode("b", 2)])[
+                        "loss"
+                    ]
+                )
+            )
+        assert {parameter.grad.dtype for parameter in method.modules().parameters()} == {
+            torch.float32
+        }
     assert losses[1] == pytest.approx(losses[0], rel=0.05)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ttabench.core import environment
-from ttabench.core.meter import Meter, largest
+from ttabench.core.meter import Meter, largest_peak
 from ttabench.lm.loading.devices import find_device
 
 
@@ -20,8 +20,10 @@ def mps(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     return device
 
 
-def test_auto_is_the_accelerator_that_is_there(mps: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert environment.accelerator() == mps.type
+def test_auto_is_the_accelerator_that_is_there(
+    mps: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert environment.accelerator_kind() == mps.type
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
     assert find_device("auto") == torch.device("cpu")
 
@@ -32,7 +34,7 @@ def test_a_peak_that_a_device_does_not_count_is_absent(mps: torch.device) -> Non
         pass
     assert meter.peak_bytes["adapt"] is None
     assert meter.peak_bytes["ask"] == 0, "nothing was asked"
-    assert (largest([]), largest([3, 5]), largest([0, None])) == (0, 5, None)
+    assert (largest_peak([]), largest_peak([3, 5]), largest_peak([0, None])) == (0, 5, None)
     on_cpu = Meter("cpu")
     with on_cpu.phase("adapt"):
         pass

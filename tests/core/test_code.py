@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from ttabench.core.errors import UserError
-from ttabench.core.plugins import Offer, code_of, code_of_package, module_at
+from ttabench.core.plugins import (
+    PluginEntryPoint,
+    import_file,
+    module_code_digest,
+    package_code_digest,
+)
 
 FILES = {
     "mine.py": "import json, torch\nimport above\nfrom pack import part\n\ndef later():\n    import lazy\n",
@@ -27,7 +32,11 @@ FILES = {
     "pack/unused.py": "",
     ".venv/lib/python3.11/site-packages/foreign.py": "",
 }
-COUNT = [name for name in FILES if "unused" not in name and "site-packages" not in name and name != "named.py"]
+COUNT = [
+    name
+    for name in FILES
+    if "unused" not in name and "site-packages" not in name and name != "named.py"
+]
 
 
 @pytest.fixture(params=["where python looks", "only beside the file"])
@@ -44,22 +53,22 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", COUNT)
 def test_every_module_that_is_imported_counts(folder: Path, name: str) -> None:
-    before = code_of(module_at(folder / "mine.py"))
-    assert code_of(module_at(folder / "mine.py")) == before
+    before = module_code_digest(import_file(folder / "mine.py"))
+    assert module_code_digest(import_file(folder / "mine.py")) == before
     (folder / name).write_text(f"{FILES[name]}# edited\n")
-    assert code_of(module_at(folder / "mine.py")) != before
+    assert module_code_digest(import_file(folder / "mine.py")) != before
 
 
 def test_an_edited_file_or_helper_is_executed_anew(tmp_path: Path) -> None:
     mine, helper = tmp_path / "mine.py", tmp_path / "helper_of_mine.py"
     helper.write_text("value = 1\n")
     mine.write_text("import helper_of_mine\ndef held():\n    return 10 + helper_of_mine.value\n")
-    first = module_at(mine)
-    assert module_at(mine) is first
+    first = import_file(mine)
+    assert import_file(mine) is first
     helper.write_text("value = 2\n")  # as long, in the same second
-    assert module_at(mine).held() == 12
+    assert import_file(mine).held() == 12
     mine.write_text(mine.read_text().replace("10", "20"))
-    assert module_at(mine).held() == 22
+    assert import_file(mine).held() == 22
     assert first.held() == 11, "what runs already stays as it was"
 
 
@@ -71,14 +80,18 @@ def test_helpers_of_one_name_belong_to_their_own_file(tmp_path: Path) -> None:
         mine = "import helper_beside\ndef held():\n    import helper_beside\n    return helper_beside.value\n"
         (tmp_path / name / "mine.py").write_text(mine)
     for name in "aba":
-        held.append(module_at(tmp_path / name / "mine.py").held())
+        held.append(import_file(tmp_path / name / "mine.py").held())
     assert held == [0, 1, 0]
 
 
-def test_a_package_that_changed_after_its_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_changed_after_its_import_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "edited_package.py").write_text("thing = 1\n")
-    offer = Offer("thing", "edited==1", EntryPoint("thing", "edited_package:thing", "group"))
+    offer = PluginEntryPoint(
+        "thing", "edited==1", EntryPoint("thing", "edited_package:thing", "group")
+    )
     assert offer.origin == offer.origin
     (tmp_path / "edited_package.py").write_text("thing = 2\n")
     with pytest.raises(UserError, match="edited==1"):
@@ -88,12 +101,16 @@ def test_a_package_that_changed_after_its_import_is_refused(tmp_path: Path, monk
 def test_a_package_is_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "a_package" / "inner").mkdir(parents=True)
-    (tmp_path / "a_package" / "__init__.py").write_text("raise RuntimeError('it is not imported')\n")
+    (tmp_path / "a_package" / "__init__.py").write_text(
+        "raise RuntimeError('it is not imported')\n"
+    )
     digests = set()
     for text in ("", "# edited\n"):
         (tmp_path / "a_package" / "inner" / "part.py").write_text(text)
         (tmp_path / "a_module.py").write_text(text)
-        digests |= {code_of_package("a_package"), code_of_package("a_module")}
+        digests |= {package_code_digest("a_package"), package_code_digest("a_module")}
     assert len(digests) == 4
     assert "a_package" not in sys.modules
-    assert code_of_package("no_such_package") == code_of_package("nor_this_one"), "whoever imports it says so"
+    assert package_code_digest("no_such_package") == package_code_digest("nor_this_one"), (
+        "whoever imports it says so"
+    )

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from ttabench.core import digests
-from ttabench.core.digests import LARGE, digest
+from ttabench.core.digests import MIN_CACHED_DIGEST_BYTES, digest_path
 from ttabench.core.errors import UserError
 
 SIZE = 100 * 10**6
@@ -30,14 +30,14 @@ def large(tmp_path: Path) -> Path:
     file = tmp_path / "model.gguf"
     with file.open("wb") as handle:
         handle.truncate(SIZE)
-    assert SIZE > LARGE
+    assert SIZE > MIN_CACHED_DIGEST_BYTES
     return file
 
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that were just written count as old."""
-    monkeypatch.setattr(digests, "SETTLED", -60.0)
+    monkeypatch.setattr(digests, "SETTLED_SECONDS", -60.0)
 
 
 @pytest.fixture
@@ -64,42 +64,46 @@ def put(file: Path, place: int, byte: bytes = b"x") -> None:
 @pytest.mark.parametrize("inside", [False, True], ids=["file", "folder"])
 def test_every_byte_of_a_large_file_counts(large: Path, place: int, inside: bool) -> None:
     what = large.parent if inside else large
-    before = digest(what)
+    before = digest_path(what)
     put(large, place)
-    assert digest(what) != before
+    assert digest_path(what) != before
     put(large, place, b"\0")
-    assert digest(what) == before, "what it holds decides, not when it was written"
+    assert digest_path(what) == before, "what it holds decides, not when it was written"
 
 
 def test_a_large_file_is_read_once(large: Path, settled: None, readings: list[Path]) -> None:
-    assert digest(large) == digest(large)
+    assert digest_path(large) == digest_path(large)
     assert readings == [large]
 
 
 def test_a_cache_that_is_broken_or_cannot_be_kept_costs_one_reading(
     large: Path, settled: None, readings: list[Path], cache: Path
 ) -> None:
-    digest(large)
+    digest_path(large)
     cache.write_text("{")
-    assert digest(large) == digest(large)
+    assert digest_path(large) == digest_path(large)
     assert readings == [large] * 2
     cache.unlink()
     cache.mkdir()
-    digest(large)
+    digest_path(large)
     assert readings == [large] * 3
 
 
-def test_what_another_process_keeps_meanwhile_stays(tmp_path: Path, settled: None, cache: Path) -> None:
+def test_what_another_process_keeps_meanwhile_stays(
+    tmp_path: Path, settled: None, cache: Path
+) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("1")
     other.write_text("2")
 
     def slow(file: Path) -> str:
-        digests.remembered(other, lambda _: "b")
+        digests.cached_digest(other, lambda _: "b")
         return "a"
 
-    assert digests.remembered(one, slow) == "a"
-    kept = [digests.remembered(file, lambda file: f"{file} is read again") for file in (one, other)]
+    assert digests.cached_digest(one, slow) == "a"
+    kept = [
+        digests.cached_digest(file, lambda file: f"{file} is read again") for file in (one, other)
+    ]
     assert kept == ["a", "b"]
 
 
@@ -107,13 +111,13 @@ def test_what_another_process_keeps_meanwhile_stays(tmp_path: Path, settled: Non
 def test_an_entry_of_the_cache_that_is_damaged_is_computed_again(
     large: Path, settled: None, readings: list[Path], cache: Path, value: object
 ) -> None:
-    before = digest(large)
+    before = digest_path(large)
     for number in range(-1, 3):
         stored = json.loads(cache.read_text())
         for place, entry in stored.items():
             stored[place] = value if number < 0 else [*entry[:number], value, *entry[number + 1 :]]
         cache.write_text(json.dumps(stored))
-        assert digest(large) == before
+        assert digest_path(large) == before
     assert readings == [large] * 5
 
 
@@ -123,4 +127,4 @@ def test_a_length_that_the_header_of_weights_does_not_say_is_refused_unread(tmp_
     os.truncate(file, 2**40)
     for path in (file, tmp_path):
         with pytest.raises(UserError, match=r"model\.safetensors"):
-            digest(path)
+            digest_path(path)

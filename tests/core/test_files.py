@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import PART, made, replacing, sweep, write_atomically
+from ttabench.core.files import (
+    PART_SUFFIX,
+    make_writable_folder,
+    remove_partial_files,
+    replace_atomically,
+    write_atomically,
+)
 
 
 class Killed(BaseException):
@@ -18,7 +24,7 @@ class Killed(BaseException):
 def test_a_file_is_replaced_once_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "figures.bin"
     path.write_bytes(b"old")
-    with replacing(path) as scratch:
+    with replace_atomically(path) as scratch:
         scratch.write_bytes(b"new")
         assert path.read_bytes() == b"old"
         assert scratch.parent == tmp_path
@@ -28,12 +34,14 @@ def test_a_file_is_replaced_once_it_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", [ValueError, Killed])
-def test_what_is_cut_off_leaves_the_old_file_alone(tmp_path: Path, fault: type[BaseException]) -> None:
+def test_what_is_cut_off_leaves_the_old_file_alone(
+    tmp_path: Path, fault: type[BaseException]
+) -> None:
     path = tmp_path / "figures.bin"
     path.write_bytes(b"old")
 
     def cut_off() -> None:
-        with replacing(path) as scratch:
+        with replace_atomically(path) as scratch:
             scratch.write_bytes(b"ne")
             raise fault
 
@@ -49,10 +57,13 @@ def test_only_what_we_left_half_written_is_swept(tmp_path: Path) -> None:
     (tmp_path / ".backup.part").mkdir()
     (tmp_path / ".backup.part" / "letters.txt").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with replacing(tmp_path / "run.json") as file, replacing(tmp_path / "save", folder=True) as folder:
+    with (
+        replace_atomically(tmp_path / "run.json") as file,
+        replace_atomically(tmp_path / "save", folder=True) as folder,
+    ):
         for half in (file, folder):
-            assert half.name.endswith(PART)
-        sweep(tmp_path)
+            assert half.name.endswith(PART_SUFFIX)
+        remove_partial_files(tmp_path)
         assert sorted(tmp_path.rglob("*")) == before
         file.touch()
         folder.mkdir()
@@ -63,13 +74,13 @@ def test_a_folder_is_tried_while_another_process_sweeps_it(tmp_path: Path) -> No
 
     def sweeping() -> None:
         while not ended.is_set():
-            sweep(tmp_path)
+            remove_partial_files(tmp_path)
 
     other = threading.Thread(target=sweeping)
     other.start()
     try:
         for _ in range(300):
-            made(tmp_path, tmp_path)
+            make_writable_folder(tmp_path, tmp_path)
     finally:
         ended.set()
         other.join()

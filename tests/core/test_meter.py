@@ -32,7 +32,11 @@ def test_measuring_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def answered(name: str) -> list[tuple[str, Answer]]:
         folder = RunFolder(tmp_path, name)
-        run(RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=METRICS), FakeTask(stream()), folder)
+        run(
+            RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=METRICS),
+            FakeTask(stream()),
+            folder,
+        )
         return [(each.key, each.answer) for each in folder.samples]
 
     measured = answered("a")

@@ -1,7 +1,7 @@
 """Cost on paper is cost as measured: bytes and parameters exactly, operations within a few per cent.
 
 What torch's FlopCounterMode counts: every matrix product, and attention where it is made of matrix products (its CPU
-kernel is not counted, so the math backend is asked for) with all pairs behind the causal mask. `Shape.dense` counts
+kernel is not counted, so the math backend is asked for) with all pairs behind the causal mask. `Shape.counts_masked_pairs` counts
 those pairs too. Sums, norms, activations and rotations count nowhere.
 """
 
@@ -19,30 +19,35 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.tiny import tiny_gpt2, tinyllama_shaped
-from tests.tiny_methods import TEXTS, TINY, asks, observes
+from tests.tiny_methods import TEXTS, TINY_SETTINGS, make_chunks, make_queries
 from ttabench.core.types import Generate
 from ttabench.cost import Cost, Shape, Workload, shape_from
-from ttabench.lm.forward.patching import encoded, follows_text
-from ttabench.lm.forward.tokens import piece_ids, prompt_ids
+from ttabench.lm.forward.patching import continues_text, encode_patch
+from ttabench.lm.forward.tokens import chunk_ids, prompt_ids
+from ttabench.lm.inference.answering import answer_queries
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
-from ttabench.lm.verbs.answering import answer
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.ccm import CcmSettings, GistingSettings
 from ttabench.methods.distill import CartridgeSettings
 from ttabench.methods.doc_to_lora import DocToLoraSettings
-from ttabench.methods.eviction import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
+from ttabench.methods.eviction import (
+    H2OSettings,
+    RandomSlotsSettings,
+    SnapKVSettings,
+    WindowSettings,
+)
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.in_place_ttt import InPlaceSettings
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.qttt import QueryTrainingSettings
-from ttabench.methods.registry import cost_of, find, methods
+from ttabench.methods.registry import compute_cost, find_method, methods
 from ttabench.methods.still import StillSettings
 from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.templora import TempLoraSettings
 
-QUESTION = asks("Where does Ada live?")
+QUESTION = make_queries("Where does Ada live?")
 BASES: dict[str, Callable[[], LM]] = {
     "gpt2": tiny_gpt2,
     "tinyllama": tinyllama_shaped,
@@ -60,28 +65,42 @@ CASES: dict[str, tuple[str, Any]] = {
     "snapkv in chunks": ("snapkv", SnapKVSettings(budget=12, window=4, chunk=20, positions="auto")),
     "h2o": ("h2o", H2OSettings()),
     "random_slots": ("random_slots", RandomSlotsSettings()),
-    "mac": ("mac", TINY["mac"]),
+    "mac": ("mac", TINY_SETTINGS["mac"]),
     "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
     "gisting": ("gisting", GistingSettings(comp_tokens=2, rank=2)),
     "gisting_online": ("gisting_online", GistingSettings(comp_tokens=2, rank=2)),
     "lora": ("lora", LoraSettings(rank=4)),
     "templora": ("templora", TempLoraSettings(rank=4, prefix=8)),
     "qttt": ("qttt", QueryTrainingSettings(rank=4, span=16)),
-    "cartridge": ("cartridge", CartridgeSettings(slots=16, length=24, steps=8, batch=2, seeds=SEEDS)),
-    "cartridge again": ("cartridge", CartridgeSettings(slots=16, length=24, steps=8, batch=2, seeds=())),
+    "cartridge": (
+        "cartridge",
+        CartridgeSettings(slots=16, length=24, steps=8, batch=2, seeds=SEEDS),
+    ),
+    "cartridge again": (
+        "cartridge",
+        CartridgeSettings(slots=16, length=24, steps=8, batch=2, seeds=()),
+    ),
     "doc_to_lora": (
         "doc_to_lora",
         DocToLoraSettings(rank=2, latent=32, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=16),
     ),
     "in_place_ttt": ("in_place_ttt", InPlaceSettings(chunk=16, every=2, rate=1e-3)),
-    "in_place_ttt alone": ("in_place_ttt", InPlaceSettings(chunk=16, every=3, rate=1e-3, cache=False)),
+    "in_place_ttt alone": (
+        "in_place_ttt",
+        InPlaceSettings(chunk=16, every=3, rate=1e-3, cache=False),
+    ),
     "still": ("still", StillSettings(slots=3, width=32)),
     "streamadapter": ("streamadapter", STREAMADAPTER),
     "generative_adapter": ("generative_adapter", GENERATOR),
 }
-MEASURED = [*(("nano", case) for case in CASES),
-            *(("tinyllama", case) for case in ("icl", "snapkv", "mac", "ccm", "templora", "generative_adapter")),
-            *(("gpt2", case) for case in ("icl", "window", "h2o", "ccm", "streamadapter"))]  # fmt: skip
+MEASURED = [
+    *(("nano", case) for case in CASES),
+    *(
+        ("tinyllama", case)
+        for case in ("icl", "snapkv", "mac", "ccm", "templora", "generative_adapter")
+    ),
+    *(("gpt2", case) for case in ("icl", "window", "h2o", "ccm", "streamadapter")),
+]
 QUICK = 4
 """Tokens of an answer."""
 
@@ -106,18 +125,21 @@ class Measured:
     ask_flops: int
 
     def on_paper(self, *, dense: bool = False, pieces: int = len(TEXTS)) -> Cost:
-        """The analytic cost of the same work; `dense`: with everything that is computed and masked."""
+        """The analytic cost of the same work; `counts_masked_pairs`: with everything that is computed and masked."""
         settings = {} if self.method.settings is None else asdict(self.method.settings)
         lengths = tuple(
-            len(piece_ids(self.lm, piece, first=not i)) for i, piece in enumerate(observes(*TEXTS[:pieces]))
+            len(chunk_ids(self.lm, piece, first=not i))
+            for i, piece in enumerate(make_chunks(*TEXTS[:pieces]))
         )
         state = self.method.begin(1)
         if pieces:
-            state = self.method.adapt(state, [[piece] for piece in observes(*TEXTS[:pieces])])
-        follows = follows_text(self.method.patch(state, QUESTION))
-        asked = len(prompt_ids(self.lm, QUESTION[0], follows=follows))
-        work = Workload(pieces=lengths, prompt_tokens=asked, new_tokens=QUICK)
-        found = cost_of(self.method.name, settings, replace(shape(self.lm), dense=dense), work)
+            state = self.method.adapt(state, [[piece] for piece in make_chunks(*TEXTS[:pieces])])
+        is_continuation = continues_text(self.method.patch(state, QUESTION))
+        asked = len(prompt_ids(self.lm, QUESTION[0], is_continuation=is_continuation))
+        work = Workload(chunk_tokens=lengths, prompt_tokens=asked, new_tokens=QUICK)
+        found = compute_cost(
+            self.method.name, settings, replace(shape(self.lm), counts_masked_pairs=dense), work
+        )
         assert found is not None
         return found
 
@@ -135,29 +157,39 @@ def built(base: str) -> LM:
 def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
     lm = built(base)
     name, settings = CASES.get(case, (case, None))
-    spec = find(name)
+    spec = find_method(name)
     method = spec.load()(lm, spec.Settings() if settings is None else settings)
-    method.modules().requires_grad_(False)  # or torch's module tracker looks for a gradient function
+    method.modules().requires_grad_(
+        False
+    )  # or torch's module tracker looks for a gradient function
     with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lm, "eos_ids", frozenset())  # no token ends an answer, so that all of it is written
+        patched.setattr(
+            lm, "eos_ids", frozenset()
+        )  # no token ends an answer, so that all of it is written
         with FlopCounterMode(display=False, custom_mapping=COUNTED_TOO) as adapting:
             state = method.begin(1)
             if pieces:
-                state = method.adapt(state, [[piece] for piece in observes(*TEXTS[:pieces])])
-            shared = None if method.looks_at_question else encoded(lm, method.patch(state, QUESTION))
+                state = method.adapt(state, [[piece] for piece in make_chunks(*TEXTS[:pieces])])
+            shared = None if method.query_aware else encode_patch(lm, method.patch(state, QUESTION))
         with FlopCounterMode(display=False, custom_mapping=COUNTED_TOO) as asking:
             patch = method.patch(state, QUESTION) if shared is None else shared
-            answer(lm, patch, [replace(QUESTION[0], want=Generate(max_new_tokens=QUICK))])
+            answer_queries(lm, patch, [replace(QUESTION[0], want=Generate(max_new_tokens=QUICK))])
     return Measured(lm, method, state, adapting.get_total_flops(), asking.get_total_flops())
 
 
 @pytest.mark.parametrize(("base", "case"), MEASURED, ids=lambda value: value.replace(" ", "-"))
 def test_cost_on_paper_is_as_measured(base: str, case: str) -> None:
     found = measured(base, case)
-    paper, dense, method = found.on_paper(), found.on_paper(dense=True), case.split()[0]
+    paper, dense, method = (
+        found.on_paper(),
+        found.on_paper(counts_masked_pairs=True),
+        case.split()[0],
+    )
     assert paper.state_bytes == found.state.nbytes
-    assert paper.state_floats == sum(t.numel() for t in found.state.tensors.values() if t.is_floating_point())
-    if find(method).trainable:
+    assert paper.state_floats == sum(
+        t.numel() for t in found.state.tensors.values() if t.is_floating_point()
+    )
+    if find_method(method).trainable:
         assert paper.added_parameters == sum(p.numel() for p in found.method.modules().parameters())
     assert dense.adapt_flops == pytest.approx(found.adapt_flops, rel=0.05)
     assert dense.ask_flops == pytest.approx(found.ask_flops, rel=0.05)
@@ -166,30 +198,44 @@ def test_cost_on_paper_is_as_measured(base: str, case: str) -> None:
 
 
 def test_nothing_read_is_a_closed_book() -> None:
-    none = measured("nano", "none").on_paper(dense=True)
+    none = measured("nano", "none").on_paper(counts_masked_pairs=True)
     for name in (name for name, spec in methods().items() if spec.cost):
         case = next((case for case, (method, _) in CASES.items() if method == name), name)
         found = measured("nano", case, 0)
-        paper = found.on_paper(pieces=0, dense=True)
-        assert (paper.state_bytes, paper.adapt_flops, found.adapt_flops) == (found.state.nbytes, 0, 0), name
-        learned = 2 * paper.added_parameters * paper.positions if name == "lora" else 0  # it knows unread what it knows
+        paper = found.on_paper(chunk_tokens=0, counts_masked_pairs=True)
+        assert (paper.state_bytes, paper.adapt_flops, found.adapt_flops) == (
+            found.state.nbytes,
+            0,
+            0,
+        ), name
+        learned = (
+            2 * paper.added_parameters * paper.positions if name == "lora" else 0
+        )  # it knows unread what it knows
         assert paper.ask_flops == none.ask_flops + learned == found.ask_flops, name
 
 
 @pytest.mark.parametrize("base", BASES)
 def test_a_shape_knows_the_linear_maps_of_its_model(base: str) -> None:
     lm = built(base)
-    found = [(linear.name, linear.inputs, linear.outputs) for linear in shape(lm).linears] * lm.layers
+    found = [
+        (linear.name, linear.inputs, linear.outputs) for linear in shape(lm).linears
+    ] * lm.layers
     there = [(name.rpartition(".")[2], *lm.linear_shape(name)) for name in lm.linear_names()]
     assert sorted(found) == sorted(there)
-    assert shape(lm).starts == len(lm.bos_ids)
+    assert shape(lm).bos_tokens == len(lm.bos_ids)
     assert shape(lm).positions == lm.max_positions
 
 
-@pytest.mark.parametrize(("tokens", "context", "band"), [(7, 0, None), (7, 5, None), (9, 2, 4), (3, 9, 4), (9, 0, 20)])
+@pytest.mark.parametrize(
+    ("tokens", "context", "band"), [(7, 0, None), (7, 5, None), (9, 2, 4), (3, 9, 4), (9, 0, 20)]
+)
 def test_pairs_are_counted_one_by_one(tokens: int, context: int, band: int | None) -> None:
     seen = [min(context + token + 1, band or 10**9) for token in range(tokens)]
     tiny = shape(built("tinyllama"))
-    assert tiny.pairs(tokens, context, band) == sum(seen)
-    assert replace(tiny, sliding=6).pairs(tokens, context, band) == sum(min(each, 6) for each in seen)
-    assert replace(tiny, dense=True).pairs(tokens, context, band) == tokens * (context + tokens)
+    assert tiny.attended_pairs(tokens, context, band) == sum(seen)
+    assert replace(tiny, sliding_window=6).attended_pairs(tokens, context, band) == sum(
+        min(each, 6) for each in seen
+    )
+    assert replace(tiny, counts_masked_pairs=True).attended_pairs(
+        tokens, context, band
+    ) == tokens * (context + tokens)

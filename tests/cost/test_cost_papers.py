@@ -12,23 +12,29 @@ from typing import Any
 
 import pytest
 
-from tests.places import reported
-from ttabench.cost import Cost, Factors, Shape, Workload, shape_of
-from ttabench.methods.registry import cost_of
+from tests.places import reported_figures_file
+from ttabench.cost import Cost, LowRankFactors, Shape, Workload, shape_of
+from ttabench.methods.registry import compute_cost
 
-METRICS = ("learnable_params_percent", "kv_memory_mb", "context_kv_length", "extra_storage_mfloats", "inference_tflops")
+METRICS = (
+    "learnable_params_percent",
+    "kv_memory_mb",
+    "context_kv_length",
+    "extra_storage_mfloats",
+    "inference_tflops",
+)
 Row = dict[str, str]
 
 
 def rows(*metrics: str) -> list[Row]:
-    with reported().open(encoding="utf-8", newline="") as lines:
+    with reported_figures_file().open(encoding="utf-8", newline="") as lines:
         return [row for row in csv.DictReader(lines) if row["metric"] in metrics]
 
 
 def named(row: Row) -> str:
-    return "-".join((row["paper"], row["table"], row["model"], row["method"], row["task"], row["setting"])).replace(
-        " ", "_"
-    )
+    return "-".join(
+        (row["paper"], row["table"], row["model"], row["method"], row["task"], row["setting"])
+    ).replace(" ", "_")
 
 
 def each(*metrics: str) -> Any:
@@ -36,7 +42,7 @@ def each(*metrics: str) -> Any:
 
 
 def spent(method: str, shape: Shape, work: Workload, **settings: Any) -> Cost:
-    found = cost_of(method, settings, shape, work)
+    found = compute_cost(method, settings, shape, work)
     assert found is not None
     return found
 
@@ -54,8 +60,13 @@ def printed(value: float, digits: int = 0) -> float:
 
 def test_every_figure_is_read() -> None:
     counts = {metric: len(rows(metric)) for metric in METRICS}
-    assert counts == {"learnable_params_percent": 4, "kv_memory_mb": 46, "context_kv_length": 3,
-                      "extra_storage_mfloats": 9, "inference_tflops": 9}  # fmt: skip
+    assert counts == {
+        "learnable_params_percent": 4,
+        "kv_memory_mb": 46,
+        "context_kv_length": 3,
+        "extra_storage_mfloats": 9,
+        "inference_tflops": 9,
+    }
 
 
 # --- StreamAdapter, arXiv 2411.09289, table 5 -------------------------------------------------------------------------
@@ -65,7 +76,7 @@ def test_every_figure_is_read() -> None:
 def test_streamadapter_learnable_parameters(row: Row) -> None:
     """New parameters over all, new ones included: every linear map of every layer, keys and values not repeated."""
     queries = int(row["setting"].removeprefix("queries="))
-    work = Workload(pieces=(), prompt_tokens=1, new_tokens=1)
+    work = Workload(chunk_tokens=(), prompt_tokens=1, new_tokens=1)
     found = spent("streamadapter", known(row["model"]), work, queries=queries)
     share = 100 * found.added_parameters / (found.parameters + found.added_parameters)
     assert printed(share, 2) == float(row["value"])
@@ -100,17 +111,21 @@ def slots(row: Row) -> int:
     name = row["method"].removesuffix("-finetune")
     if name in SUMMARIES:
         return SUMMARIES[name] + asked
-    work = Workload(pieces=pieces, prompt_tokens=asked, new_tokens=1)
+    work = Workload(chunk_tokens=pieces, prompt_tokens=asked, new_tokens=1)
     method, settings = METHODS[name]
     if row["table"] == "table10" and name in ("gisting-online", "ccm-concat"):
         settings = {**settings, "comp_tokens": 2}
-    found = spent(method, replace(known(row["model"]), starts=0), work, **settings)
+    found = spent(method, replace(known(row["model"]), bos_tokens=0), work, **settings)
     return max(found.adapt_slots, found.ask_slots)
 
 
 @pytest.mark.parametrize(
     "row",
-    [row for row in rows("kv_memory_mb") if row["model"] in DECODERS and row["method"] != "compressive"],
+    [
+        row
+        for row in rows("kv_memory_mb")
+        if row["model"] in DECODERS and row["method"] != "compressive"
+    ],
     ids=named,
 )
 def test_ccm_peak_memory(row: Row) -> None:
@@ -121,19 +136,28 @@ def test_ccm_peak_memory(row: Row) -> None:
 
 @each("context_kv_length")
 def test_ccm_context_length(row: Row) -> None:
-    work = Workload(pieces=(50,) * 16, prompt_tokens=50, new_tokens=1)
+    work = Workload(chunk_tokens=(50,) * 16, prompt_tokens=50, new_tokens=1)
     method, settings = METHODS[row["method"]]
-    shape = replace(known(row["model"]), starts=0)
-    assert spent(method, shape, work, **settings).state_floats / shape.slot_floats == float(row["value"])
+    shape = replace(known(row["model"]), bos_tokens=0)
+    assert spent(method, shape, work, **settings).state_floats / shape.slot_floats == float(
+        row["value"]
+    )
 
 
 # --- Generative Adapter, arXiv 2411.05877 -----------------------------------------------------------------------------
 
-QUESTION = Workload(pieces=(2500,), prompt_tokens=35, new_tokens=1)
+QUESTION = Workload(chunk_tokens=(2500,), prompt_tokens=35, new_tokens=1)
 """A conversation of 2.5 K tokens. The paper does not say how long a question is: 36 tokens with BOS come closest to its
 closed book of 0.505 TFLOPs (0.503; one token is 0.014). Behind a memory BOS is not read again: 35."""
-DISTANCES = {"full-context": -0.740, "ultragist-64": -0.046, "ultragist-128": -0.110, "ultragist-256": -0.212,
-             "ultragist-512": -0.354, "ultragist-1024": -0.524, "ultragist-2048": -0.682}  # fmt: skip
+DISTANCES = {
+    "full-context": -0.740,
+    "ultragist-64": -0.046,
+    "ultragist-128": -0.110,
+    "ultragist-256": -0.212,
+    "ultragist-512": -0.354,
+    "ultragist-1024": -0.524,
+    "ultragist-2048": -0.682,
+}
 """How far our count of a question over a context lies from table 1, relative to it."""
 
 
@@ -142,7 +166,7 @@ def msc(row: Row) -> Cost:
     if name.startswith("ultragist"):
         return spent("gisting", shape, QUESTION, comp_tokens=int(name.removeprefix("ultragist-")))
     if name == "generative-adapter":  # the deltas alone, merged into the weights
-        deltas = Factors(shape, 128, [shape.attention_linears[-1]]).size
+        deltas = LowRankFactors(shape, 128, [shape.attention_linears[-1]]).size
         return replace(spent("none", shape, QUESTION), state_floats=deltas)
     return spent({"closed-book": "none", "full-context": "icl"}[name], shape, QUESTION)
 

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from ttabench.methods.registry import formulas
-from ttabench.profiling.job import STREAM, Load
-from ttabench.profiling.on_paper import table
+from ttabench.profiling.analytic import analytic_rows
+from ttabench.profiling.job import STREAM_PRESET, Load
 
 ANALYTIC = ("profile", "--analytic")
 
 
 def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
-    (rows,) = ttabench(*ANALYTIC, "--model", "llama-3-8b", "--prefill", "1k,64k", "--json").json().values()
+    (rows,) = (
+        ttabench(*ANALYTIC, "--model", "llama-3-8b", "--prefill", "1k,64k", "--json")
+        .json()
+        .values()
+    )
     assert [(row["method"], row["context_tokens"]) for row in rows] == [
         (name, length) for name in formulas() for length in (1024, 65536)
     ]
-    streams = {name: STREAM for name, formula in formulas().items() if STREAM in formula.presets}
+    streams = {
+        name: STREAM_PRESET
+        for name, formula in formulas().items()
+        if STREAM_PRESET in formula.presets
+    }
     assert set(streams) == {"snapkv", "h2o", "random_slots", "streamadapter"}
-    wanted = table("llama-3-8b", list(formulas()), [1024, 65536], Load(), presets=streams)
+    wanted = analytic_rows("llama-3-8b", list(formulas()), [1024, 65536], Load(), presets=streams)
     assert rows == wanted
 
 
@@ -34,4 +42,4 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
     ],
 )
 def test_what_cannot_be_computed_is_refused(ttabench: Command, words: list[str], told: str) -> None:
-    assert told in one_line(ttabench(*ANALYTIC, *words))
+    assert told in error_line(ttabench(*ANALYTIC, *words))

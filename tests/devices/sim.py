@@ -23,8 +23,14 @@ DEVICE = torch.device("cpu")
 """The device, once it is registered at the end of this module."""
 TAKES_CPU = ("aten::copy_", "aten::_to_copy")
 """Operations that bring tensors from one device to another."""
-INDEXED = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
-           "aten::_unsafe_index_put")  # fmt: skip
+INDEXED = (
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index",
+    "aten::_unsafe_index_put",
+)
 """Operations whose second argument, the places, may lie on the CPU."""
 JOINS = ("aten::cat", "aten::stack")
 """Operations that take no number of the CPU (a tensor without dimensions) in place of a tensor of the device."""
@@ -75,7 +81,12 @@ class SimTensor(Tensor):
         if raw.dtype == torch.float64:
             raise TypeError("sim has no float64")
         made: SimTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            SimTensor, raw.size(), raw.stride(), raw.storage_offset(), dtype=raw.dtype, device=DEVICE
+            SimTensor,
+            raw.size(),
+            raw.stride(),
+            raw.storage_offset(),
+            dtype=raw.dtype,
+            device=DEVICE,
         )
         made.raw = raw
         return made
@@ -90,7 +101,11 @@ class SimTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, op: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls,
+        op: Any,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         return _done(op, args, kwargs or {})
 
@@ -135,10 +150,19 @@ def _check(op: Any, args: tuple[Any, ...], leaves: list[Any]) -> None:
     if name in INDEXED and isinstance(args[0], SimTensor):
         leaves = tree_leaves((args[0], args[2:]))
     off = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, SimTensor)]
-    written = [arg for arg, declared in zip(args, op._schema.arguments, strict=False)
-               if declared.alias_info is not None and declared.alias_info.is_write]  # fmt: skip
-    if any(tensor.dim() or name in JOINS or tensor is place for tensor in off for place in [*written, None]):
-        shapes = ", ".join(f"{tuple(leaf.shape)} on {leaf.device}" for leaf in leaves if isinstance(leaf, Tensor))
+    written = [
+        arg
+        for arg, declared in zip(args, op._schema.arguments, strict=False)
+        if declared.alias_info is not None and declared.alias_info.is_write
+    ]
+    if any(
+        tensor.dim() or name in JOINS or tensor is place
+        for tensor in off
+        for place in [*written, None]
+    ):
+        shapes = ", ".join(
+            f"{tuple(leaf.shape)} on {leaf.device}" for leaf in leaves if isinstance(leaf, Tensor)
+        )
         raise RuntimeError(f"sim: {op} mixes devices: {shapes}")
 
 
@@ -147,11 +171,15 @@ def _makers() -> Iterator[tuple[str, Any]]:
     for full in torch._C._dispatch_get_all_op_names():
         space, _, name = full.partition("::")
         packet, _, overload = name.partition(".")
-        if space != "aten" or torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd"):
+        if space != "aten" or torch._C._dispatch_has_kernel_for_dispatch_key(
+            full, "CompositeImplicitAutograd"
+        ):
             continue
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
         arguments = op._schema.arguments
-        if any(one.name == "device" for one in arguments) and not any("Tensor" in str(one.type) for one in arguments):
+        if any(one.name == "device" for one in arguments) and not any(
+            "Tensor" in str(one.type) for one in arguments
+        ):
             yield name, op
 
 
@@ -167,7 +195,9 @@ def _kernel(op: Any) -> Callable[..., Any]:
 
 backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=Backend())
 DEVICE = torch.device(NAME, 0)
-torch.__future__.set_swap_module_params_on_conversion(True)  # `module.to("sim")` keeps tied parameters tied
+torch.__future__.set_swap_module_params_on_conversion(
+    True
+)  # `module.to("sim")` keeps tied parameters tied
 torch.Generator = Generator  # type: ignore[misc]
 torch.accelerator.synchronize = lambda _: None  # type: ignore[assignment]  # a backend in Python has no streams
 _library = torch.library.Library("aten", "IMPL", "PrivateUse1")

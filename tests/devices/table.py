@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tests.devices import sim
 from tests.run.test_tasks import SMALL
 from ttabench.cli import app
-from ttabench.methods.registry import find, methods
+from ttabench.methods.registry import find_method, methods
 from ttabench.records import run_fields
 from ttabench.records.samples import read_samples
 
@@ -35,8 +35,14 @@ ABOUT = 1e-3
 ROUNDING = "rounding: "
 """Before a difference that a CPU's two ways of computing have, too."""
 TIMES = ("ask_ms", "ask_cpu_ms")
-TRAINED_ON = {"streamadapter": "superglue", "lora": "superglue", "ccm": "metaicl", "gisting": "lamp",
-              "gisting_online": "lamp", "compressive": "lamp"}  # fmt: skip
+TRAINED_ON = {
+    "streamadapter": "superglue",
+    "lora": "superglue",
+    "ccm": "metaicl",
+    "gisting": "lamp",
+    "gisting_online": "lamp",
+    "compressive": "lamp",
+}
 GOES_ON = {"generative_adapter": ("--checkpoint", "shipped:generative_adapter-streamingqa")}
 """Instead of a first stage, which takes all its steps."""
 TEXT = "The usual transport of Dadel Hurov is the taxi. The home of Sinio Dorard is in Redmoor.\n"
@@ -58,9 +64,15 @@ def command(*words: object) -> dict[str, Any]:
         with redirect_stdout(out), redirect_stderr(err):
             code = app.run([str(word) for word in (*words, "--json")])
     except Exception as error:
-        ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/ttabench/" in frame.filename][-1]
+        ours = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if "/ttabench/" in frame.filename
+        ][-1]
         place = ours.filename.rpartition("/ttabench/")[2]
-        raise Refused(f"{type(error).__name__}: {str(error)[:200]} ({place}:{ours.lineno})") from error
+        raise Refused(
+            f"{type(error).__name__}: {str(error)[:200]} ({place}:{ours.lineno})"
+        ) from error
     if code:
         raise Refused(err.getvalue().strip()[-300:])
     found: dict[str, Any] = json.loads(out.getvalue())
@@ -72,14 +84,21 @@ def difference(left: object, right: object, name: str = "") -> str:
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         if left.keys() != right.keys():
             return f"{name}: {sorted(left)} and {sorted(right)}"
-        return next((told for key in left if (told := difference(left[key], right[key], f"{name}.{key}"))), "")
+        return next(
+            (told for key in left if (told := difference(left[key], right[key], f"{name}.{key}"))),
+            "",
+        )
     if isinstance(left, list) and isinstance(right, list):
         if len(left) != len(right):
             return f"{name}: {len(left)} and {len(right)}"
         pairs = enumerate(zip(left, right, strict=True))
-        return next((told for at, pair in pairs if (told := difference(*pair, f"{name}[{at}]"))), "")
+        return next(
+            (told for at, pair in pairs if (told := difference(*pair, f"{name}[{at}]"))), ""
+        )
     if isinstance(left, float) and isinstance(right, float):
-        alike = math.isclose(left, right, rel_tol=ABOUT, abs_tol=ABOUT) or (math.isnan(left) and math.isnan(right))
+        alike = math.isclose(left, right, rel_tol=ABOUT, abs_tol=ABOUT) or (
+            math.isnan(left) and math.isnan(right)
+        )
     else:
         alike = left == right
     return "" if alike else f"{name.strip('.')}: {left} and {right}"
@@ -99,7 +118,9 @@ def both(run: Callable[[str, Path], object]) -> str:
     here, there = done("cpu"), done(sim.NAME)
     if not (told := difference(here, there)):
         return ""
-    with sdpa_kernel(SDPBackend.MATH):  # neither torch's fused attention nor the decoder written out for a CPU
+    with sdpa_kernel(
+        SDPBackend.MATH
+    ):  # neither torch's fused attention nor the decoder written out for a CPU
         other = done("cpu")
     return f"{ROUNDING}{told}" if difference(here, other) or not difference(other, there) else told
 
@@ -109,10 +130,25 @@ def eval_(method: str, task: str) -> str:
     options = [word for option in TASKS[task] for word in ("--task-set", option)]
 
     def run(device: str, out: Path) -> object:
-        words = ("eval", "--method", method, "--task", task, *options, "--limit", 4, "--device", device, "--out", out)
+        words = (
+            "eval",
+            "--method",
+            method,
+            "--task",
+            task,
+            *options,
+            "--limit",
+            4,
+            "--device",
+            device,
+            "--out",
+            out,
+        )
         (made,) = command(*words)["runs"]
         assert made["model"]["device"].startswith(device), made["model"]
-        assert (made["cost"]["peak_memory_bytes"] is None) == (device == sim.NAME), "the device counts no peak"
+        assert (made["cost"]["peak_memory_bytes"] is None) == (device == sim.NAME), (
+            "the device counts no peak"
+        )
         samples = read_samples(Path(made["folder"]))
         return [{key: value for key, value in samples.items() if key not in TIMES}, made["rows"]]
 
@@ -126,7 +162,10 @@ def ask(method: str) -> str:
         texts, state = out / "notes.txt", out / "state"
         texts.write_text(TEXT)
         command("adapt", "--context", texts, "--method", method, "--device", device, "--out", state)
-        asked = [command("ask", *ASKED, "--state", state, "--device", where) for where in ("cpu", sim.NAME)]
+        asked = [
+            command("ask", *ASKED, "--state", state, "--device", where)
+            for where in ("cpu", sim.NAME)
+        ]
         return [told["methods"][0]["answers"] for told in asked]
 
     return both(run)
@@ -139,7 +178,18 @@ def train(method: str) -> str:
     more = (*size, *GOES_ON.get(method, ()))
 
     def run(device: str, out: Path) -> object:
-        words = ("train", "--method", method, "--task", task, *more, "--steps", 2, "--validate-every", 0)
+        words = (
+            "train",
+            "--method",
+            method,
+            "--task",
+            task,
+            *more,
+            "--steps",
+            2,
+            "--validate-every",
+            0,
+        )
         made = command(*words, "--device", device, "--out", out)
         return {"steps": made["steps"], "loss": made["loss"]}
 
@@ -149,12 +199,14 @@ def train(method: str) -> str:
 VERBS: dict[str, Callable[[str], str]] = {"ask": ask, "train": train}
 
 
-def cells(chosen: Sequence[str], tasks: Sequence[str], verbs: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def cells(
+    chosen: Sequence[str], tasks: Sequence[str], verbs: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
     """(method, task or verb, difference) of everything that is chosen."""
     run_fields.DEVICES += (sim.NAME,)
     for method in chosen:
         for what in (*tasks, *verbs):
-            if what == "train" and not find(method).trainable:
+            if what == "train" and not find_method(method).trainable:
                 continue
             try:
                 told = VERBS[what](method) if what in VERBS else eval_(method, what)

@@ -14,17 +14,25 @@ ROOT = Path(__file__).parents[2]
 ENDS_BADLY = "terminate called without an active exception\n"
 SHARE = {
     "every method answers": ("--tasks", "streamingqa", "--verbs", ""),
-    "families of tasks": ("--methods", "h2o,streamadapter", "--tasks", "superglue,metaicl,lamp,dailydialog",
-                          "--verbs", ""),
+    "families of tasks": (
+        "--methods",
+        "h2o,streamadapter",
+        "--tasks",
+        "superglue,metaicl,lamp,dailydialog",
+        "--verbs",
+        "",
+    ),
     "other commands": ("--methods", "snapkv,mac", "--tasks", "", "--verbs", "ask,train"),
-}  # fmt: skip
+}
 """Of the table, which `python -m tests.devices.table` makes whole."""
 
 
 def run(*words: str) -> str:
     """What a python of its own prints: the device stays in its process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-u", *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-u", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     # torch's threads of a device made in Python may outlive the interpreter, when all is printed
     assert done.returncode == 0 or done.stderr.endswith(ENDS_BADLY), done.stderr
     return done.stdout
@@ -35,14 +43,16 @@ def test_a_second_device_gives_the_figures_of_the_cpu(words: tuple[str, ...]) ->
     found = json.loads(run("-m", "tests.devices.table", *words))
     told = {f"{method} {what}": told for method, row in found.items() for what, told in row.items()}
     assert told
-    assert {where: text for where, text in told.items() if text and not text.startswith("rounding: ")} == {}
+    assert {
+        where: text for where, text in told.items() if text and not text.startswith("rounding: ")
+    } == {}
 
 
 APART = """
 from tests.devices import sim
 import copy, json, torch
-from ttabench.contract.case import drawn, tiny_llama
-from ttabench.contract.models import SETTINGS, outcomes
+from ttabench.contract.case import random_lm, tiny_llama
+from ttabench.contract.models import METHOD_SETTINGS, check_methods
 from accelerate import dispatch_model
 from ttabench.lm.model import LM
 whole = tiny_llama()
@@ -51,7 +61,7 @@ head = {"model.embed_tokens": "sim", "model.rotary_emb": "sim", "model.layers.0"
 parts = {**head, "model.layers.1": "cpu", "model.norm": "cpu", "lm_head": "cpu"}
 dispatch_model(model, parts, main_device="cpu", force_hooks=True)
 lm = LM(model, whole.tokenizer, "apart")
-print(json.dumps({"devices": [device.type for device in lm.layer_devices], **outcomes(lm)}))
+print(json.dumps({"devices": [device.type for device in lm.layer_devices], **check_methods(lm)}))
 """
 
 

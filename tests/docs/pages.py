@@ -14,7 +14,9 @@ from typing import NamedTuple
 from tests.places import ROOT
 
 DOCS, METHODS = ROOT / "docs", ROOT / "ttabench/methods"
-FENCE = re.compile(r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$', re.M | re.S)
+FENCE = re.compile(
+    r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$', re.M | re.S
+)
 
 
 class Block(NamedTuple):
@@ -28,7 +30,12 @@ class Block(NamedTuple):
 
 def pages() -> dict[str, str]:
     """Text by path below the root."""
-    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")), *sorted(METHODS.glob("*/*.md"))]
+    paths = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted(DOCS.rglob("*.md")),
+        *sorted(METHODS.glob("*/*.md")),
+    ]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
@@ -48,7 +55,10 @@ def commands() -> dict[str, list[str]]:
             for part in line.split(" && "):
                 words = shlex.split(part, comments=True)
                 if words:
-                    found[f"{block.page}: {part.strip()}"] = [words[0].removeprefix(".venv/bin/"), *words[1:]]
+                    found[f"{block.page}: {part.strip()}"] = [
+                        words[0].removeprefix(".venv/bin/"),
+                        *words[1:],
+                    ]
     return found
 
 

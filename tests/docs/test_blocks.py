@@ -18,11 +18,11 @@ from tests.conftest import Command
 from tests.docs.pages import DOCS, Block, blocks, commands
 from tests.places import ROOT
 from ttabench.cli.app import app
-from ttabench.core.declared import assignments
+from ttabench.core.declared import parse_assignments
 from ttabench.methods import registry
-from ttabench.methods.settings import preset_for, settings_of, typed_settings
+from ttabench.methods.settings import build_settings, parse_settings, resolve_preset
 from ttabench.readers import cards, load
-from ttabench.readers.formats import readable
+from ttabench.readers.formats import is_readable
 from ttabench.stats.metrics import metric
 
 COMMANDS = commands()
@@ -53,22 +53,29 @@ def names_what_there_is(group: TyperGroup, words: tuple[str, ...]) -> None:
     assert command is not None, words
     typed = command.make_context(words[0], list(words[1:]), parent=context).params
     if words[0] in ("compare", "report", "export"):
-        assert set(typed["task"] or ()) <= set(cards.names())
+        assert set(typed["task"] or ()) <= set(cards.card_names())
         return
     task = typed.get("task") or None
-    assert task is None or task in cards.names() or task.endswith(".yaml") or readable(Path(task)), task
-    if words[0] == "eval" and task in cards.names():
+    assert (
+        task is None
+        or task in cards.card_names()
+        or task.endswith(".yaml")
+        or is_readable(Path(task))
+    ), task
+    if words[0] == "eval" and task in cards.card_names():
         told = [
             text for text in typed["task_options"] or () if not text.startswith("articles=")
         ]  # twins have few titles
-        load(task, source="mini", options=assignments(told, "--task-set"))
+        load(task, source="mini", options=parse_assignments(told, "--task-set"))
     for method in filter(None, [typed.get("method"), *(typed.get("methods") or "").split(",")]):
         if method.endswith(".py") or method.startswith("kvpress:"):
             continue
-        spec = registry.find(method)
+        spec = registry.find_method(method)
         if words[0] not in ("profile", "list"):
-            settings_of(
-                spec, typed_settings(spec, typed.get("settings") or ()), preset_for(spec, typed["preset"], "nano")
+            build_settings(
+                spec,
+                parse_settings(spec, typed.get("settings") or ()),
+                resolve_preset(spec, typed["preset"], "nano"),
             )
 
 
@@ -87,7 +94,9 @@ def test_what_other_projects_are_asked_is_answered_by_commands_that_run(
 
 
 def test_every_other_command_is_of_something_that_is_there() -> None:
-    sessions = re.findall(r"@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text(encoding="utf-8"))
+    sessions = re.findall(
+        r"@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    )
     for line, (program, *words) in COMMANDS.items():
         match program, words:
             case "nox", ["-s", *named]:
@@ -97,7 +106,14 @@ def test_every_other_command_is_of_something_that_is_there() -> None:
                 source = (ROOT / script).read_text(encoding="utf-8")
                 assert all(f'"{word}"' in source for word in options if word.startswith("--")), line
             case _:
-                assert program in ("ttabench", "pip", "python3", "python", "pytest", "pre-commit"), line
+                assert program in (
+                    "ttabench",
+                    "pip",
+                    "python3",
+                    "python",
+                    "pytest",
+                    "pre-commit",
+                ), line
 
 
 @pytest.mark.parametrize("page", SCRIPTS)
@@ -131,8 +147,10 @@ def test_the_card_in_a_page_reads_the_rows_below_it(tmp_path: Path) -> None:
     (tmp_path / "office.yaml").write_text(card.code, encoding="utf-8")
     name, text = rows.removeprefix("# ").split("\n", 1)
     (tmp_path / name).write_text(text, encoding="utf-8")
-    (episode,) = load(str(tmp_path / "office.yaml"), source=str(tmp_path / name), split="test", seed=0).episodes()
-    assert [ask.answers[0] for ask in episode.asks()] == ["room 12", "room 7"]
+    (episode,) = load(
+        str(tmp_path / "office.yaml"), source=str(tmp_path / name), split="test", seed=0
+    ).episodes()
+    assert [ask.answers[0] for ask in episode.queries()] == ["room 12", "room 7"]
 
 
 def test_a_suite_in_a_page_is_the_file_that_it_names() -> None:
@@ -152,16 +170,28 @@ def test_entry_points_in_pages_are_of_the_package_that_they_speak_of() -> None:
                 module, _, name = place.partition(":")
                 path = ROOT / "tests/methods/plugin" / module.replace(".", "/")
                 file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-                assert re.search(rf"^(def )?{name}\b", file.read_text(encoding="utf-8"), re.M), place
+                assert re.search(rf"^(def )?{name}\b", file.read_text(encoding="utf-8"), re.M), (
+                    place
+                )
 
 
 def test_the_notebook_runs_and_ends_in_a_figure(tmp_path: Path) -> None:
     notebook = json.loads((DOCS / "examples/first.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert not any(cell.get("outputs") for cell in notebook["cells"]), "nothing in it can be out of date"
-    code = "\n".join([*cells, "assert axes.get_xlabel() and len(axes.texts) == len(runs)", "figure.savefig('a.png')"])
+    assert not any(cell.get("outputs") for cell in notebook["cells"]), (
+        "nothing in it can be out of date"
+    )
+    code = "\n".join(
+        [
+            *cells,
+            "assert axes.get_xlabel() and len(axes.texts) == len(runs)",
+            "figure.savefig('a.png')",
+        ]
+    )
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
     words = [sys.executable, "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=variables, timeout=300)
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=tmp_path, env=variables, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.png").stat().st_size > 5000

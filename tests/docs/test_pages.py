@@ -54,7 +54,10 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_navigation_names_every_page_and_no_other(assembled: Path) -> None:
-    there = sorted(path.relative_to(assembled / "docs").as_posix() for path in (assembled / "docs").rglob("*.md"))
+    there = sorted(
+        path.relative_to(assembled / "docs").as_posix()
+        for path in (assembled / "docs").rglob("*.md")
+    )
     config = tomllib.loads((assembled / "zensical.toml").read_text(encoding="utf-8"))["project"]
     assert sorted(named(config["nav"])) == there
     for spec in specs():
@@ -106,7 +109,9 @@ def test_every_figure_is_one_of_the_tables_of_results() -> None:
         if page == RECORDED:
             continue
         for figure in FIGURE.findall(text):
-            assert figure in MEASURED or re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", known), (page, figure)
+            assert figure in MEASURED or re.search(
+                rf"(?<![\d.]){re.escape(figure)}(?![\d])", known
+            ), (page, figure)
 
 
 def test_names_in_pages_are_on_the_page_of_the_api() -> None:
@@ -118,11 +123,18 @@ def test_names_in_pages_are_on_the_page_of_the_api() -> None:
             module = ".".join(part for part in file.parts if part != "__init__")
             short = name.removeprefix(f"{module}.")
             assert attrgetter(short)(importlib.import_module(module)) is not None, (page, name)
-            assert {f"{module}.{short}", f"{module}.{short.rpartition('.')[0]}"} & shown, (page, name)
+            assert {f"{module}.{short}", f"{module}.{short.rpartition('.')[0]}"} & shown, (
+                page,
+                name,
+            )
     assert len(shown) > 30
 
 
 def test_layout_names_every_room_and_no_other() -> None:
-    there = {path.name for path in (ROOT / "ttabench").iterdir() if path.is_dir() and not path.name.startswith("__")}
+    there = {
+        path.name
+        for path in (ROOT / "ttabench").iterdir()
+        if path.is_dir() and not path.name.startswith("__")
+    }
     tree = pages()["docs/extend/layout.md"].partition("\nttabench/ ")[2].partition("\ntasks/ ")[0]
     assert set(re.findall(r"^  (\w+)/", tree, re.M)) == there

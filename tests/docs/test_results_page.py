@@ -16,7 +16,9 @@ from tests.places import ROOT
 def block(page: str, marker: str) -> str:
     """What stands between the markers."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return text[text.index(f"<!-- {marker} -->\n") : text.index(f"<!-- /{marker} -->")].partition("\n")[2]
+    return text[text.index(f"<!-- {marker} -->\n") : text.index(f"<!-- /{marker} -->")].partition(
+        "\n"
+    )[2]
 
 
 def test_real_results_are_what_the_records_say() -> None:
@@ -26,7 +28,9 @@ def test_real_results_are_what_the_records_say() -> None:
     assert block("results/english/reading.md", "tables") == shown
     tables = (english_tables.HERE / "README.md").read_text(encoding="utf-8")
     there = [name for name in english_tables.SUITES if (english_tables.HERE / name).is_dir()]
-    assert [name for name in there if english_tables.written(name, english_tables.HERE) not in tables] == []
+    assert [
+        name for name in there if english_tables.written(name, english_tables.HERE) not in tables
+    ] == []
 
 
 def test_results_are_what_the_records_say(ttabench: Command) -> None:
@@ -48,7 +52,13 @@ def test_the_coverage_shown_is_that_of_the_simulation() -> None:
 
 def test_every_suite_is_named() -> None:
     named = set(re.findall(r"`([\w-]+)`", pages()["docs/results.md"]))
-    tables = {path.stem for path in (ROOT / "results").glob("*.md") if not path.stem.startswith("bench_")}
-    english = {path.name for path in (ROOT / "results/english").iterdir() if path.is_dir()} - {"quick"}
-    ranges = {name for name in tables if name.startswith(("streamingqa-", "squad_seq-", "reductions-"))}
+    tables = {
+        path.stem for path in (ROOT / "results").glob("*.md") if not path.stem.startswith("bench_")
+    }
+    english = {path.name for path in (ROOT / "results/english").iterdir() if path.is_dir()} - {
+        "quick"
+    }
+    ranges = {
+        name for name in tables if name.startswith(("streamingqa-", "squad_seq-", "reductions-"))
+    }
     assert tables | english <= named | ranges | {"reading"}

@@ -16,9 +16,13 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--answers", default="float32,bfloat16,float16", help="their number formats")
+    parser.add_argument(
+        "--answers", default="float32,bfloat16,float16", help="their number formats"
+    )
     parser.add_argument("--methods", default="", help="separated by commas; all by default")
-    parser.add_argument("--seconds", type=float, default=440.0, help="after which nothing more is begun")
+    parser.add_argument(
+        "--seconds", type=float, default=440.0, help="after which nothing more is begun"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/gpu"))
     return parser.parse_args(words)
 
@@ -33,19 +37,25 @@ def main(words: Sequence[str] | None = None) -> int:
         from tests.gpu.report import Report
         from ttabench.core import environment
         from ttabench.methods import registry
-        from ttabench.profiling.job import method_names
+        from ttabench.profiling.job import parse_method_names
     except ModuleNotFoundError as error:
         print(f"skipped: {error.name} is missing here")
         return 0
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("skipped: no CUDA GPU is here")
         return 0
-    about = {**environment.versions(), **environment.hardware(), **environment.code()}
+    about = {
+        **environment.package_versions(),
+        **environment.describe_hardware(),
+        **environment.code_version(),
+    }
     report = Report(options.out, options.seconds, about)
-    methods = method_names(options.methods, registry.methods())
+    methods = parse_method_names(options.methods, registry.methods())
     alike = compare(report, options.device, methods, options.answers.split(","))
     report.timer.cancel()
-    print(f"\nThe tables are in {options.out}. Answers {'are' if alike else 'are not'} as they should be.")
+    print(
+        f"\nThe tables are in {options.out}. Answers {'are' if alike else 'are not'} as they should be."
+    )
     return 0 if alike else 1
 
 

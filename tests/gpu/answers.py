@@ -29,13 +29,23 @@ LEAST = {"float32": 1.0, "bfloat16": 0.75, "float16": 0.75}
 ROW_SECONDS = 30.0
 Answer: TypeAlias = tuple[str, list[float], list[int]]
 """What was written or chosen, and the log-likelihoods and tokens of what was scored."""
-COLUMNS = ("method", "dtype", "answers", "same_share", "largest_difference_a_token", "verdict", STATUS)
+SAMPLE_COLUMNS = (
+    "method",
+    "dtype",
+    "answers",
+    "same_share",
+    "largest_difference_a_token",
+    "verdict",
+    STATUS,
+)
 
 
 def compare(report: Report, device: str, methods: Sequence[str], dtypes: Sequence[str]) -> bool:
     """Fill the table; whether no answer is other than it should be."""
     models, ours = ModelCache(), dict[str, list[Answer]]()
-    table = Table(report, "answers", f"Answers on {device} beside the CPU's in float32", COLUMNS)
+    table = Table(
+        report, "answers", f"Answers on {device} beside the CPU's in float32", SAMPLE_COLUMNS
+    )
 
     def work(method: str, dtype: str) -> dict[str, Json]:
         if method not in ours:
@@ -50,16 +60,24 @@ def compare(report: Report, device: str, methods: Sequence[str], dtypes: Sequenc
 def _answers(models: ModelCache, method: str, device: str, dtype: str) -> list[Answer]:
     """The answers to eight queries of each twin."""
     answers: list[Answer] = []
-    known = {key for key, _, _ in describe_settings(registry.find(method))}
+    known = {key for key, _, _ in describe_settings(registry.find_method(method))}
     settings = tuple(f"{key}={value}" for key, value in SETTINGS.items() if key in known)
     for task, options in TWINS.items():
         request = RunRequest(
-            method=method, settings=settings, task=task, task_options=options, limit=8, device=device, dtype=dtype
+            method=method,
+            settings=settings,
+            task=task,
+            task_options=options,
+            limit=8,
+            device=device,
+            dtype=dtype,
         )
         with TemporaryDirectory() as scratch:
             run = execute(make_plan(request, seed=0), models, Path(scratch))
             samples = read_samples(run.folder)
-            answers += zip(samples["prediction"], samples["logprobs"], samples["tokens"], strict=True)
+            answers += zip(
+                samples["prediction"], samples["logprobs"], samples["tokens"], strict=True
+            )
     return answers
 
 

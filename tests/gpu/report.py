@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ttabench.core.amounts import figure
-from ttabench.core.environment import out_of_memory
+from ttabench.core.amounts import format_figure
+from ttabench.core.environment import is_out_of_memory
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
 
@@ -54,18 +54,22 @@ class Table:
     columns: tuple[str, ...]
     rows: list[dict[str, Json]] = field(default_factory=list)
 
-    def row(self, key: Mapping[str, Json], limit: float, work: Callable[[], Mapping[str, Json]]) -> None:
+    def row(
+        self, key: Mapping[str, Json], limit: float, work: Callable[[], Mapping[str, Json]]
+    ) -> None:
         """A row that begins with `key` and goes on with what the work gives within so many seconds, or with why not."""
         limit = min(limit, self.report.left)
         try:
-            signal.setitimer(signal.ITIMER_REAL, max(limit, 1e-6))  # a kernel that runs is waited for
+            signal.setitimer(
+                signal.ITIMER_REAL, max(limit, 1e-6)
+            )  # a kernel that runs is waited for
             cells = {STATUS: "ok", **work()}
         except OutOfTime:
             cells = {STATUS: f"stopped after {limit:.0f} s" if limit > 0 else "left out: no time"}
         except ModuleNotFoundError as error:
             cells = {STATUS: f"left out: {error.name} is missing here"}
         except Exception as error:  # the other rows can be made all the same
-            why = "out of memory" if out_of_memory(error) else f"{type(error).__name__}: {error}"
+            why = "out of memory" if is_out_of_memory(error) else f"{type(error).__name__}: {error}"
             cells = {STATUS: " ".join(why.split())[:200]}
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -76,7 +80,10 @@ class Table:
         """Print the newest row and write all of them."""
         report, headings = self.report, [column.replace("_", " ") for column in self.columns]
         lines = [_line(headings), _line("---" for _ in headings)]
-        lines += [_line(figure(column, row.get(column)) for column in self.columns) for row in self.rows]
+        lines += [
+            _line(format_figure(column, row.get(column)) for column in self.columns)
+            for row in self.rows
+        ]
         head = [] if report.printed is self else ["", self.title, "", *lines[:2]]
         print(*head, lines[-1], sep="\n", flush=True)
         report.printed = self

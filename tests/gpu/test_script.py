@@ -23,9 +23,15 @@ def run(hidden: tuple[str, ...], folder: Path, *words: str) -> subprocess.Comple
     """The command in a process of its own, in which these libraries cannot be imported."""
     lines = "\n".join(f"sys.modules[{name!r}] = None" for name in hidden)
     (folder / "sitecustomize.py").write_text(f"import sys\n{lines}\n", encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-m", "tests.gpu", *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_table_is_made_without_what_may_be_missing(tmp_path: Path) -> None:

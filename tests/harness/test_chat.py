@@ -16,10 +16,12 @@ from tests.harness.test_lm_eval_scores import merging
 from tests.lm.test_texts import TEMPLATE
 from tests.tiny import tiny_llama
 from ttabench.harness import AdaptedLM
-from ttabench.harness.reading import Prompts
+from ttabench.harness.reading import PromptSplitter
 from ttabench.lm.model import LM
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # lm-eval, datasets and transformers warn about each other
 
 WITH_SYSTEM = (
     "{% if messages[0]['role'] != 'system' %}<|bos|>system\nBe brief.<|eos|>\n\n{% endif %}"
@@ -56,7 +58,12 @@ def base(name: str) -> LM:
 
 def run(model: Any, asked: dict[str, Any], **more: Any) -> Any:
     return simple_evaluate(
-        model=model, tasks=[asked], task_manager=manager(), bootstrap_iters=0, apply_chat_template=True, **more
+        model=model,
+        tasks=[asked],
+        task_manager=manager(),
+        bootstrap_iters=0,
+        apply_chat_template=True,
+        **more,
     )
 
 
@@ -64,7 +71,7 @@ def knowing(name: str, lm: LM, asked: dict[str, Any], **more: Any) -> AdaptedLM:
     """A model that knows the task, as `evaluate` tells it."""
     loaded = manager().load([asked])["tasks"]
     loaded["toy"].set_config("num_fewshot", asked["num_fewshot"])
-    return adapted(name, lm, prompts=Prompts(tasks=loaded, **more))
+    return adapted(name, lm, prompts=PromptSplitter(tasks=loaded, **more))
 
 
 def values(results: Any) -> list[float]:
@@ -90,7 +97,9 @@ def test_full_context_gives_the_numbers_of_lm_evals_own_model(lm: LM, how: str) 
     ]
     assert values(ours) == pytest.approx(values(theirs), abs=1e-4)
     assert model.reader.read == 1
-    assert model.get_model_info()["reading"] == {"toy": {"requests": 12, "contexts": 1, "answered_without_context": 0}}
+    assert model.get_model_info()["reading"] == {
+        "toy": {"requests": 12, "contexts": 1, "answered_without_context": 0}
+    }
 
 
 @pytest.mark.parametrize("how", SETTINGS)

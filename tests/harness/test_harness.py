@@ -26,13 +26,15 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.harness import AdaptedLM, evaluate, model
-from ttabench.harness.reading import Prompts, read_as
+from ttabench.harness.reading import PromptSplitter, make_context_chunk
+from ttabench.lm.inference.answering import BatchSize
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
-from ttabench.lm.verbs.answering import BatchSize
 from ttabench.readers import load as load_task
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # lm-eval, datasets and transformers warn about each other
 MODELS: dict[str, Callable[[], LM]] = {"llama-gqa": tiny_llama, "gpt2": tiny_gpt2}
 ANIMALS = "wren newt moth crow toad lynx hare mole ibis crab".split()
 TASK: dict[str, Any] = {
@@ -60,7 +62,10 @@ WRITING = {
 
 
 def rows(**_: Any) -> dict[str, Dataset]:
-    made = [{"word": word, "label": i % 2, "answer": ["no", "yes, it is"][i % 2]} for i, word in enumerate(ANIMALS)]
+    made = [
+        {"word": word, "label": i % 2, "answer": ["no", "yes, it is"][i % 2]}
+        for i, word in enumerate(ANIMALS)
+    ]
     return {"train": Dataset.from_list(made[:4]), "test": Dataset.from_list(made[4:])}
 
 
@@ -111,7 +116,12 @@ def test_full_context_gives_the_numbers_of_lm_evals_own_model(lm: LM, shots: int
 def test_full_context_does_not_depend_on_the_split() -> None:
     lm = tiny_llama()
     expected = [value for value, _ in answers(run(adapted("icl", lm), task()))]
-    found = [value for value, _ in answers(run(adapted("icl", lm, prompts=Prompts(split="none")), task()))]
+    found = [
+        value
+        for value, _ in answers(
+            run(adapted("icl", lm, prompts=PromptSplitter(split="none")), task())
+        )
+    ]
     assert found == pytest.approx(expected, abs=1e-4)
 
 
@@ -126,7 +136,9 @@ def test_a_query_that_begins_the_window_has_the_tokens_of_a_text() -> None:
     ours, theirs = run(adapted("none", lm), task()), run(hf(lm), task(num_fewshot=0))
     assert [v for v, _ in answers(ours)] == pytest.approx([v for v, _ in answers(theirs)], abs=1e-4)
     full = run(adapted("icl", lm), task())
-    assert [v for v, _ in answers(full)] == pytest.approx([v for v, _ in answers(run(hf(lm), task()))], abs=1e-4)
+    assert [v for v, _ in answers(full)] == pytest.approx(
+        [v for v, _ in answers(run(hf(lm), task()))], abs=1e-4
+    )
 
 
 def test_a_method_that_looks_at_the_question() -> None:
@@ -135,16 +147,23 @@ def test_a_method_that_looks_at_the_question() -> None:
     one.size = BatchSize(1)
     found, expected = run(many, task()), run(one, task())
     assert many.reader.read == 1
-    assert [v for v, _ in answers(found)] == pytest.approx([v for v, _ in answers(expected)], abs=1e-4)
+    assert [v for v, _ in answers(found)] == pytest.approx(
+        [v for v, _ in answers(expected)], abs=1e-4
+    )
     closed = run(adapted("none", lm), task())
-    assert [v for v, _ in answers(found)] != pytest.approx([v for v, _ in answers(closed)], abs=1e-3)
+    assert [v for v, _ in answers(found)] != pytest.approx(
+        [v for v, _ in answers(closed)], abs=1e-3
+    )
 
 
 def test_evaluate_by_model_arguments() -> None:
     found = evaluate(
-        model_args={"method": "icl", "model": str(NANO_FOLDER), "set.truncate": "left"}, tasks=[task()],
-        task_manager=manager(), bootstrap_iters=0, limit=2,
-    )  # fmt: skip
+        model_args={"method": "icl", "model": str(NANO_FOLDER), "set.truncate": "left"},
+        tasks=[task()],
+        task_manager=manager(),
+        bootstrap_iters=0,
+        limit=2,
+    )
     assert found["config"]["model"] == "ttabench"
     assert found["config"]["method"] == "icl"
     assert found["config"]["settings"]["truncate"] == "left"
@@ -153,12 +172,16 @@ def test_evaluate_by_model_arguments() -> None:
     with pytest.raises(UserError, match="no-such-owner"):
         evaluate(model_args="method=none", tasks=[hub], task_manager=manager())
     with pytest.raises(UserError, match="answers by prompt alone"):
-        evaluate(model_args="method=none", tasks=[task()], task_manager=manager(), use_cache="answers")
+        evaluate(
+            model_args="method=none", tasks=[task()], task_manager=manager(), use_cache="answers"
+        )
     with pytest.raises(UserError, match="not a registered task"):
         evaluate(model_args="method=none", tasks=["toyy"], task_manager=manager())
 
 
-def test_the_task_of_the_guide_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_task_of_the_guide_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (words,) = [words for words in commands().values() if "docs/examples/lm_eval.yaml" in words]
     monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
     monkeypatch.setattr(sys, "argv", ["lm-eval", *words[words.index("ttabench.harness") + 1 :]])
@@ -171,13 +194,15 @@ def test_the_task_of_the_guide_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_what_is_read_has_the_tokens_of_the_whole(prefix: str) -> None:
     lm = load()
     prompts = lm.encode_many([prefix + query for query in ("e f:", "g:", " h")])
-    ids = list(read_as(prefix, lm.encode(prefix), prompts).ids)
+    ids = list(make_context_chunk(prefix, lm.encode(prefix), prompts).ids)
     assert ids
     assert all(prompt[: len(ids)] == ids and len(prompt) > len(ids) for prompt in prompts)
 
 
 @pytest.mark.parametrize(
-    "text", ["task: [x\n - {", "- a\n", "", "task: foo\ndataset_path: json\noutput_type: none\n", None], ids=repr
+    "text",
+    ["task: [x\n - {", "- a\n", "", "task: foo\ndataset_path: json\noutput_type: none\n", None],
+    ids=repr,
 )
 def test_a_task_that_cannot_be_loaded_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
@@ -190,7 +215,9 @@ def test_a_task_that_cannot_be_loaded_is_refused(
         load_task("lm_eval", source=str(source))
 
 
-def test_a_name_that_no_task_has_is_refused_without_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_no_task_has_is_refused_without_an_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("lm_eval.tasks.TaskManager", None)
     with pytest.raises(UserError, match="no_such_task"):
         load_task("lm_eval", source="no_such_task")

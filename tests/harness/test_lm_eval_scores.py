@@ -20,7 +20,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaForCausalLM
 
-from tests.choice_files import TRICKY, shared_rows
+from tests.choice_files import EDGE_CASE_ROWS, shared_rows
 from tests.harness.test_harness import hf
 from tests.lm.test_texts import TEMPLATE
 from tests.qa_files import write_jsonl
@@ -37,20 +37,32 @@ from ttabench.records.samples import Sample
 from ttabench.run.runner import RunContext, run_episodes
 from ttabench.stats.metrics import METRICS
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # lm-eval, datasets and transformers warn about each other
 TEMPLATES = {
-    "boolq": "super_glue/boolq/default", "cb": "super_glue/cb/default", "copa": "super_glue/copa/default",
-    "rte": "super_glue/rte/default", "sst2": "glue/sst2/default", "hellaswag": "hellaswag/hellaswag",
-    "winogrande": "winogrande/default", "openbookqa": "openbookqa/openbookqa", "arc_easy": "arc/arc_easy",
-    "arc_challenge": "arc/arc_challenge", "piqa": "piqa/piqa",
-}  # fmt: skip
+    "boolq": "super_glue/boolq/default",
+    "cb": "super_glue/cb/default",
+    "copa": "super_glue/copa/default",
+    "rte": "super_glue/rte/default",
+    "sst2": "glue/sst2/default",
+    "hellaswag": "hellaswag/hellaswag",
+    "winogrande": "winogrande/default",
+    "openbookqa": "openbookqa/openbookqa",
+    "arc_easy": "arc/arc_easy",
+    "arc_challenge": "arc/arc_challenge",
+    "piqa": "piqa/piqa",
+}
 BLANK_AT_THE_END: dict[str, list[dict[str, Any]]] = {
-    "openbookqa": [{
-        "question_stem": "Which of these is \t ", "answerKey": "C",
-        "choices": {"text": ["a longer answer", "b", "cc", "d"], "label": list("ABCD")},
-    }],
+    "openbookqa": [
+        {
+            "question_stem": "Which of these is \t ",
+            "answerKey": "C",
+            "choices": {"text": ["a longer answer", "b", "cc", "d"], "label": list("ABCD")},
+        }
+    ],
     "winogrande": [{"sentence": "So _ left.", "option1": "Ann  ", "option2": "Bo", "answer": "2"}],
-}  # fmt: skip
+}
 """Prompts that end in blanks, which lm-evaluation-harness scores with the option."""
 SHOTS, SEED = 2, 3
 
@@ -68,7 +80,9 @@ def merging() -> LM:
     """A random Llama under nano's byte-level BPE, which begins no text."""
     tokenizer = load_lm(device="cpu").tokenizer
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
-    tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)  # "\n\n" before a word: two tokens
+    tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(
+        add_prefix_space=False
+    )  # "\n\n" before a word: two tokens
     tokenizer.chat_template = TEMPLATE
     config = tiny_llama().config
     config.vocab_size, config.max_position_embeddings = len(tokenizer), 1024
@@ -104,7 +118,7 @@ def files(name: str, base: Path) -> Files:
     card, _ = sub_task(name)
     make = superglue if card == "superglue" else unseen
     made: dict[str, list[dict[str, Any]]] = make(name, "validation", 1, 5, 6)
-    awkward = [*TRICKY.get(name, []), *BLANK_AT_THE_END.get(name, [])]
+    awkward = [*EDGE_CASE_ROWS.get(name, []), *BLANK_AT_THE_END.get(name, [])]
     return written(name, base, made["train"], [*made["validation"], *awkward])
 
 
@@ -114,10 +128,15 @@ def real_files(name: str, base: Path, count: int) -> Files:
     return written(name, base, rows[count:], rows[:count])
 
 
-def written(name: str, base: Path, train: list[dict[str, Any]], asked: list[dict[str, Any]]) -> Files:
+def written(
+    name: str, base: Path, train: list[dict[str, Any]], asked: list[dict[str, Any]]
+) -> Files:
     card, part = sub_task(name)
     train, asked = (
-        [{key: value for key, value in row.items() if key not in ("id", "idx", "qID", "ind")} for row in rows]
+        [
+            {key: value for key, value in row.items() if key not in ("id", "idx", "qID", "ind")}
+            for row in rows
+        ]
         for rows in (train, asked)
     )
     folder = base / part.folders[0]
@@ -134,7 +153,9 @@ def written(name: str, base: Path, train: list[dict[str, Any]], asked: list[dict
 
 def ours(lm: LM, held: Files, scratch: Path, shots: int) -> tuple[list[str], list[Sample]]:
     """(keys of the demonstrations, what became of each query in file order)."""
-    task = load(held.card, source=str(held.folder), seed=SEED, options={"task": held.part, "shots": shots})
+    task = load(
+        held.card, source=str(held.folder), seed=SEED, options={"task": held.part, "shots": shots}
+    )
     (episode,) = task.episodes()
     sink = RunFolder(scratch, "ours")
     context = RunContext(
@@ -145,7 +166,7 @@ def ours(lm: LM, held: Files, scratch: Path, shots: int) -> tuple[list[str], lis
     )
     run_episodes(context, task, sink, lambda *_: None)
     found = {sample.key: sample for sample in sink.samples}
-    return [piece.key for piece in episode.observes()], [found[ask.key] for ask in episode.asks()]
+    return [piece.key for piece in episode.chunks()], [found[ask.key] for ask in episode.queries()]
 
 
 def theirs(
@@ -162,9 +183,13 @@ def theirs(
     name = f"local_{held.part}"
     config = {
         "include": str(Path(lm_eval.__file__).parent / "tasks" / f"{TEMPLATES[held.part]}.yaml"),
-        "task": name, "dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": paths},
-        "fewshot_split": "train", "fewshot_config": {"sampler": "first_n"},
-    }  # fmt: skip
+        "task": name,
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": paths},
+        "fewshot_split": "train",
+        "fewshot_config": {"sampler": "first_n"},
+    }
     (scratch / f"{name}.yaml").write_text(json.dumps(config), encoding="utf-8")
     manager = TaskManager(include_defaults=False, include_path=str(scratch))
     loaded = manager.load([name])["tasks"][name]
@@ -176,7 +201,9 @@ def theirs(
         bootstrap_iters=0,
         apply_chat_template=chat,
     )
-    return found["results"][name], sorted(found["samples"][name], key=lambda document: document["doc_id"])
+    return found["results"][name], sorted(
+        found["samples"][name], key=lambda document: document["doc_id"]
+    )
 
 
 def check(lm: LM, held: Files, scratch: Path, shots: int, chat: bool) -> None:
@@ -194,7 +221,9 @@ def check(lm: LM, held: Files, scratch: Path, shots: int, chat: bool) -> None:
             tied.add(i)
     assert len(tied) <= 1
     metrics = [metric for metric in ("acc", "acc_norm") if f"{metric},none" in means]
-    assert metrics == [metric for metric in ("acc", "acc_norm") if metric in load_card(held.card).metrics]
+    assert metrics == [
+        metric for metric in ("acc", "acc_norm") if metric in load_card(held.card).metrics
+    ]
     for metric in metrics:
         values = [sample.metrics[metric] for sample in mine]
         scores = [document[metric] for document in documents]
@@ -211,9 +240,14 @@ def lm(request: pytest.FixtureRequest) -> LM:
 
 @pytest.mark.parametrize(
     ("lm", "name"),
-    [*(("bytes", name) for name in TEMPLATES), *(("merging", name) for name in ("copa", "openbookqa", "winogrande"))],
+    [
+        *(("bytes", name) for name in TEMPLATES),
+        *(("merging", name) for name in ("copa", "openbookqa", "winogrande")),
+    ],
     indirect=["lm"],
 )
-def test_scores_are_those_of_lm_eval(lm: LM, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_those_of_lm_eval(
+    lm: LM, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     check(lm, files(name, tmp_path / "published"), tmp_path, SHOTS, chat=False)

@@ -21,58 +21,104 @@ from tests.harness.test_harness import adapted, hf, manager
 from tests.harness.test_lm_eval_scores import roomy
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
-from ttabench.harness.reading import Prompts
+from ttabench.harness.reading import PromptSplitter
 from ttabench.methods.session import Session
 from ttabench.readers import lm_eval as reader
 from ttabench.readers import load
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # lm-eval, datasets and transformers warn about each other
 BOOKS = ["Ada went to the hall.\n\nBo saw a goat.", "Cy keeps a wren. It rained.\n\nThe end "]
 ROWS: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
     "field:input": (
-        "babilong/babilong_qa1", "Where is Ada?",
+        "babilong/babilong_qa1",
+        "Where is Ada?",
         [{"input": f" {book}", "question": "Where is Ada? ", "target": "hall"} for book in BOOKS],
     ),
     "field:context": (
-        "longbench2/academic_single", "What is it?",
-        [{"context": book.strip(), "question": "What is it?", "choices": ["a", "b", "c", "d"], "answer": i}
-         for i, book in enumerate(BOOKS)],
+        "longbench2/academic_single",
+        "What is it?",
+        [
+            {
+                "context": book.strip(),
+                "question": "What is it?",
+                "choices": ["a", "b", "c", "d"],
+                "answer": i,
+            }
+            for i, book in enumerate(BOOKS)
+        ],
     ),
     "field: context": (
-        "longbench/hotpotqa", "Who?", [{"context": book, "question": "Who?", "answers": ["Bo"]} for book in BOOKS],
+        "longbench/hotpotqa",
+        "Who?",
+        [{"context": book, "question": "Who?", "answers": ["Bo"]} for book in BOOKS],
     ),
     "marker:Question:": (
-        "infinitebench/infinitebench_longbook_choice_en", "Who saw a goat?",
-        [{"context": book, "input": "Who saw a goat?", "answer": ["Bo"], "options": ["Ada", "Bo", "Cy", "Di"]}
-         for book in BOOKS],
+        "infinitebench/infinitebench_longbook_choice_en",
+        "Who saw a goat?",
+        [
+            {
+                "context": book,
+                "input": "Who saw a goat?",
+                "answer": ["Bo"],
+                "options": ["Ada", "Bo", "Cy", "Di"],
+            }
+            for book in BOOKS
+        ],
     ),
     'marker:"What is the special"': (
-        "ruler/niah_single_1", "What is the special",
-        [{"input": f"{book} What is the special number?", "outputs": ["7"], "gen_prefix": "The number is",
-          "max_length": 64} for book in BOOKS],
+        "ruler/niah_single_1",
+        "What is the special",
+        [
+            {
+                "input": f"{book} What is the special number?",
+                "outputs": ["7"],
+                "gen_prefix": "The number is",
+                "max_length": 64,
+            }
+            for book in BOOKS
+        ],
     ),
-}  # fmt: skip
+}
 """By split: a task, what is asked of its rows, and these rows."""
 SPLITS = list(ROWS)
 
 
 def task_of(split: str) -> dict[str, Any]:
     name, _, rows = ROWS[split]
-    path, words_in_code = Path(lm_eval.__file__).parent / "tasks" / f"{name}.yaml", name.startswith("infinitebench")
-    config = load_yaml(path, resolve_func=words_in_code)  # the code of others imports what is not installed here
+    path, words_in_code = (
+        Path(lm_eval.__file__).parent / "tasks" / f"{name}.yaml",
+        name.startswith("infinitebench"),
+    )
+    config = load_yaml(
+        path, resolve_func=words_in_code
+    )  # the code of others imports what is not installed here
     held = {config["test_split"]: Dataset.from_list(rows)}
-    known = {**config, "task": "toy", "custom_dataset": lambda **_: held, "dataset_path": "", "dataset_kwargs": {}}
+    known = {
+        **config,
+        "task": "toy",
+        "custom_dataset": lambda **_: held,
+        "dataset_path": "",
+        "dataset_kwargs": {},
+    }
     if "generation_kwargs" in known:
         known["generation_kwargs"] = {"do_sample": False, "max_gen_toks": 6, "until": ["\n"]}
-    return {key: value for key, value in known.items() if key not in ("tag", "group", "process_results", "metric_list")}
+    return {
+        key: value
+        for key, value in known.items()
+        if key not in ("tag", "group", "process_results", "metric_list")
+    }
 
 
-def prompts(split: str) -> Prompts:
-    return Prompts(split=split.replace(" context", "context"))
+def prompts(split: str) -> PromptSplitter:
+    return PromptSplitter(split=split.replace(" context", "context"))
 
 
 def answered(model: Any, split: str) -> list[Any]:
-    results = simple_evaluate(model=model, tasks=[task_of(split)], task_manager=manager(), bootstrap_iters=0)
+    results = simple_evaluate(
+        model=model, tasks=[task_of(split)], task_manager=manager(), bootstrap_iters=0
+    )
     samples = sorted(results["samples"]["toy"], key=lambda sample: sample["doc_id"])
     return [answer for sample in samples for answer in sample["filtered_resps"]]
 
@@ -93,16 +139,18 @@ def test_full_context_gives_the_numbers_of_lm_evals_own_model(split: str) -> Non
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_context_is_read_and_the_rest_is_asked(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_is_read_and_the_rest_is_asked(
+    split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = adapted("none", roomy(2048), prompts=prompts(split))
     seen: list[tuple[str, str]] = []
-    plain = model.reader._read
+    plain = model.reader._read_context
 
     def read(cut: int, opening: int, reading: Any, contexts: list[str]) -> Any:
         seen.append((contexts[0][:cut], contexts[0][cut:]))
         return plain(cut, opening, reading, contexts)
 
-    monkeypatch.setattr(model.reader, "_read", read)
+    monkeypatch.setattr(model.reader, "_read_context", read)
     answered(model, split)
     for book, (context, query) in zip(BOOKS, seen, strict=True):
         assert book.strip() in context
@@ -115,47 +163,62 @@ def test_the_context_is_read_and_the_rest_is_asked(split: str, monkeypatch: pyte
 def test_eval_asks_what_lm_eval_asks(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = roomy(2048)
     (task,) = manager().load([task_of(split)])["tasks"].values()
-    monkeypatch.setattr(reader, "loaded", lambda _name: task)
-    bound = load("lm_eval", source="toy", options={"cut": split.replace(" context", "context"), "piece": "16"})
+    monkeypatch.setattr(reader, "load_lm_eval_task", lambda _name: task)
+    bound = load(
+        "lm_eval",
+        source="toy",
+        options={"cut": split.replace(" context", "context"), "piece": "16"},
+    )
     answers = list[Any]()
     for episode in bound.episodes(lm):
         session = Session(lm, tiny_method("icl", lm))
-        session.read(episode.observes())
-        for answer in session.answer(episode.asks()):
-            answers += answer.logprobs if episode.asks()[0].mode == "choose" else [answer.prediction]
+        session.read(episode.chunks())
+        for answer in session.answer(episode.queries()):
+            answers += (
+                answer.logprobs if episode.queries()[0].mode == "choose" else [answer.prediction]
+            )
     theirs = [one if isinstance(one, str) else float(one[0]) for one in answered(hf(lm), split)]
     if isinstance(theirs[0], str):
         assert answers == [one.strip() for one in theirs]
     else:
         assert answers == pytest.approx(theirs, abs=1e-4)
-    assert [len(episode.observes()) > 1 for episode in bound.others(lm)] == [True, True]
+    assert [len(episode.chunks()) > 1 for episode in bound.swapped_episodes(lm)] == [True, True]
 
 
 @pytest.mark.parametrize(
     ("split", "fault"),
-    [("field:book", "no text in a field 'book'"), ("field:choices", "those with a text: context, question"),
-     ("marker:nowhere", "no prompt holds")],
-)  # fmt: skip
+    [
+        ("field:book", "no text in a field 'book'"),
+        ("field:choices", "those with a text: context, question"),
+        ("marker:nowhere", "no prompt holds"),
+    ],
+)
 def test_a_split_of_nothing_is_told(split: str, fault: str) -> None:
     with pytest.raises(UserError, match=fault):
-        answered(adapted("icl", roomy(2048), prompts=Prompts(split=split)), "field:context")
+        answered(adapted("icl", roomy(2048), prompts=PromptSplitter(split=split)), "field:context")
 
 
 @pytest.mark.parametrize(
     ("changes", "fault"),
-    [({"doc_to_target": "none of them"}, "toy document 0"),
-     ({"output_type": "loglikelihood"}, "toy is no task of choices"),
-     ({"metric_list": [{"metric": "acc_mutual_info"}]}, "")],
-)  # fmt: skip
+    [
+        ({"doc_to_target": "none of them"}, "toy document 0"),
+        ({"output_type": "loglikelihood"}, "toy is no task of choices"),
+        ({"metric_list": [{"metric": "acc_mutual_info"}]}, ""),
+    ],
+)
 def test_documents_that_cannot_be_asked_are_told(
     changes: dict[str, Any], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (task,) = manager().load([task_of("field:context") | changes])["tasks"].values()
-    monkeypatch.setattr(reader, "loaded", lambda _name: task)
+    monkeypatch.setattr(reader, "load_lm_eval_task", lambda _name: task)
     if fault:
         with pytest.raises(UserError, match=fault):
             load("lm_eval", source="toy")
     else:
-        assert {len(ask.want.options) for e in load("lm_eval", source="toy").episodes() for ask in e.asks()} == {4}
+        assert {
+            len(ask.want.options)
+            for e in load("lm_eval", source="toy").episodes()
+            for ask in e.queries()
+        } == {4}
     with pytest.raises(UserError, match="the split that lm-eval evaluates"):
         load("lm_eval", source="toy", split="train")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.tiny import IDS, MODELS
+from tests.tiny import MODEL_FACTORIES, MODEL_IDS
 from ttabench.lm.model import LM
 
 
-@pytest.fixture(params=MODELS, ids=IDS)
+@pytest.fixture(params=MODEL_FACTORIES, ids=MODEL_IDS)
 def lm(request: pytest.FixtureRequest) -> LM:
     made: LM = request.param()
     return made

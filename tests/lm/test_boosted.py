@@ -7,9 +7,9 @@ import torch
 
 from tests.methods.reading import QUESTION
 from tests.tiny import tiny_llama
-from tests.tiny_methods import TEXTS, observes, tiny_method
+from tests.tiny_methods import TEXTS, make_chunks, tiny_method
 from ttabench.core.errors import UserError
-from ttabench.lm.patch import Dense, LowRank, Patch, boosted
+from ttabench.lm.patch import Dense, LowRank, Patch, boost_deltas
 from ttabench.methods.session import Session
 
 
@@ -18,13 +18,14 @@ def test_the_quarter_of_layers_with_the_largest_changes_is_multiplied_in_each_ro
     size = torch.tensor([[1, 9], [5, 1], [2, 2], [3, 3]] * 2)  # layers of rows: 1 and 5, 0 and 4
     deltas = {
         f"model.layers.{layer}.mlp.{kind}": LowRank(
-            torch.randn(2, 3, 6, generator=drawn) * size[layer][:, None, None], torch.randn(2, 5, 3, generator=drawn)
+            torch.randn(2, 3, 6, generator=drawn) * size[layer][:, None, None],
+            torch.randn(2, 5, 3, generator=drawn),
         )
         for layer in range(8)
         for kind in ("up_proj", "down_proj")
     }
     apart = {"lm_head.weight": Dense(torch.ones(1, 2, 2))}
-    ours = boosted(Patch(deltas={**deltas, **apart}), 1.75).deltas
+    ours = boost_deltas(Patch(deltas={**deltas, **apart}), 1.75).deltas
     norms_LB = torch.zeros(8, 2)
     for name, delta in deltas.items():
         norms_LB[int(name.split(".")[2])] += (delta.b_BOR @ delta.a_BRI).square().sum((1, 2))
@@ -46,20 +47,26 @@ def test_a_session_boosts_what_was_read_and_refuses_what_leaves_no_deltas() -> N
     plain, more = Session(lm, method), Session(lm, method, boost=2.0)
     assert not more.patch(QUESTION).deltas
     for session in (plain, more):
-        session.read(observes(*TEXTS))
-    pairs = zip(plain.patch(QUESTION).deltas.values(), more.patch(QUESTION).deltas.values(), strict=True)
+        session.read(make_chunks(*TEXTS))
+    pairs = zip(
+        plain.patch(QUESTION).deltas.values(), more.patch(QUESTION).deltas.values(), strict=True
+    )
     changed = [not torch.equal(one.b_BOR, other.b_BOR) for one, other in pairs]  # type: ignore[union-attr]
     assert sorted(changed) == [False, True]
     for name in ("icl", "none"):
         without = Session(lm, tiny_method(name, lm), boost=2.0)
-        without.read(observes(*TEXTS))
-        with pytest.raises(UserError, match="--boost multiplies low-rank weight deltas, and there are none"):
+        without.read(make_chunks(*TEXTS))
+        with pytest.raises(
+            UserError, match="--boost multiplies low-rank weight deltas, and there are none"
+        ):
             without.patch(QUESTION)
 
 
 def test_deltas_that_rows_share_are_boosted_for_those_rows_whose_largest_they_are() -> None:
     own = LowRank(torch.tensor([[[1.0]], [[9.0]]]), torch.ones(2, 1, 1))
     shared = LowRank(torch.tensor([[[3.0]]]), torch.ones(1, 1, 1))
-    ours = boosted(Patch(deltas={"layers.0.a": own, "layers.1.a": shared}), 2.0).deltas
-    changed = {name: (delta.b_BOR * torch.ones(2, 1, 1)).flatten().tolist() for name, delta in ours.items()}  # type: ignore[union-attr]
+    ours = boost_deltas(Patch(deltas={"layers.0.a": own, "layers.1.a": shared}), 2.0).deltas
+    changed = {
+        name: (delta.b_BOR * torch.ones(2, 1, 1)).flatten().tolist() for name, delta in ours.items()
+    }  # type: ignore[union-attr]
     assert changed == {"layers.0.a": [1.0, 2.0], "layers.1.a": [2.0, 1.0]}

@@ -13,13 +13,13 @@ from torch import Tensor
 from tests.lm.test_patching import close, full_patch, low_rank, plain, text
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.lm.forward.patching import (
-    Place,
+    InputLocation,
     deltas_applied,
-    encoded,
+    encode_patch,
     forward,
     observe_inputs,
     weight_changes,
-    weights_as,
+    weights_replaced,
 )
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
@@ -29,17 +29,21 @@ def all_maps(lm: LM, rows: int = 1) -> dict[str, Delta]:
     return {name: low_rank(lm, name, rows, seed) for seed, name in enumerate(lm.linear_names())}
 
 
-def by_hand(lm: LM, deltas: dict[str, Delta], ids_BT: Tensor, marked_BT: Tensor) -> Tensor:
+def by_hand(lm: LM, deltas: dict[str, Delta], ids_BT: Tensor, delta_mask_BT: Tensor) -> Tensor:
     """Logits where every map is told its output token by token: with the delta where marked, else without."""
     handles = []
     for name, delta in deltas.items():
         assert isinstance(delta, LowRank)
 
-        def mixed(_m: object, args: tuple[Tensor], output: Tensor, delta: LowRank = delta) -> Tensor:
+        def mixed(
+            _m: object, args: tuple[Tensor], output: Tensor, delta: LowRank = delta
+        ) -> Tensor:
             x_BTI, y_BTO = args[0].view(*ids_BT.shape, -1), output.view(*ids_BT.shape, -1)
             change_BOI = delta.b_BOR @ delta.a_BRI
-            with_BTO = y_BTO + torch.einsum("bti,boi->bto", x_BTI, change_BOI.expand(len(x_BTI), -1, -1))
-            return torch.where(marked_BT[..., None], with_BTO, y_BTO).view(output.shape)
+            with_BTO = y_BTO + torch.einsum(
+                "bti,boi->bto", x_BTI, change_BOI.expand(len(x_BTI), -1, -1)
+            )
+            return torch.where(delta_mask_BT[..., None], with_BTO, y_BTO).view(output.shape)
 
         handles.append(lm.model.get_submodule(name).register_forward_hook(mixed))
     try:
@@ -53,10 +57,10 @@ def by_hand(lm: LM, deltas: dict[str, Delta], ids_BT: Tensor, marked_BT: Tensor)
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
 def test_a_delta_at_marked_tokens(lm: LM, rows: int, grad: bool) -> None:
     ids_BT, deltas = text(3, 9), all_maps(lm, rows)
-    marked_BT = torch.rand(3, 9, generator=torch.Generator().manual_seed(4)) < 0.4
-    with torch.set_grad_enabled(grad), deltas_applied(lm, deltas, 3, marked_BT):
+    delta_mask_BT = torch.rand(3, 9, generator=torch.Generator().manual_seed(4)) < 0.4
+    with torch.set_grad_enabled(grad), deltas_applied(lm, deltas, 3, delta_mask_BT):
         found = forward(lm, Patch(), ids_BT)[0]
-    expected = by_hand(lm, deltas, ids_BT, marked_BT)
+    expected = by_hand(lm, deltas, ids_BT, delta_mask_BT)
     close(found, expected, atol=1e-3)
     assert (found - plain(lm, ids_BT)).abs().max() > 0.1
 
@@ -65,7 +69,10 @@ def dense_and_low_rank(lm: LM) -> dict[str, Delta]:
     """Low-rank deltas of all maps, and dense ones: of a map that has both, a norm, and the embedding."""
     drawn, dense = torch.Generator().manual_seed(8), {}
     names = [name for name, each in lm.model.named_parameters() if each.dim() == 1][:1]
-    names += [f"{lm.linear_names()[0]}.weight", next(name for name, _ in lm.model.named_parameters())]
+    names += [
+        f"{lm.linear_names()[0]}.weight",
+        next(name for name, _ in lm.model.named_parameters()),
+    ]
     for name in names:
         shape = lm.model.get_parameter(name).shape
         dense[name] = Dense(torch.randn(1, *shape, generator=drawn) * 0.05)
@@ -76,9 +83,11 @@ def dense_and_low_rank(lm: LM) -> dict[str, Delta]:
 def test_deltas_as_changes_of_weights_equal_deltas_applied(lm: LM, grad: bool) -> None:
     patch, ids_BT = replace(full_patch(lm, 1), deltas=dense_and_low_rank(lm)), text(2, 6)
     with torch.set_grad_enabled(grad):
-        patch = encoded(lm, patch)
+        patch = encode_patch(lm, patch)
         expected = forward(lm, patch, ids_BT)[0]
-        changes = {name: Dense(change[None]) for name, change in weight_changes(lm, patch.deltas).items()}
+        changes = {
+            name: Dense(change[None]) for name, change in weight_changes(lm, patch.deltas).items()
+        }
         close(forward(lm, replace(patch, deltas=changes), ids_BT)[0], expected, atol=1e-3)
     assert (expected - forward(lm, replace(patch, deltas={}), ids_BT)[0]).abs().max() > 0.1
 
@@ -90,19 +99,21 @@ def test_other_weights_take_the_place_of_parameters(made: Any) -> None:
     before, held = plain(lm, ids_BT), dict(lm.model.named_parameters())
     values = {name: (1.1 * weight).requires_grad_() for name, weight in held.items()}
     changes: dict[str, Delta] = {name: Dense(0.1 * weight[None]) for name, weight in held.items()}
-    with weights_as(lm, values):
+    with weights_replaced(lm, values):
         found = forward(lm, Patch(), ids_BT)[0]
     found.sum().backward()  # type: ignore[no-untyped-call]
     close(found.detach(), forward(lm, Patch(deltas=changes), ids_BT)[0], atol=1e-4)
     assert all(value.grad is not None for value in values.values())
-    with pytest.raises(ZeroDivisionError), weights_as(lm, values):
+    with pytest.raises(ZeroDivisionError), weights_replaced(lm, values):
         _ = 1 / 0
     assert all(weight is held[name] for name, weight in lm.model.named_parameters())
     assert torch.equal(plain(lm, ids_BT), before)
 
 
 def hooks(lm: LM) -> int:
-    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in lm.model.modules())
+    return sum(
+        len(module._forward_hooks) + len(module._forward_pre_hooks) for module in lm.model.modules()
+    )
 
 
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
@@ -112,7 +123,7 @@ def test_blocks_are_shown_what_transformers_calls_hidden_states(lm: LM, grad: bo
         copy = deepcopy(lm.model)  # transformers leaves hooks of its own behind
         expected = copy(input_ids=ids_BT, use_cache=False, output_hidden_states=True).hidden_states
         before = forward(lm, Patch(), ids_BT)[0]
-        kept: dict[Place, Tensor] = {}
+        kept: dict[InputLocation, Tensor] = {}
         with observe_inputs(lm, kept.__setitem__, everywhere, 2):
             logits_BTV, _ = forward(lm, Patch(), ids_BT)
     assert list(kept) == list(everywhere)

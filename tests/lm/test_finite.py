@@ -7,11 +7,11 @@ import pytest
 from tests.lm.test_patching import low_rank
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS
-from ttabench.core.types import Ask, Choose, Generate, Score
+from ttabench.core.types import Choose, Generate, Query, Score
+from ttabench.lm.inference.answering import answer_queries
+from ttabench.lm.inference.scoring import NonFiniteError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.answering import answer
-from ttabench.lm.verbs.scoring import NotFinite
 
 WANTS = {
     "generate": Generate(answers=("a",), max_new_tokens=4),
@@ -27,8 +27,11 @@ def lm() -> LM:
     return tiny_llama()
 
 
-def asks(kind: str) -> list[Ask]:
-    return [Ask(prompt=prompt, key=key, want=WANTS[kind]) for prompt, key in zip(PROMPTS, "abc", strict=False)]
+def asks(kind: str) -> list[Query]:
+    return [
+        Query(prompt=prompt, key=key, want=WANTS[kind])
+        for prompt, key in zip(PROMPTS, "abc", strict=False)
+    ]
 
 
 def patch_of(lm: LM, faults: dict[int, float], rows: int) -> Patch:
@@ -44,6 +47,6 @@ def patch_of(lm: LM, faults: dict[int, float], rows: int) -> Patch:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_answers_that_are_no_numbers_are_refused(lm: LM, kind: str, fault: float) -> None:
     questions = asks(kind)
-    assert len(answer(lm, patch_of(lm, {}, len(questions)), questions)) == len(questions)
-    with pytest.raises(NotFinite, match="--dtype float32"):
-        answer(lm, patch_of(lm, {1: fault}, len(questions)), questions)
+    assert len(answer_queries(lm, patch_of(lm, {}, len(questions)), questions)) == len(questions)
+    with pytest.raises(NonFiniteError, match="--dtype float32"):
+        answer_queries(lm, patch_of(lm, {1: fault}, len(questions)), questions)

@@ -7,17 +7,17 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.lm.test_patching import full_patch
-from tests.tiny import drawn, tiny_llama
-from ttabench.lm.forward.patching import encoded, forward, select_rows, text_start
+from tests.tiny import random_lm, tiny_llama
+from ttabench.lm.forward.patching import encode_patch, forward, select_rows, text_start
+from ttabench.lm.inference.answering import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.answering import generate
 
 PROMPTS = [[65, 66, 67], [70], [72, 73, 74, 75, 76, 77], [81, 82]]
 
 
 def by_hand(lm: LM, patch: Patch, prompt: list[int], count: int) -> list[int]:
-    patch = encoded(lm, patch)
+    patch = encode_patch(lm, patch)
     text, written = [*text_start(lm, patch), *prompt], []
     for _ in range(count):
         token = int(forward(lm, patch, torch.tensor([text]))[0][0, -1].argmax())
@@ -39,14 +39,20 @@ def test_greedy_of_a_batch_equals_each_row_alone(lm: LM, rows: int, batch_size: 
 
 
 def test_padding_of_the_embedding_table_is_never_written() -> None:
-    config = LlamaConfig(vocab_size=300, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                         num_attention_heads=4, max_position_embeddings=128)  # fmt: skip
-    lm = drawn(LlamaForCausalLM, config, "padded", 0)
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+    )
+    lm = random_lm(LlamaForCausalLM, config, "padded", 0)
     with torch.no_grad():
         lm.model.lm_head.weight[259:] *= 100
     (written,) = generate(lm, Patch(), [lm.encode("Ada")], max_new_tokens=20)
     assert written
-    assert max(written) < lm.text_ids == 259
+    assert max(written) < lm.text_vocab_size == 259
 
 
 def test_stops_at_eos() -> None:

@@ -14,7 +14,7 @@ from ttabench.core import architectures
 from ttabench.core.architectures import Architecture, Package
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import gguf_files, hub
-from ttabench.lm.loading.hub import digest_of
+from ttabench.lm.loading.hub import model_digest
 from ttabench.lm.model import load
 
 
@@ -51,9 +51,11 @@ def test_a_part_of_a_split_model_names_the_first_one(tmp_path: Path) -> None:
             load(str(file), device="cpu")
 
 
-def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_is_used_the_second_time(
+    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = load(str(file), device="cpu")
-    monkeypatch.setattr(gguf_files, "dequantised", None)
+    monkeypatch.setattr(gguf_files, "dequantise", None)
     again = load(str(file), device="cpu")
     assert again.fingerprint == first.fingerprint
     assert again.describe()["weights"] == first.describe()["weights"]
@@ -74,7 +76,9 @@ def parts(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[P
         (site / part).parent.mkdir(parents=True)
         (site / part.partition("/")[0] / "__init__.py").write_text("raise RuntimeError('imported')")
         (site / part).write_bytes(data[number * 10_000 : None if number else 10_000])
-    package = Package(requirement="tiny-gguf==1.0", files=PARTS, sha256=hashlib.sha256(data).hexdigest())
+    package = Package(
+        requirement="tiny-gguf==1.0", files=PARTS, sha256=hashlib.sha256(data).hexdigest()
+    )
     known = Architecture(hub="nobody/none", model_type="llama", config={}, package=package)
     monkeypatch.setitem(architectures.ARCHITECTURES, "tiny-parts", known)  # type: ignore[arg-type]
     monkeypatch.syspath_prepend(site)
@@ -88,7 +92,9 @@ def test_parts_of_packages_are_joined_once(
     assert Path(joined).parent == cache
     assert Path(joined).read_bytes() == file.read_bytes()
     assert caplog.text.count("Joining the 2 parts of tiny-parts") == 1
-    assert digest_of("tiny-parts") == digest_of(str(file)), "the same model as the file by its path"
+    assert model_digest("tiny-parts") == model_digest(str(file)), (
+        "the same model as the file by its path"
+    )
     assert load("tiny-parts", device="cpu").fingerprint == load(str(file), device="cpu").fingerprint
     Path(joined).write_bytes(b"GGUF, changed since")
     assert hub.find_source("tiny-parts") == joined
@@ -106,7 +112,9 @@ def test_a_damaged_copy_is_refused_in_one_line(file: Path, cache: Path, damage: 
         load(str(file), device="cpu")
 
 
-def test_nothing_is_said_of_a_file_that_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_said_of_a_file_that_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "odd.gguf").write_bytes(b"GGUF" + bytes(99))
     with pytest.raises(UserError, match=r"odd\.gguf"):
         load(str(tmp_path / "odd.gguf"), device="cpu")

@@ -30,15 +30,32 @@ def test_fingerprint_names_the_weights_not_their_precision() -> None:
     first, half = tiny_llama().fingerprint, tiny_llama()
     half.model.to(torch.bfloat16)
     assert first == tiny_llama().fingerprint == half.fingerprint
-    assert len({first, tiny_llama(1).fingerprint, tiny_llama(gqa=False).fingerprint, tiny_gpt2().fingerprint}) == 4
+    assert (
+        len(
+            {
+                first,
+                tiny_llama(1).fingerprint,
+                tiny_llama(gqa=False).fingerprint,
+                tiny_gpt2().fingerprint,
+            }
+        )
+        == 4
+    )
 
 
 def test_known_architectures_assemble(tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "NANO_FOLDER", tiny_base)
-    small = {**architectures.ARCHITECTURES["distilgpt2"].config, "n_layer": 1, "n_embd": 24, "n_positions": 32}
+    small = {
+        **architectures.ARCHITECTURES["distilgpt2"].config,
+        "n_layer": 1,
+        "n_embd": 24,
+        "n_positions": 32,
+    }
     tiny = architectures.Architecture(hub="nobody/none", model_type="gpt2", config=small)
     monkeypatch.setitem(architectures.ARCHITECTURES, "tiny", tiny)  # type: ignore[arg-type]
-    first, again, other = (load("tiny", random_weights=True, device="cpu", seed=seed) for seed in (0, 0, 1))
+    first, again, other = (
+        load("tiny", random_weights=True, device="cpu", seed=seed) for seed in (0, 0, 1)
+    )
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert first.describe()["tokenizer"] == "nano (stand-in)"
     assert first.random_weights

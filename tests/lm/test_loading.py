@@ -16,7 +16,7 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub
@@ -45,16 +45,21 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_id() -> str:
-    words = {"method": "icl", "task": "streamingqa", "task_options": ("documents=2",), "source": "mini"}
+    words = {
+        "method": "icl",
+        "task": "streamingqa",
+        "task_options": ("documents=2",),
+        "source": "mini",
+    }
     return make_plan(RunRequest(model="me/mine", **words), 0).config.identity()
 
 
 def test_another_commit_is_another_run(repository: Path) -> None:
     before = run_id()
-    assert hub.digest_of("me/mine") == NEW
+    assert hub.model_digest("me/mine") == NEW
     assert run_id() == before
     (repository / "refs" / "main").write_text(OLD)
-    assert hub.digest_of("me/mine") == OLD
+    assert hub.model_digest("me/mine") == OLD
     assert run_id() != before
 
 
@@ -104,16 +109,24 @@ def test_healthy_folders_load(make: Callable[[], LM], dtype: torch.dtype, tmp_pa
     ("change", "message"),
     [
         (lambda t: t.pop("model.norm.weight"), r"lacks the tensor model\.norm\.weight\."),
-        (lambda t: t.update(extra=torch.ones(2)), r"holds the tensor extra, which its architecture has no place for"),
+        (
+            lambda t: t.update(extra=torch.ones(2)),
+            r"holds the tensor extra, which its architecture has no place for",
+        ),
         (
             lambda t: t.update({"model.norm.weight": torch.ones(31)}),
             r"model\.norm\.weight that is \[31\], its config\.json wants \[32\]",
         ),
-        (lambda t: t["lm_head.weight"][3].fill_(math.nan), r"lm_head\.weight with values that are not finite"),
+        (
+            lambda t: t["lm_head.weight"][3].fill_(math.nan),
+            r"lm_head\.weight with values that are not finite",
+        ),
     ],
     ids=["missing", "superfluous", "misshapen", "nan"],
 )
-def test_broken_weights_are_named(folder: Path, change: Callable[[Tensors], object], message: str) -> None:
+def test_broken_weights_are_named(
+    folder: Path, change: Callable[[Tensors], object], message: str
+) -> None:
     with pytest.raises(UserError, match=message) as caught:
         load(changed(folder, change), device="cpu")
     assert "\n" not in str(caught.value)
@@ -140,15 +153,23 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("config.json", {"experts_implementation": "somebody/kernel"}, CODE),
     ("config.json", {"text_config": {"auto_map": {"AutoConfig": "own.Own"}}}, CODE),
     ("generation_config.json", {"auto_map": {"AutoModel": "own.Own"}}, CODE),
-    ("config.json", {"quantization_config": {"quant_method": "magic"}}, "says that the weights are quantised"),
+    (
+        "config.json",
+        {"quantization_config": {"quant_method": "magic"}},
+        "says that the weights are quantised",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("file", "values", "message"), REFUSED, ids=[f"{f} {next(iter(v))}" for f, v, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("file", "values", "message"), REFUSED, ids=[f"{f} {next(iter(v))}" for f, v, _ in REFUSED]
+)
 def test_what_names_code_or_other_files_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, values: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: pytest.fail("it was read"))
+    monkeypatch.setattr(
+        "transformers.AutoConfig.from_pretrained", lambda *_, **__: pytest.fail("it was read")
+    )
     change(folder, file, values)
     with pytest.raises(UserError, match=message) as refused:
         load(str(folder), device="cpu")
@@ -173,14 +194,16 @@ def test_shards_are_read_and_are_in_the_digest(folder: Path) -> None:
     second = shards(folder, names)
     save_file(second, folder / names[1], {"format": "pt"})
     assert load(str(folder), device="cpu").fingerprint == expected
-    before = hub.digest_of(str(folder))
+    before = hub.model_digest(str(folder))
     next(iter(second.values())).view(-1)[0] += 1
     save_file(second, folder / names[1], {"format": "pt"})
-    assert hub.digest_of(str(folder)) != before
+    assert hub.model_digest(str(folder)) != before
     assert load(str(folder), device="cpu").fingerprint != expected
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "../elsewhere.bin", "weights.pkl", "{tmp}/elsewhere.bin"])
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "../elsewhere.bin", "weights.pkl", "{tmp}/elsewhere.bin"]
+)
 def test_no_pickle_is_read_for_a_shard(folder: Path, tmp_path: Path, name: str) -> None:
     name = name.format(tmp=tmp_path)
     shards(folder, ("a.safetensors", name))
@@ -196,8 +219,10 @@ def test_a_token_beyond_the_embeddings_is_refused(folder: Path, ttabench: Comman
     stored = json.loads(path.read_text())
     stored["model"]["vocab"]["e"] = 400
     path.write_text(json.dumps(stored))
-    assert "400" in one_line(ttabench("check", "--model", folder))
-    assert "400" in one_line(ttabench("eval", "--model", folder, "--method", "none", "--source", "mini"))
+    assert "400" in error_line(ttabench("check", "--model", folder))
+    assert "400" in error_line(
+        ttabench("eval", "--model", folder, "--method", "none", "--source", "mini")
+    )
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ from torch import Tensor
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.lm import attention
 from ttabench.lm.forward import patching
-from ttabench.lm.forward.patching import deltas_applied, encoded, forward, hidden_states, read, text_start
+from ttabench.lm.forward.patching import (
+    deltas_applied,
+    encode_patch,
+    forward,
+    hidden_states,
+    prefill,
+    text_start,
+)
 from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
@@ -25,7 +32,9 @@ def text(rows: int, length: int, seed: int = 1) -> Tensor:
 def random_prefix(lm: LM, rows: int, slots: int = 3, seed: int = 2) -> Prefix:
     generator = torch.Generator().manual_seed(seed)
     shape = (rows, lm.kv_heads, slots, lm.head_dim)
-    keys, values = ([torch.randn(shape, generator=generator) for _ in range(lm.layers)] for _ in range(2))
+    keys, values = (
+        [torch.randn(shape, generator=generator) for _ in range(lm.layers)] for _ in range(2)
+    )
     return Prefix(tuple(keys), tuple(values), torch.full((rows,), slots))
 
 
@@ -52,7 +61,7 @@ def close(actual: Tensor, expected: Tensor, atol: float = 1e-4) -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("patched", [False, True])
 def test_padding_changes_nothing(lm: LM, side: str, patched: bool) -> None:
-    patch = encoded(lm, full_patch(lm, 1)) if patched else Patch()
+    patch = encode_patch(lm, full_patch(lm, 1)) if patched else Patch()
     ids_BT, mask_BT = text(2, 9), torch.ones(2, 9, dtype=torch.bool)
     real = slice(4, 9) if side == "left" else slice(0, 5)
     mask_BT[1] = False
@@ -65,7 +74,7 @@ def test_padding_changes_nothing(lm: LM, side: str, patched: bool) -> None:
 
 def test_read_text_equals_text_in_the_window(lm: LM) -> None:
     context_BT, ids_BT = text(1, 11, seed=5), text(1, 6)
-    prefix = read(lm, Patch(), context_BT)
+    prefix = prefill(lm, Patch(), context_BT)
     start_BT = torch.tensor([list(lm.bos_ids)], dtype=torch.int64)
     expected_BTV = plain(lm, torch.cat([start_BT, context_BT, ids_BT], dim=1))[:, -6:]
     close(forward(lm, Patch(prefix=prefix), ids_BT)[0], expected_BTV)
@@ -76,13 +85,17 @@ def test_read_text_equals_text_in_the_window(lm: LM) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("block", [1, 4, 100])
-def test_reading_in_pieces_equals_reading_at_once(lm: LM, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_in_pieces_equals_reading_at_once(
+    lm: LM, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context_BT = text(2, 13)
-    whole = read(lm, Patch(), context_BT)
-    monkeypatch.setattr(patching, "BLOCK", block)
-    half = read(lm, Patch(), context_BT[:, :6])
-    pieces = read(lm, Patch(prefix=half), context_BT[:, 6:])
-    for a, b in zip(whole.keys_LBHPD + whole.values_LBHPD, pieces.keys_LBHPD + pieces.values_LBHPD, strict=True):
+    whole = prefill(lm, Patch(), context_BT)
+    monkeypatch.setattr(patching, "BLOCK_TOKENS", block)
+    half = prefill(lm, Patch(), context_BT[:, :6])
+    pieces = prefill(lm, Patch(prefix=half), context_BT[:, 6:])
+    for a, b in zip(
+        whole.keys_LBHPD + whole.values_LBHPD, pieces.keys_LBHPD + pieces.values_LBHPD, strict=True
+    ):
         close(a, b)
     assert torch.equal(whole.next_position_B, pieces.next_position_B)
 
@@ -114,8 +127,8 @@ def test_shared_prefix_equals_its_copies(
     lm: LM, at_once: int, padded_prefix: bool, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once:
-        monkeypatch.setattr(attention, "_fused", None)
-        monkeypatch.setattr(attention, "SCORES_AT_ONCE", {"cpu": at_once})
+        monkeypatch.setattr(attention, "_fused_kernel", None)
+        monkeypatch.setattr(attention, "MAX_SCORES", {"cpu": at_once})
     prefix = random_prefix(lm, 1, slots=6)
     if padded_prefix:
         seen_BP = torch.tensor([[True, False, True, True, False, True]])
@@ -133,7 +146,11 @@ def test_shared_prefix_equals_its_copies(
             shared_BTV, window = forward(lm, Patch(prefix=prefix), ids_BT, mask_BT)
             copied_BTV, other = forward(lm, Patch(prefix=copies), ids_BT, mask_BT)
             close(shared_BTV[mask_BT], copied_BTV[mask_BT], atol=1e-5)
-            close(window.prefix().keys_LBHPD[1][:, :, :6], other.prefix().keys_LBHPD[1][:, :, :6], atol=1e-5)
+            close(
+                window.prefix().keys_LBHPD[1][:, :, :6],
+                other.prefix().keys_LBHPD[1][:, :, :6],
+                atol=1e-5,
+            )
             for held in (window, other):
                 held.select(torch.tensor([2, 0, 0, 1]))
             more = [lm.logits(held.feed(text(4, 2, seed=8))) for held in (window, other)]
@@ -161,10 +178,15 @@ def test_reading_on_in_two_parts_equals_a_mask(
     def hidden() -> Tensor:
         window = Window(lm, None, rows)
         with torch.no_grad():
-            return torch.cat([window.feed(ids[:, part]) for part in (slice(7), slice(7, 8), slice(8, 40))], dim=1)
+            return torch.cat(
+                [window.feed(ids[:, part]) for part in (slice(7), slice(7, 8), slice(8, 40))], dim=1
+            )
 
     in_parts = hidden()
-    for module in ("attention", "forward.window"):  # told that it is causal, as a GPU is; with a mask
+    for module in (
+        "attention",
+        "forward.window",
+    ):  # told that it is causal, as a GPU is; with a mask
         monkeypatch.setattr(f"ttabench.lm.{module}.in_two_parts", lambda _: False)
         torch.testing.assert_close(in_parts, hidden(), atol=2e-5, rtol=1e-4)
 
@@ -177,16 +199,20 @@ def causal(length: int) -> Tensor:
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 @pytest.mark.parametrize("held", ["nothing", "shared", "own"])
 def test_a_layout_of_what_is_usual_changes_nothing(lm: LM, held: str, side: str) -> None:
-    patch = Patch() if held == "nothing" else encoded(lm, full_patch(lm, 1 if held == "shared" else 3))
+    patch = (
+        Patch()
+        if held == "nothing"
+        else encode_patch(lm, full_patch(lm, 1 if held == "shared" else 3))
+    )
     ids_BT, mask_BT = text(3, 7), torch.ones(3, 7, dtype=torch.bool)
     if side != "none":
         mask_BT[1, slice(0, 3) if side == "left" else slice(4, 7)] = False
     first = 0 if patch.prefix is None else patch.prefix.next_position_B[0]
     layout = Layout(
         positions_BT=first + mask_BT.long().cumsum(1) - 1,
-        sees_BTS=causal(7),
-        embeddings_BTC=lm.embedded(ids_BT),
-        marked_BT=torch.ones(1, 7, dtype=torch.bool),
+        visible_BTS=causal(7),
+        embeddings_BTC=lm.embed(ids_BT),
+        delta_mask_BT=torch.ones(1, 7, dtype=torch.bool),
     )
     for given in (layout, Layout()):
         expected, usual = forward(lm, patch, ids_BT, mask_BT)
@@ -200,14 +226,20 @@ def test_a_layout_of_what_is_usual_changes_nothing(lm: LM, held: str, side: str)
 
 
 def test_more_rows_of_embeddings_stand_for_ids_behind_the_vocabulary(lm: LM) -> None:
-    more_NC = lm.embedded(torch.tensor([40, 41])).clone().requires_grad_()
-    ids_BT = torch.tensor([[65, lm.vocab_size, 66, lm.vocab_size + 1], [lm.vocab_size + 1, 67, 68, 69]])
+    extra_embeddings_NC = lm.embed(torch.tensor([40, 41])).clone().requires_grad_()
+    ids_BT = torch.tensor(
+        [[65, lm.vocab_size, 66, lm.vocab_size + 1], [lm.vocab_size + 1, 67, 68, 69]]
+    )
     plain_BT = torch.tensor([[65, 40, 66, 41], [41, 67, 68, 69]])
     patch = full_patch(lm, 2)
-    hidden_BTC, _ = hidden_states(lm, patch, ids_BT, Layout(embeddings_BTC=lm.embedded(ids_BT, more_NC)))
+    hidden_BTC, _ = hidden_states(
+        lm, patch, ids_BT, Layout(embeddings_BTC=lm.embed(ids_BT, extra_embeddings_NC))
+    )
     close(lm.logits(hidden_BTC), forward(lm, patch, plain_BT)[0])
-    assert torch.equal(lm.embedded(plain_BT), lm.model.get_input_embeddings()(plain_BT))
-    (slope_NC,) = torch.autograd.grad(lm.logits(hidden_BTC).logsumexp(-1).sum(), more_NC)
+    assert torch.equal(lm.embed(plain_BT), lm.model.get_input_embeddings()(plain_BT))
+    (slope_NC,) = torch.autograd.grad(
+        lm.logits(hidden_BTC).logsumexp(-1).sum(), extra_embeddings_NC
+    )
     assert (slope_NC.abs().amax(1) > 1e-4).all()
 
 
@@ -216,9 +248,11 @@ def test_more_rows_of_embeddings_stand_for_ids_behind_the_vocabulary(lm: LM) -> 
 def test_a_mask_of_all_slots_takes_held_ones_away(lm: LM, rows: int) -> None:
     """A prefix whose second slot nobody sees is the prefix without it, shared by the rows or not."""
     prefix, ids_BT = random_prefix(lm, 1), text(rows, 6)
-    keys, values = ([each[:, :, [0, 2]] for each in part] for part in (prefix.keys_LBHPD, prefix.values_LBHPD))
+    keys, values = (
+        [each[:, :, [0, 2]] for each in part] for part in (prefix.keys_LBHPD, prefix.values_LBHPD)
+    )
     fewer = Prefix(tuple(keys), tuple(values), prefix.next_position_B)
     sees = torch.cat([torch.tensor([True, False, True]).expand(1, 6, 3), causal(6)], dim=2)
-    hidden_BTC, window = hidden_states(lm, Patch(prefix=prefix), ids_BT, Layout(sees_BTS=sees))
+    hidden_BTC, window = hidden_states(lm, Patch(prefix=prefix), ids_BT, Layout(visible_BTS=sees))
     close(lm.logits(hidden_BTC), forward(lm, Patch(prefix=fewer), ids_BT)[0])
     assert window.prefix().keys_LBHPD[0].shape[2] == 9

@@ -7,24 +7,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.tiny_methods import PROMPTS, asks, observes
-from ttabench.lm.forward.patching import encoded, forward, text_start
+from tests.tiny_methods import PROMPTS, make_chunks, make_queries
+from ttabench.lm.forward.patching import encode_patch, forward, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 
-QUESTION = asks("Where does Ada live?")
+QUESTION = make_queries("Where does Ada live?")
 
 
 def read(method: Any, *texts: str) -> State:
     """These texts, read together by one reader."""
-    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
+    state: State = method.adapt(method.begin(1), [[observe] for observe in make_chunks(*texts)])
     return state
 
 
 def read_apart(method: Any, *texts: str) -> State:
     """These texts, one after the other."""
     state: State = method.begin(1)
-    for observe in observes(*texts):
+    for observe in make_chunks(*texts):
         state = method.adapt(state, [[observe]])
     return state
 
@@ -32,7 +32,7 @@ def read_apart(method: Any, *texts: str) -> State:
 @torch.no_grad()
 def prompted(lm: LM, patch: Patch, text: str = PROMPTS[0]) -> Tensor:
     """Logits of a prompt under a patch."""
-    patch = encoded(lm, patch)
+    patch = encode_patch(lm, patch)
     ids = torch.tensor([[*text_start(lm, patch), *lm.encode(text)]])
     return forward(lm, patch, ids)[0][0, -len(lm.encode(text)) :]
 

@@ -15,12 +15,12 @@ from tests.methods.reading import prompted, read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.patching import encoded
+from ttabench.lm.forward.patching import encode_patch
 from ttabench.lm.patch import Patch
-from ttabench.methods.checkpoints import exportable, save_peft
+from ttabench.methods.checkpoints import is_exportable, save_peft
 from ttabench.methods.distill import CartridgeSettings
 from ttabench.methods.distill.cartridge import Cartridge, from_peft
-from ttabench.methods.parts.lora import shaped
+from ttabench.methods.parts.lora import split_vector
 
 TINY = CartridgeSettings(slots=8, length=24, steps=30, batch=4, questions=2, lr=1e-2)
 MAKES = pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
@@ -31,7 +31,7 @@ def test_it_begins_as_the_first_tokens(make: Any) -> None:
     lm = make()
     method = Cartridge(lm, replace(TINY, lr=0.0))
     (first,) = torch.tensor([lm.encode(TEXTS[0])])
-    wanted = encoded(lm, Patch(tokens_BT=first[None, : TINY.slots - len(lm.start_ids)])).prefix
+    wanted = encode_patch(lm, Patch(tokens_BT=first[None, : TINY.slots - len(lm.start_ids)])).prefix
     found = method.patch(read(method, *TEXTS), []).prefix
     assert found is not None
     assert wanted is not None
@@ -45,15 +45,17 @@ def test_study_brings_it_to_its_teacher(seeds: tuple[str, ...]) -> None:
     lm = tiny_llama()
     method = Cartridge(lm, replace(TINY, seeds=seeds))
     texts = [lm.encode(text) for text in TEXTS[:2]]
-    begun = method.student.patch(shaped(method.start(texts), method.student.layout))
+    begun = method.student.patch(split_vector(method.start(texts), method.student.layout))
     studied = method.patch(read(method, *TEXTS[:2]), [])
-    lessons = method._lessons(Patch(), texts, 0)
+    examples = method._teacher_examples(Patch(), texts, 0)
     with torch.no_grad():
-        assert method.loss(studied, lessons) < 0.7 * method.loss(begun, lessons)
+        assert method.loss(studied, examples) < 0.7 * method.loss(begun, examples)
     assert begun.prefix is not None
     assert studied.prefix is not None
     for mine, theirs in zip(studied.prefix.values_LBHPD, begun.prefix.values_LBHPD, strict=True):
-        torch.testing.assert_close(mine[:, :, 0], theirs[:, :, 0], msg="the first slot is not trained")
+        torch.testing.assert_close(
+            mine[:, :, 0], theirs[:, :, 0], msg="the first slot is not trained"
+        )
 
 
 def test_a_context_as_long_as_the_positions_leaves_room_for_a_seed() -> None:
@@ -68,7 +70,7 @@ def test_peft_reads_what_leaves(make: Any, tmp_path: Path) -> None:
     lm = make()
     method = Cartridge(lm, TINY)
     patch = method.patch(read(method, *TEXTS), [])
-    assert exportable(patch)
+    assert is_exportable(patch)
     save_peft(lm, patch, tmp_path / "peft")
     wanted = prompted(lm, patch)
     theirs = PeftModel.from_pretrained(make().model, tmp_path / "peft")
@@ -88,8 +90,22 @@ def test_what_left_for_peft_enters_again(tmp_path: Path, ttabench: Command) -> N
         from_peft(lm, replace(TINY, slots=9), tmp_path / "peft")
     (tmp_path / "notes.txt").write_text("The home of Ada Voss is in Selby.")
     made = ("--method", "cartridge", "--set", "slots=8", "--set", "steps=2")
-    assert ttabench("adapt", *made, "--context", tmp_path / "notes.txt", "--out", tmp_path / "mine").code == 0
-    common = ("eval", *made, "--task", "streamingqa", "--ask-only", "--out", tmp_path / "runs", "--json")
+    assert (
+        ttabench(
+            "adapt", *made, "--context", tmp_path / "notes.txt", "--out", tmp_path / "mine"
+        ).code
+        == 0
+    )
+    common = (
+        "eval",
+        *made,
+        "--task",
+        "streamingqa",
+        "--ask-only",
+        "--out",
+        tmp_path / "runs",
+        "--json",
+    )
     ran = [ttabench(*common, "--state", tmp_path / place) for place in ("mine", "mine/peft")]
     ours, theirs = ([row["value"] for row in one.json()["runs"][0]["rows"]] for one in ran)
     assert ours == pytest.approx(theirs)

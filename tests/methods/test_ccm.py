@@ -12,23 +12,29 @@ import torch
 from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama, tinyllama_shaped
-from tests.tiny_methods import asks, observes
+from tests.tiny_methods import make_chunks, make_queries
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Episode, Observe, Score, Step
-from ttabench.lm.forward.patching import read
+from ttabench.core.types import Chunk, Episode, Query, Score, Step
+from ttabench.lm.forward.patching import prefill
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import checkpoints
 from ttabench.methods.ccm.compressive import Compressive
 from ttabench.methods.ccm.method import Ccm, Gisting, GistingOnline
-from ttabench.methods.parts.one_forward import Row, alike
+from ttabench.methods.parts.one_forward import Row, group_by_length
 from ttabench.methods.trainable import answer_loss
 
 CCM_WAYS: list[dict[str, Any]] = [
     {**first, **second}
     for first, second in product(
         ({}, {"update": "merge"}),
-        ({}, {"sink": True}, {"recursive": False}, {"recursive": False, "sink": True}, {"conditional": False}),
+        (
+            {},
+            {"sink": True},
+            {"recursive": False},
+            {"recursive": False, "sink": True},
+            {"conditional": False},
+        ),
     )
 ]
 WAYS: list[tuple[type[Any], dict[str, Any]]] = [
@@ -45,7 +51,9 @@ def trained(cls: type[Any], lm: LM, **settings: Any) -> Any:
     method = cls(lm, cls.spec.Settings(**{**sizes, **settings}))
     generator = torch.Generator().manual_seed(1)
     for parameter in (*method.b, *getattr(method, "kernels", ())):
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * (0.1 if cls is Compressive else 0.3))
+        parameter.data.add_(
+            torch.randn(parameter.shape, generator=generator) * (0.1 if cls is Compressive else 0.3)
+        )
     return method
 
 
@@ -57,21 +65,27 @@ def ccm(lm: LM, **settings: Any) -> Ccm:
 def episodes() -> list[Episode]:
     """Of unequal pieces, with questions between them and before any is read."""
     first: list[Step] = [
-        *observes("Ada Voss lives in Port Ansel.", "She keeps bees."),
-        *asks("Where?", "Who is it?"),
-        *observes("It rains."),
+        *make_chunks("Ada Voss lives in Port Ansel.", "She keeps bees."),
+        *make_queries("Where?", "Who is it?"),
+        *make_chunks("It rains."),
     ]
-    third = Ask(prompt="And then?", want=Score(continuation=" It snowed."), key="then")
+    third = Query(prompt="And then?", want=Score(continuation=" It snowed."), key="then")
     return [
-        Episode(key="one", steps=(*first, *asks("Where does Ada live?"))),
-        Episode(key="two", steps=(*asks("Where does Ada live?"), *observes(*FOUR), third)),
+        Episode(key="one", steps=(*first, *make_queries("Where does Ada live?"))),
+        Episode(
+            key="two", steps=(*make_queries("Where does Ada live?"), *make_chunks(*FOUR), third)
+        ),
     ]
 
 
 @pytest.mark.parametrize("base", [tiny_llama, tiny_gpt2])
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join((way[0].__name__, *map(str, way[1].values()))))
+@pytest.mark.parametrize(
+    "way", WAYS, ids=lambda way: " ".join((way[0].__name__, *map(str, way[1].values())))
+)
 @torch.no_grad()
-def test_one_forward_gives_the_loss_of_reading_piece_by_piece(base: Callable[[], LM], way: tuple[Any, Any]) -> None:
+def test_one_forward_gives_the_loss_of_reading_piece_by_piece(
+    base: Callable[[], LM], way: tuple[Any, Any]
+) -> None:
     method = trained(way[0], base(), **way[1])
     told = method.loss_parts(episodes())["answer"]
     torch.testing.assert_close(told, answer_loss(method, episodes()), atol=1e-4, rtol=1e-5)
@@ -82,18 +96,24 @@ def test_one_forward_gives_the_loss_of_reading_piece_by_piece(base: Callable[[],
 def test_rows_of_other_lengths_and_of_no_piece_count_by_their_answers(update: str) -> None:
     """Rows of about one length share a forward; an episode may ask before anything is read."""
     method = ccm(tiny_llama(), update=update)
-    bare, (long, other) = Episode(key="bare", steps=tuple(asks("Who?"))), episodes()
+    bare, (long, other) = Episode(key="bare", steps=tuple(make_queries("Who?"))), episodes()
     rows = [Row(ids=[0] * length) for length in (10, 30, 11, 12, 13)]
-    assert [[len(row.ids) for row in group] for group in alike(rows)] == [[10, 11, 12], [13], [30]]
+    assert [[len(row.ids) for row in group] for group in group_by_length(rows)] == [
+        [10, 11, 12],
+        [13],
+        [30],
+    ]
     mixed = [bare, long, other]
-    torch.testing.assert_close(method.loss_parts(mixed)["answer"], answer_loss(method, mixed), atol=1e-4, rtol=1e-5)
-    assert len(alike([method.laid(episode) for episode in mixed])) > 1
+    torch.testing.assert_close(
+        method.loss_parts(mixed)["answer"], answer_loss(method, mixed), atol=1e-4, rtol=1e-5
+    )
+    assert len(group_by_length([method.episode_row(episode) for episode in mixed])) > 1
 
 
 def keys(method: Any, *texts: str) -> Tensor:
     """Of a memory of texts that were read one after the other."""
     state = method.begin(1)
-    for piece in observes(*texts):
+    for piece in make_chunks(*texts):
         state = method.adapt(state, [[piece]])
     found: Tensor = state.tensors["keys"]
     return found
@@ -106,7 +126,10 @@ def test_a_later_piece_depends_on_an_earlier_one_through_the_memory_alone() -> N
         return keys(ccm(lm, recursive=recursive), first, "Then came May.")[..., -3:, :]
 
     apart = [
-        (newest(recursive, "Ada keeps bees.") - newest(recursive, "Bob keeps cats.")).abs().max().item()
+        (newest(recursive, "Ada keeps bees.") - newest(recursive, "Bob keeps cats."))
+        .abs()
+        .max()
+        .item()
         for recursive in (False, True)
     ]
     assert apart[0] < 1e-6 < 1e-4 < apart[1]
@@ -122,7 +145,10 @@ def test_ids_of_comp_tokens_are_none_of_a_text(given: str) -> None:
     def episode(token: int) -> Episode:
         ids = (5, token) if given == "piece" else ()
         want = Score(continuation="x", prompt_ids=(5, token) if given == "prompt" else ())
-        return Episode(key="one", steps=(Observe(text="..", joiner="", ids=ids), Ask(prompt="..", want=want, key="q")))
+        return Episode(
+            key="one",
+            steps=(Chunk(text="..", joiner="", ids=ids), Query(prompt="..", want=want, key="q")),
+        )
 
     for loss in (
         lambda token: method.loss_parts([episode(token)]),
@@ -136,8 +162,8 @@ def test_ids_of_comp_tokens_are_none_of_a_text(given: str) -> None:
 @torch.no_grad()
 def test_of_one_piece_gisting_whole_and_online_are_one_and_of_several_not() -> None:
     lm = tinyllama_shaped()
-    one = [Episode(key="one", steps=(*observes(FOUR[0]), *asks("Where?", "Who is it?")))]
-    several = [Episode(key="all", steps=(*observes(*FOUR), *asks("Where?")))]
+    one = [Episode(key="one", steps=(*make_chunks(FOUR[0]), *make_queries("Where?", "Who is it?")))]
+    several = [Episode(key="all", steps=(*make_chunks(*FOUR), *make_queries("Where?")))]
     whole, online = trained(Gisting, lm), trained(GistingOnline, lm)
     torch.testing.assert_close(answer_loss(whole, one), answer_loss(online, one))
     assert (answer_loss(whole, several) - answer_loss(online, several)).abs() > 1e-4
@@ -146,7 +172,7 @@ def test_of_one_piece_gisting_whole_and_online_are_one_and_of_several_not() -> N
 
 def test_gisting_reads_everything_again() -> None:
     method = trained(Gisting, tinyllama_shaped())
-    at_once = method.adapt(method.begin(1), [[piece] for piece in observes(*FOUR)])
+    at_once = method.adapt(method.begin(1), [[piece] for piece in make_chunks(*FOUR)])
     torch.testing.assert_close(keys(method, *FOUR), at_once.tensors["keys"])
     assert at_once.tensors["keys"].shape[3] == 3
     assert len(at_once.tensors["tokens"][0]) == at_once.meta["tokens_read"][0]
@@ -154,7 +180,9 @@ def test_gisting_reads_everything_again() -> None:
 
 def test_gisting_online_is_ccm_without_recursion() -> None:
     lm = tinyllama_shaped()
-    assert torch.equal(keys(trained(GistingOnline, lm), *FOUR), keys(ccm(lm, recursive=False), *FOUR))
+    assert torch.equal(
+        keys(trained(GistingOnline, lm), *FOUR), keys(ccm(lm, recursive=False), *FOUR)
+    )
 
 
 def test_a_checkpoint_of_gisting_is_one_of_gisting_online_and_of_no_other(tmp_path: Path) -> None:
@@ -175,7 +203,9 @@ def test_a_checkpoint_of_gisting_is_one_of_gisting_online_and_of_no_other(tmp_pa
 def test_before_training_slots_are_the_means_of_the_base_model_s_keys() -> None:
     """A tiny Llama reads a character a token."""
     lm, text = tiny_llama(), FOUR[0]
-    whole = torch.stack(read(lm, Patch(), torch.tensor([lm.encode(text)])).keys_LBHPD)[..., len(lm.start_ids) :, :]
+    whole = torch.stack(prefill(lm, Patch(), torch.tensor([lm.encode(text)])).keys_LBHPD)[
+        ..., len(lm.start_ids) :, :
+    ]
     slots = keys(Compressive(lm, Compressive.spec.Settings(rank=2, ratio=8)), text)
     assert slots.shape[3] == -(-whole.shape[3] // 8)
     torch.testing.assert_close(slots[..., 1, :], whole[..., 8:16, :].mean(3))
@@ -193,7 +223,7 @@ def text(count: int, seed: int = 0) -> list[int]:
 
 
 def streamed(method: Ccm, *pieces: list[int]) -> State:
-    observes = [[Observe(text=".", joiner="", ids=tuple(piece))] for piece in pieces]
+    observes = [[Chunk(text=".", joiner="", ids=tuple(piece))] for piece in pieces]
     return method.adapt(method.begin(1), observes)
 
 
@@ -222,6 +252,12 @@ def test_the_papers_lengths() -> None:
 @pytest.mark.parametrize("n_sink", [None, 0, 3])
 def test_without_compressing_the_first_and_the_newest_stay(n_sink: int | None) -> None:
     ids, first = text(100), 1 if n_sink is None else n_sink
-    places = streamed(ccm(tiny_llama(), **SMALL, compress=False, n_sink=n_sink), ids).tensors["index"].flatten()
+    places = (
+        streamed(ccm(tiny_llama(), **SMALL, compress=False, n_sink=n_sink), ids)
+        .tensors["index"]
+        .flatten()
+    )
     places = places[places >= 0].tolist()
-    assert places == [*range(first), *range(101 + first - len(places), 101)], "behind what begins the text"
+    assert places == [*range(first), *range(101 + first - len(places), 101)], (
+        "behind what begins the text"
+    )

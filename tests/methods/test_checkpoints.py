@@ -20,7 +20,7 @@ from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoints import PEFT_WEIGHTS, header, save_peft
+from ttabench.methods.checkpoints import PEFT_WEIGHTS_FILE, read_header, save_peft
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.run.evaluation import merge_checkpoint
@@ -80,7 +80,9 @@ def peft_folder(lm: LM, folder: Path, base: str = "", **options: Any) -> Path:
         model = get_peft_model(lm.model, kind(task_type="CAUSAL_LM", **options))
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
-                parameter.data.add_(torch.randn_like(parameter) * (0.02 if "magnitude" in name else 0.1))
+                parameter.data.add_(
+                    torch.randn_like(parameter) * (0.02 if "magnitude" in name else 0.1)
+                )
         model.peft_config["default"].base_model_name_or_path = base
         model.save_pretrained(folder)
     return folder
@@ -108,15 +110,38 @@ def read(lm: LM, folder: Path) -> Patch:
 
 
 CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "alpha 0": ("llama", {"target_modules": ["q_proj"], "lora_alpha": 0,
-                          "alpha_pattern": {"layers.1.self_attn.q_proj": 8}}),
+    "alpha 0": (
+        "llama",
+        {
+            "target_modules": ["q_proj"],
+            "lora_alpha": 0,
+            "alpha_pattern": {"layers.1.self_attn.q_proj": 8},
+        },
+    ),
     "list": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 7}),
-    "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj", "use_rslora": True, "lora_alpha": 4}),
-    "layers": ("llama", {"target_modules": ["o_proj"], "layers_to_transform": [1], "lora_dropout": 0.1}),
-    "patterns": ("llama", {"target_modules": ALL, "r": 4, "rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 1},
-                           "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3, ".*o_proj": 16, "proj": 5}}),
+    "regex": (
+        "llama",
+        {
+            "target_modules": r".*layers\.1\.mlp\.(up|down)_proj",
+            "use_rslora": True,
+            "lora_alpha": 4,
+        },
+    ),
+    "layers": (
+        "llama",
+        {"target_modules": ["o_proj"], "layers_to_transform": [1], "lora_dropout": 0.1},
+    ),
+    "patterns": (
+        "llama",
+        {
+            "target_modules": ALL,
+            "r": 4,
+            "rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 1},
+            "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3, ".*o_proj": 16, "proj": 5},
+        },
+    ),
     "conv1d": ("gpt2", {"target_modules": ALL, "fan_in_fan_out": True}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -127,7 +152,9 @@ def test_logits_are_those_of_peft(case: str, tmp_path: Path) -> None:
     wanted, lm = of_peft(MAKES[make], tmp_path), MAKES[make]()
     assert (wanted - ours(lm)).abs().max() > 1e-2
     torch.testing.assert_close(ours(lm, read(lm, tmp_path)), wanted, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(ours(merge_checkpoint(lm, tmp_path, "mine")), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        ours(merge_checkpoint(lm, tmp_path, "mine")), wanted, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_an_alpha_of_0_changes_nothing(tmp_path: Path) -> None:
@@ -137,13 +164,19 @@ def test_an_alpha_of_0_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"target_modules": ["q_proj", "v_proj"]}, {"target_modules": r".*(q|v)_proj"}, {"target_modules": ALL}]
+    "options",
+    [
+        {"target_modules": ["q_proj", "v_proj"]},
+        {"target_modules": r".*(q|v)_proj"},
+        {"target_modules": ALL},
+    ],
 )
 def test_a_layer_without_its_tensors_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
     peft_folder(tiny_llama(), tmp_path, **options)
-    tensors, _ = safetensors_io.read(tmp_path / PEFT_WEIGHTS)
-    safetensors_io.write(
-        tmp_path / PEFT_WEIGHTS, {name: part for name, part in tensors.items() if "layers.1.self_attn.v" not in name}
+    tensors, _ = safetensors_io.read_tensors(tmp_path / PEFT_WEIGHTS_FILE)
+    safetensors_io.write_tensors(
+        tmp_path / PEFT_WEIGHTS_FILE,
+        {name: part for name, part in tensors.items() if "layers.1.self_attn.v" not in name},
     )
     with pytest.raises(UserError, match=r"layers\.1\.self_attn\.v_proj.*missing"):
         read(tiny_llama(), tmp_path)
@@ -151,23 +184,27 @@ def test_a_layer_without_its_tensors_is_refused(options: dict[str, Any], tmp_pat
 
 def test_a_pickle_is_named_and_not_read(tmp_path: Path) -> None:
     peft_folder(tiny_llama(), tmp_path, target_modules=["q_proj"])
-    (tmp_path / PEFT_WEIGHTS).rename(tmp_path / "adapter_model.bin")
+    (tmp_path / PEFT_WEIGHTS_FILE).rename(tmp_path / "adapter_model.bin")
     with pytest.raises(UserError, match=r"adapter_model\.bin"):
         read(tiny_llama(), tmp_path)
 
 
 def test_a_factor_without_dimensions_is_refused(tmp_path: Path) -> None:
     peft_folder(tiny_llama(), tmp_path, target_modules=["q_proj"])
-    tensors, _ = safetensors_io.read(tmp_path / PEFT_WEIGHTS)
+    tensors, _ = safetensors_io.read_tensors(tmp_path / PEFT_WEIGHTS_FILE)
     name = min(tensors)
-    safetensors_io.write(tmp_path / PEFT_WEIGHTS, {**tensors, name: torch.tensor(1.0)})
-    with pytest.raises(UserError, match=f"{name.removeprefix(checkpoints.PREFIX)} is "):
+    safetensors_io.write_tensors(tmp_path / PEFT_WEIGHTS_FILE, {**tensors, name: torch.tensor(1.0)})
+    with pytest.raises(UserError, match=f"{name.removeprefix(checkpoints.PEFT_KEY_PREFIX)} is "):
         read(tiny_llama(), tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("base", "told"), [("someone/another-8b", 1), ("someone/Tiny-Llama-0", 0), ("", 0)])
-def test_another_base_model_is_told(base: str, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("base", "told"), [("someone/another-8b", 1), ("someone/Tiny-Llama-0", 0), ("", 0)]
+)
+def test_another_base_model_is_told(
+    base: str, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lm = tiny_llama()
     read(lm, peft_folder(tiny_llama(), tmp_path, base, target_modules=["q_proj"]))
     assert len([entry for entry in caplog.messages if base in entry]) == told
@@ -180,44 +217,66 @@ def test_what_is_exported_is_read_again(make: Callable[[], LM], tmp_path: Path) 
     deltas = {}
     for rank, name in enumerate(lm.linear_names()[:3], 1):
         features_in, features_out = lm.linear_shape(name)
-        deltas[name] = LowRank(torch.randn(1, rank, features_in) / 10, torch.randn(1, features_out, rank) / 10)
+        deltas[name] = LowRank(
+            torch.randn(1, rank, features_in) / 10, torch.randn(1, features_out, rank) / 10
+        )
     patch = Patch(deltas=deltas)
     again = read(lm, save_peft(lm, patch, tmp_path / "plain"))
     assert sorted(again.deltas) == sorted(deltas)
     torch.testing.assert_close(ours(lm, again), ours(lm, patch), atol=1e-5, rtol=1e-5)
-    assert header(tmp_path / "plain").base_name == lm.name
-    lm.changed({"name": "shipped:qa"})
+    assert read_header(tmp_path / "plain").base_name == lm.name
+    lm.set_base_checkpoint({"name": "shipped:qa"})
     save_peft(lm, patch, tmp_path / "tuned")
-    assert header(tmp_path / "tuned").base_name == f"{lm.name} on shipped:qa", "never the base without it"
+    assert read_header(tmp_path / "tuned").base_name == f"{lm.name} on shipped:qa", (
+        "never the base without it"
+    )
 
 
 @pytest.fixture
 def mine(tiny_base: Path, tmp_path: Path) -> Path:
     """An adapter of the tiny base."""
-    return peft_folder(tiny_llama(), tmp_path / "mine", str(tiny_base), r=4, target_modules=["q_proj", "v_proj"])
+    return peft_folder(
+        tiny_llama(), tmp_path / "mine", str(tiny_base), r=4, target_modules=["q_proj", "v_proj"]
+    )
 
 
 def test_the_two_ways_to_give_one(ttabench: Command, common: list[object], mine: Path) -> None:
     def run(method: str, *words: object) -> Any:
-        return ttabench("eval", "--method", method, *common, *words, "--limit", 1, "--json").json()["runs"][0]
+        return ttabench("eval", "--method", method, *common, *words, "--limit", 1, "--json").json()[
+            "runs"
+        ][0]
 
     method, under = run("lora", "--checkpoint", mine), run("none", "--base-checkpoint", mine)
     plain = run("none")
     assert under["id"] != plain["id"]
     assert under["model"]["stands_on"]["name"] == method["config"]["checkpoint"] == str(mine)
-    assert under["model"]["stands_on"]["training"]["kind"] == method["method"]["training"]["kind"] == "peft"
+    assert (
+        under["model"]["stands_on"]["training"]["kind"]
+        == method["method"]["training"]["kind"]
+        == "peft"
+    )
     settings = method["method"]["settings"]
-    assert (settings["rank"], settings["targets"], method["method"]["parameters"]) == (4, ["q_proj", "v_proj"], 896)
+    assert (settings["rank"], settings["targets"], method["method"]["parameters"]) == (
+        4,
+        ["q_proj", "v_proj"],
+        896,
+    )
     one, other, base = (
-        next(row["value"] for row in ran["rows"] if row["metric"] == "answer_nll") for ran in (method, under, plain)
+        next(row["value"] for row in ran["rows"] if row["metric"] == "answer_nll")
+        for ran in (method, under, plain)
     )
     assert one == pytest.approx(other, abs=1e-5)
     assert abs(one - base) > 1e-3
-    assert f"--model {common[5]} --base-checkpoint {mine}" in ttabench("show", under["id"], "--out", common[7]).out
+    assert (
+        f"--model {common[5]} --base-checkpoint {mine}"
+        in ttabench("show", under["id"], "--out", common[7]).out
+    )
     assert f"--checkpoint {mine}" in ttabench("show", method["id"], "--out", common[7]).out
     assert ttabench("compare", common[7]).code == 0
-    tensors, _ = safetensors_io.read(mine / PEFT_WEIGHTS)
-    safetensors_io.write(mine / PEFT_WEIGHTS, {name: tensor * 1.001 for name, tensor in tensors.items()})
+    tensors, _ = safetensors_io.read_tensors(mine / PEFT_WEIGHTS_FILE)
+    safetensors_io.write_tensors(
+        mine / PEFT_WEIGHTS_FILE, {name: tensor * 1.001 for name, tensor in tensors.items()}
+    )
     assert run("lora", "--checkpoint", mine)["id"] != method["id"]
     assert run("none", "--base-checkpoint", mine)["id"] != under["id"]
 
@@ -233,22 +292,32 @@ def test_the_two_ways_to_give_one(ttabench: Command, common: list[object], mine:
         ({"target_modules": ["lm_head"]}, "changes no linear map of a layer"),
     ],
 )
-def test_what_is_no_change_of_linear_maps_is_refused(options: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_what_is_no_change_of_linear_maps_is_refused(
+    options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
     peft_folder(tiny_llama(), tmp_path, **{"target_modules": ["q_proj"], **options})
     with pytest.raises(UserError, match=f"{told}.*Merge it in peft"):
         read(tiny_llama(), tmp_path)
 
 
 @pytest.mark.parametrize(
-    "training", [{"config": 5}, {"config": {"data": 5}}, {"config": {"data": {"also": 5}}}, {"config": {"seed": "x"}}],
+    "training",
+    [
+        {"config": 5},
+        {"config": {"data": 5}},
+        {"config": {"data": {"also": 5}}},
+        {"config": {"seed": "x"}},
+    ],
     ids=str,
-)  # fmt: skip
-def test_a_header_whose_training_is_none_is_refused(tmp_path: Path, training: dict[str, Any]) -> None:
+)
+def test_a_header_whose_training_is_none_is_refused(
+    tmp_path: Path, training: dict[str, Any]
+) -> None:
     trained(tiny_llama(), tmp_path)
     path = tmp_path / "adapter.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"training": training}))
     with pytest.raises(UserError, match=r"adapter\.json"):
-        header(tmp_path)
+        read_header(tmp_path)
 
 
 def test_a_checkpoint_replaces_only_what_ttabench_wrote(tmp_path: Path) -> None:

@@ -9,26 +9,30 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.tiny import tiny_opt
-from tests.tiny_methods import TINY, teach, tiny_mac, tiny_method
+from tests.tiny_methods import TINY_SETTINGS, set_nonzero_outputs, tiny_mac, tiny_method
 from ttabench.core.errors import UserError
-from ttabench.core.types import Observe
+from ttabench.core.types import Chunk
 from ttabench.lm.patch import State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
 
-TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr repairs old clocks.")
+TEXTS = (
+    "Ada Voss lives in Port Ansel.",
+    "Bo Lind collects blue stamps.",
+    "Cy Marr repairs old clocks.",
+)
 
 
 def read(method: BaseMethod[Any], texts: tuple[str, ...], state: State | None = None) -> State:
-    pieces = [[Observe(text=text, key=text)] for text in texts]
+    pieces = [[Chunk(text=text, key=text)] for text in texts]
     return method.adapt(state or method.begin(1), pieces)
 
 
 def generator(**settings: Any) -> GenerativeAdapter:
-    method = GenerativeAdapter(tiny_opt(), replace(TINY["generative_adapter"], **settings))
-    teach(method)
+    method = GenerativeAdapter(tiny_opt(), replace(TINY_SETTINGS["generative_adapter"], **settings))
+    set_nonzero_outputs(method)
     return method
 
 
@@ -36,10 +40,10 @@ def generator(**settings: Any) -> GenerativeAdapter:
 def test_sums_of_two_states_add_up(norm: str) -> None:
     method = generator(norm=norm)
     first, rest = read(method, TEXTS[:1]), read(method, TEXTS[1:])
-    together = method.combined(first, rest)
+    together = method.combine_states(first, rest)
     expected = first.tensors["sum"] + rest.tensors["sum"]
     torch.testing.assert_close(together.tensors["sum"], expected)
-    made = method.networks.kept(expected)
+    made = method.networks.state_tensors(expected)
     for name, tensor in together.tensors.items():
         torch.testing.assert_close(tensor, made[name])
 
@@ -47,7 +51,7 @@ def test_sums_of_two_states_add_up(norm: str) -> None:
 def test_two_banks_are_the_bank_of_all_documents() -> None:
     method = tiny_mac(tiny_opt())
     a, b, both = read(method, TEXTS[:2]), read(method, TEXTS[1:]), read(method, TEXTS)
-    together = method.combined(a, b)  # the second document stands in both
+    together = method.combine_states(a, b)  # the second document stands in both
     torch.testing.assert_close(together.tensors["bank"], both.tensors["bank"])
     assert together.meta["members"] == both.meta["members"]
     assert together.meta["read"] == both.meta["read"]
@@ -58,17 +62,33 @@ def test_other_methods_refuse_in_a_line(name: str) -> None:
     method = tiny_method(name, tiny_opt())
     state = read(method, TEXTS[:1])
     with pytest.raises(UserError, match="cannot be put together"):
-        method.combined(state, state)
+        method.combine_states(state, state)
 
 
 def test_adapt_puts_a_state_to_another(ttabench: Command, tmp_path: Path) -> None:
     words = ["adapt", "--method", "mac", "--json"]
     for name, text in zip("ab", TEXTS, strict=False):
         (tmp_path / f"{name}.txt").write_text(text)
-        assert ttabench(*words, "--context", tmp_path / f"{name}.txt", "--out", tmp_path / name).code == 0
-    ran = ttabench(*words, "--state", tmp_path / "a", "--add", tmp_path / "b", "--out", tmp_path / "ab")
+        assert (
+            ttabench(*words, "--context", tmp_path / f"{name}.txt", "--out", tmp_path / name).code
+            == 0
+        )
+    ran = ttabench(
+        *words, "--state", tmp_path / "a", "--add", tmp_path / "b", "--out", tmp_path / "ab"
+    )
     assert ran.code == 0, ran.err
     assert ran.json()["tokens"] == 0
-    again = ttabench("adapt", "--json", "--add", tmp_path / "a", "--add", tmp_path / "b", "--out", tmp_path / "same")
+    again = ttabench(
+        "adapt",
+        "--json",
+        "--add",
+        tmp_path / "a",
+        "--add",
+        tmp_path / "b",
+        "--out",
+        tmp_path / "same",
+    )
     assert again.json()["state_bytes"] == ran.json()["state_bytes"]
-    assert "no state" in one_line(ttabench(*words, "--add", tmp_path / "nothing", "--out", tmp_path / "x"))
+    assert "no state" in error_line(
+        ttabench(*words, "--add", tmp_path / "nothing", "--out", tmp_path / "x")
+    )

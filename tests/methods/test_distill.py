@@ -11,21 +11,21 @@ from torch import Tensor
 
 from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, observes
-from ttabench.lm.forward.patching import encoded
+from tests.tiny_methods import PROMPTS, TEXTS, make_chunks
+from ttabench.lm.forward.patching import encode_patch
+from ttabench.lm.inference.scoring import ScoringItem, target_hidden
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.scoring import Item, target_hidden
 from ttabench.methods.distill import DistillSettings
-from ttabench.methods.distill.method import BREAK, Distill, Lesson
-from ttabench.methods.parts.lora import shaped
+from ttabench.methods.distill.method import SEPARATOR, Distill, DistillationExample
+from ttabench.methods.parts.lora import split_vector
 
 TINY = DistillSettings(rank=2, alpha=2.0, length=32, steps=4, batch=2, lr=1e-2)
 
 
 def started(method: Distill, *, trained: bool = False) -> tuple[Patch, dict[str, Tensor]]:
     """The student before training, and its parts; `trained`: as leaves."""
-    parts = shaped(method.student.start(), method.student.layout)
+    parts = split_vector(method.student.start(), method.student.layout)
     leaves = {name: part.clone().requires_grad_(trained) for name, part in parts.items()}
     return method.student.patch(leaves), leaves
 
@@ -40,7 +40,7 @@ def plain(lm: LM, *texts: list[int]) -> Tensor:
 
 
 @torch.no_grad()
-def taught(lm: LM, teacher: Patch, item: Item) -> list[Lesson]:
+def taught(lm: LM, teacher: Patch, item: ScoringItem) -> list[DistillationExample]:
     """The lesson of an item that teacher and student read alike."""
     return [(item, *target_hidden(lm, teacher, [item]))]
 
@@ -49,16 +49,19 @@ def taught(lm: LM, teacher: Patch, item: Item) -> list[Lesson]:
 def test_the_loss_is_that_of_plain_forwards(make: Any) -> None:
     lm = make()
     method = Distill(lm, replace(TINY, length=64))
-    texts, joint = [lm.encode(text) for text in TEXTS[:2]], lm.encode(BREAK, follows=True)
-    context = [*texts[0], *joint, *texts[1]]
-    lessons = method._lessons(Patch(), texts, 0)
+    texts, separator_ids = (
+        [lm.encode(text) for text in TEXTS[:2]],
+        lm.encode(SEPARATOR, is_continuation=True),
+    )
+    context = [*texts[0], *separator_ids, *texts[1]]
+    examples = method._teacher_examples(Patch(), texts, 0)
     wanted = []
     for text in texts:
-        teacher = plain(lm, context, joint, text)
+        teacher = plain(lm, context, separator_ids, text)
         student = plain(lm, text)
         teacher = teacher[len(teacher) - len(student) :]
         wanted.append((teacher.exp() * (teacher - student)).sum(-1))
-    found = method.loss(started(method)[0], lessons)
+    found = method.loss(started(method)[0], examples)
     torch.testing.assert_close(found, torch.cat(wanted).mean(), atol=1e-5, rtol=1e-4)
     assert float(found.detach()) > 1e-4
 
@@ -68,30 +71,33 @@ def test_nothing_moves_where_student_and_teacher_agree() -> None:
     method = Distill(lm, TINY)
     student, leaves = started(method, trained=True)
     item = (lm.encode(PROMPTS[0]), lm.encode(" Port Ansel"))
-    lessons = taught(lm, Patch(), item)
-    loss = method.loss(student, lessons)
+    examples = taught(lm, Patch(), item)
+    loss = method.loss(student, examples)
     loss.backward()  # type: ignore[no-untyped-call]
     assert float(loss.detach()) == pytest.approx(0, abs=1e-6)
     assert all(part.grad is None or float(part.grad.abs().max()) < 1e-5 for part in leaves.values())
-    other = taught(lm, encoded(lm, Patch(tokens_BT=torch.tensor([lm.encode(TEXTS[1])]))), item)
+    other = taught(lm, encode_patch(lm, Patch(tokens_BT=torch.tensor([lm.encode(TEXTS[1])]))), item)
     method.loss(student, other).backward()  # type: ignore[no-untyped-call]
-    assert max(float(part.grad.abs().max()) for part in leaves.values() if part.grad is not None) > 1e-4
+    assert (
+        max(float(part.grad.abs().max()) for part in leaves.values() if part.grad is not None)
+        > 1e-4
+    )
 
 
 def test_training_brings_the_student_to_its_teacher() -> None:
     lm = tiny_llama()
     method = Distill(lm, replace(TINY, steps=24))
     texts = [lm.encode(text) for text in TEXTS]
-    lessons = method._lessons(Patch(), texts, 0)
-    before = method.loss(started(method)[0], lessons)
-    after = method.loss(method.patch(read(method, *TEXTS), []), lessons)
+    examples = method._teacher_examples(Patch(), texts, 0)
+    before = method.loss(started(method)[0], examples)
+    after = method.loss(method.patch(read(method, *TEXTS), []), examples)
     assert float(after.detach()) < 0.8 * float(before.detach())
 
 
 def test_what_is_read_later_is_taught_by_the_student_of_before() -> None:
     method = Distill(tiny_llama(), TINY)
     state = read(method, *TEXTS[:2])
-    later = method.adapt(state, [observes(TEXTS[2])])
-    apart = Distill(tiny_llama(), replace(TINY, lr=0.0)).adapt(state, [observes(TEXTS[2])])
+    later = method.adapt(state, [make_chunks(TEXTS[2])])
+    apart = Distill(tiny_llama(), replace(TINY, lr=0.0)).adapt(state, [make_chunks(TEXTS[2])])
     assert torch.equal(apart.tensors["weights"], state.tensors["weights"])
     assert not torch.equal(later.tensors["weights"], state.tensors["weights"])

@@ -28,9 +28,17 @@ from ttabench.methods.doc_to_lora.method import DocToLora
 from ttabench.methods.released import HEAD_DIM, convert, main
 
 SMALL = DocToLoraSettings(
-    rank=3, alpha=5.0, targets=("down_proj", "up_proj"), latent=8, latents=4, blocks=2, heads=4, kv_heads=2,
-    head_dim=HEAD_DIM, chunk=512,
-)  # fmt: skip
+    rank=3,
+    alpha=5.0,
+    targets=("down_proj", "up_proj"),
+    latent=8,
+    latents=4,
+    blocks=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=HEAD_DIM,
+    chunk=512,
+)
 
 
 def drawn(lm: LM) -> dict[str, Tensor]:
@@ -61,24 +69,40 @@ def saved(path: Path, weights: dict[str, Tensor], theirs: Any, **changed: Any) -
     aggregator = {"num_blocks": 2, "num_self_attn_per_block": 0, "shared_weights": False}
     lora = {"r": 3, "lora_alpha": 5.0, "target_modules": {"up_proj", "down_proj"}}
     told = {
-        "latent_size": 8, "per_rank_gen": True, "per_layer_processing": True, "use_token_mixing": False,
-        "num_pre_head_layers": 1, "use_bias": True, "extra_modules": None,
-    }  # fmt: skip
+        "latent_size": 8,
+        "per_rank_gen": True,
+        "per_layer_processing": True,
+        "use_token_mixing": False,
+        "num_pre_head_layers": 1,
+        "use_bias": True,
+        "extra_modules": None,
+    }
     for fields in (aggregator, lora, told):
         fields |= {name: changed.pop(name) for name in list(changed) if name in fields}
     assert not changed
     config = theirs(
-        "HypernetConfig", **told, lora_config=theirs("LoraConfig", **lora),
+        "HypernetConfig",
+        **told,
+        lora_config=theirs("LoraConfig", **lora),
         aggregator_config=theirs("AggregatorConfig", **aggregator),
-    )  # fmt: skip
-    reader = theirs("CtxEncoderArguments", ctx_encoder_type="per_layer_activations", ctx_encoder_last_layer=None)
+    )
+    reader = theirs(
+        "CtxEncoderArguments", ctx_encoder_type="per_layer_activations", ctx_encoder_last_layer=None
+    )
     named = {f"_orig_mod.{name}": held for name, held in weights.items()}
-    held = {**named, "base_model_name_or_path": "tiny", "hypernet_config": config, "ctx_encoder_args": reader}
+    held = {
+        **named,
+        "base_model_name_or_path": "tiny",
+        "hypernet_config": config,
+        "ctx_encoder_args": reader,
+    }
     torch.save(held, path)
     return path
 
 
-def by_formula(lm: LM, weights: dict[str, Tensor], ids: list[int]) -> dict[str, tuple[Tensor, Tensor]]:
+def by_formula(
+    lm: LM, weights: dict[str, Tensor], ids: list[int]
+) -> dict[str, tuple[Tensor, Tensor]]:
     """Factors of every map of one chunk, layer by layer and head by head."""
 
     def rms(x: Tensor, name: str) -> Tensor:
@@ -92,9 +116,14 @@ def by_formula(lm: LM, weights: dict[str, Tensor], ids: list[int]) -> dict[str, 
         latents = weights[f"aggregator.perceiver.{part}.latents_q"]
         for number in range(blocks):
             at = f"aggregator.perceiver.{part}.layers.{number}"
-            before, context = rms(latents, f"{at}.input_latents_layernorm"), rms(seen, f"{at}.input_context_layernorm")
-            q, k, v = (x @ weights[f"{at}.self_attn.{kind}_proj.weight"].T
-                       for x, kind in ((before, "q"), (context, "k"), (context, "v")))  # fmt: skip
+            before, context = (
+                rms(latents, f"{at}.input_latents_layernorm"),
+                rms(seen, f"{at}.input_context_layernorm"),
+            )
+            q, k, v = (
+                x @ weights[f"{at}.self_attn.{kind}_proj.weight"].T
+                for x, kind in ((before, "q"), (context, "k"), (context, "v"))
+            )
             heads = []
             for head in range(SMALL.heads):
                 own = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
@@ -123,9 +152,15 @@ def by_formula(lm: LM, weights: dict[str, Tensor], ids: list[int]) -> dict[str, 
             features_in, features_out = lm.linear_shape(f"model.layers.{layer}.mlp.{kind}")
             both = latents[3 * number : 3 * number + 3] @ weights["head.weight"][layer, number]
             a = both[:, :features_in] * weights[f"scaler_A.{kind}"][0, layer]
-            b = both[:, features_in : features_in + features_out] * weights[f"scaler_B.{kind}"][0, layer]
+            b = (
+                both[:, features_in : features_in + features_out]
+                * weights[f"scaler_B.{kind}"][0, layer]
+            )
             shared = weights[f"bias_A.{kind}"][layer], weights[f"bias_B.{kind}"][layer]
-            factors[f"model.layers.{layer}.mlp.{kind}"] = torch.cat([a, shared[0]]), torch.cat([b, shared[1]])
+            factors[f"model.layers.{layer}.mlp.{kind}"] = (
+                torch.cat([a, shared[0]]),
+                torch.cat([b, shared[1]]),
+            )
     return factors
 
 
@@ -166,13 +201,19 @@ def test_chunks_stand_beside_each_other_wherever_they_came_from() -> None:
     method = DocToLora(tiny_llama(), SMALL)
     for parameter in method.network.parameters():
         parameter += 0.1
-    one, other, both = read(method, TEXTS[0]), read(method, TEXTS[1]), read_apart(method, *TEXTS[:2])
-    joined = method.combined(one, other)
+    one, other, both = (
+        read(method, TEXTS[0]),
+        read(method, TEXTS[1]),
+        read_apart(method, *TEXTS[:2]),
+    )
+    joined = method.combine_states(one, other)
     ranks = {name: len(tensor[0]) for name, tensor in both.tensors.items()}
     assert set(ranks.values()) == {2 * SMALL.rank}
     for name, tensor in joined.tensors.items():
         torch.testing.assert_close(tensor[:, : SMALL.rank], both.tensors[name][:, : SMALL.rank])
-    lengths = [[part.stop - part.start for part in SMALL.cut(n)] for n in (0, 512, 513, 1100)]
+    lengths = [
+        [part.stop - part.start for part in SMALL.chunk_slices(n)] for n in (0, 512, 513, 1100)
+    ]
     assert lengths == [[], [512], [256, 257], [366, 367, 367]]
 
 
@@ -230,12 +271,22 @@ def test_released_tensors_that_are_not_plain_are_refused(
 @pytest.mark.parametrize(
     "changed",
     [
-        {"r": 2.7}, {"r": 10**30}, {"r": True}, {"r": None}, {"lora_alpha": math.nan}, {"lora_alpha": math.inf},
-        {"num_blocks": 10**7}, {"latent_size": 2**40}, {"target_modules": 5}, {"target_modules": {"none_such"}},
+        {"r": 2.7},
+        {"r": 10**30},
+        {"r": True},
+        {"r": None},
+        {"lora_alpha": math.nan},
+        {"lora_alpha": math.inf},
+        {"num_blocks": 10**7},
+        {"latent_size": 2**40},
+        {"target_modules": 5},
+        {"target_modules": {"none_such"}},
     ],
     ids=str,
-)  # fmt: skip
-def test_released_sizes_that_are_none_are_refused(tmp_path: Path, theirs: Any, changed: dict[str, Any]) -> None:
+)
+def test_released_sizes_that_are_none_are_refused(
+    tmp_path: Path, theirs: Any, changed: dict[str, Any]
+) -> None:
     path = saved(tmp_path / "odd.bin", drawn(tiny_llama()), theirs, **changed)
     with pytest.raises(UserError):
         convert(path, tiny_llama(), tmp_path / "out")
@@ -251,7 +302,9 @@ def test_released_files_that_are_no_plain_zip_are_refused(tmp_path: Path) -> Non
             convert(path, tiny_llama(), tmp_path / "out")
 
 
-def test_a_released_file_replaces_only_checkpoints_and_only_with_force(tmp_path: Path, theirs: Any) -> None:
+def test_a_released_file_replaces_only_checkpoints_and_only_with_force(
+    tmp_path: Path, theirs: Any
+) -> None:
     lm, out = tiny_llama(), tmp_path / "out"
     path = saved(tmp_path / "pytorch_model.bin", drawn(lm), theirs)
     out.mkdir()
@@ -267,7 +320,9 @@ def test_a_released_file_replaces_only_checkpoints_and_only_with_force(tmp_path:
     convert(path, lm, out, force=True)
 
 
-@pytest.mark.parametrize("words", [[], ["x.bin", "", "--model", "nano"], ["x.bin", "out", "--modle", "nano"]])
+@pytest.mark.parametrize(
+    "words", [[], ["x.bin", "", "--model", "nano"], ["x.bin", "out", "--modle", "nano"]]
+)
 def test_words_of_the_released_command_are_refused_in_one_line(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

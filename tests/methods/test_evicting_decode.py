@@ -12,19 +12,23 @@ from torch import Tensor
 
 from tests.methods.test_eviction import dense_sums
 from tests.tiny import tiny_llama
-from tests.tiny_methods import TEXTS, asks, observes
+from tests.tiny_methods import TEXTS, make_chunks, make_queries
 from ttabench.lm.forward.patching import select_rows
 from ttabench.lm.forward.window import Window
+from ttabench.lm.inference.answering import generate
+from ttabench.lm.inference.scoring import answer_nll, option_logprobs, score_options, token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.verbs.answering import generate
-from ttabench.lm.verbs.scoring import choose, nll, score_options, token_logprobs
 from ttabench.methods.eviction import H2OSettings
-from ttabench.methods.eviction.evicting import ColumnSums, grouped
+from ttabench.methods.eviction.evicting import ColumnSums, group_heads
 from ttabench.methods.eviction.h2o import H2O, HeavyHitters
 
 SMALL = H2OSettings(heavy=6, recent=6)
-ITEMS = [([65, 66, 67], [[68, 69, 70], [71]]), ([70], [[73, 74]]), ([72, 73, 74, 75, 76, 77], [[78], [79, 80, 81, 82]])]
+ITEMS = [
+    ([65, 66, 67], [[68, 69, 70], [71]]),
+    ([70], [[73, 74]]),
+    ([72, 73, 74, 75, 76, 77], [[78], [79, 80, 81, 82]]),
+]
 NOISE = {"atol": 1e-4, "rtol": 1e-4}
 
 
@@ -33,8 +37,8 @@ def method(lm: LM, settings: H2OSettings = SMALL, **changes: Any) -> H2O:
 
 
 def patch_of(made: Any, *texts: str) -> Patch:
-    state = made.adapt(made.begin(1), [[observe] for observe in observes(*(texts or TEXTS))])
-    found: Patch = made.patch(state, asks("?"))
+    state = made.adapt(made.begin(1), [[observe] for observe in make_chunks(*(texts or TEXTS))])
+    found: Patch = made.patch(state, make_queries("?"))
     return found
 
 
@@ -45,7 +49,9 @@ def rule_of(prefix: Prefix | None) -> HeavyHitters:
 
 
 @torch.no_grad()
-def steps(lm: LM, patch: Patch, prompt: list[int], tokens: list[int]) -> Iterator[tuple[Prefix, Tensor]]:
+def steps(
+    lm: LM, patch: Patch, prompt: list[int], tokens: list[int]
+) -> Iterator[tuple[Prefix, Tensor]]:
     """What is left after the prompt and after every token, and the last hidden states [1, D]."""
     window = Window(lm, patch.prefix, 1)
     for ids in [prompt, *([token] for token in tokens)]:
@@ -54,7 +60,9 @@ def steps(lm: LM, patch: Patch, prompt: list[int], tokens: list[int]) -> Iterato
 
 
 @pytest.mark.parametrize("gqa", [True, False])
-def test_kept_slots_are_those_of_a_loop_over_tokens_and_heads(gqa: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_slots_are_those_of_a_loop_over_tokens_and_heads(
+    gqa: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Dense softmax rows, one dictionary of scores a layer and head, one victim at a time."""
     lm = tiny_llama(gqa=gqa)
     patch = patch_of(method(lm))
@@ -62,18 +70,22 @@ def test_kept_slots_are_those_of_a_loop_over_tokens_and_heads(gqa: bool, monkeyp
     assert start.scores is not None
     layers, heads = range(lm.layers), range(lm.kv_heads)
     scores = {
-        (x, h): dict(zip(start.index[x, 0, h].tolist(), start.scores[x, 0, h].tolist(), strict=True))
+        (x, h): dict(
+            zip(start.index[x, 0, h].tolist(), start.scores[x, 0, h].tolist(), strict=True)
+        )
         for x in layers
         for h in heads
     }
     seen: list[Any] = []
     add = ColumnSums.__call__
-    monkeypatch.setattr(ColumnSums, "__call__", lambda sums, each: seen.append(each) or add(sums, each))
+    monkeypatch.setattr(
+        ColumnSums, "__call__", lambda sums, each: seen.append(each) or add(sums, each)
+    )
     read = int(start.next)
     for number, (prefix, _) in enumerate(steps(lm, patch, [65, 66, 67], list(range(70, 85)))):
         new = range(read, read + 3) if number == 0 else range(read + 2 + number, read + 3 + number)
         for each in seen:
-            rows = grouped(dense_sums(each.query, each.key), lm.kv_heads, 1).sum(2)[0]
+            rows = group_heads(dense_sums(each.query, each.key), lm.kv_heads, 1).sum(2)[0]
             for h in heads:
                 table = scores[each.layer, h]
                 for place, value in zip([*table, *new], rows[h].tolist(), strict=True):
@@ -85,24 +97,30 @@ def test_kept_slots_are_those_of_a_loop_over_tokens_and_heads(gqa: bool, monkeyp
         assert all(index[x, 0, h].tolist() == sorted(scores[x, h]) for x in layers for h in heads)
 
 
-@pytest.mark.parametrize("settings", [SMALL, H2OSettings(), H2OSettings(heavy=6, recent=6, positions="cache")])
+@pytest.mark.parametrize(
+    "settings", [SMALL, H2OSettings(), H2OSettings(heavy=6, recent=6, positions="cache")]
+)
 @pytest.mark.parametrize("own_rows", [False, True])
 def test_rows_of_a_batch_are_as_if_alone(settings: H2OSettings, own_rows: bool) -> None:
     lm = tiny_llama()
     made = method(lm, settings)
     if own_rows:
-        state = made.adapt(made.begin(3), [observes(TEXTS[0], TEXTS[1] * 2, "So."), observes(*TEXTS[1:])])
-        patch = made.patch(state, asks("?") * 3)
+        state = made.adapt(
+            made.begin(3), [make_chunks(TEXTS[0], TEXTS[1] * 2, "So."), make_chunks(*TEXTS[1:])]
+        )
+        patch = made.patch(state, make_queries("?") * 3)
     else:
         patch = patch_of(made)
     prompts = [prompt for prompt, _ in ITEMS]
-    sums = choose(lm, patch, ITEMS)
+    sums = option_logprobs(lm, patch, ITEMS)
     written = generate(lm, patch, prompts, max_new_tokens=9)
     for row, item in enumerate(ITEMS):
         alone = select_rows(patch, [row])
-        torch.testing.assert_close(sums[row], choose(lm, alone, [item])[0], **NOISE)
+        torch.testing.assert_close(sums[row], option_logprobs(lm, alone, [item])[0], **NOISE)
         for option, together in zip(item[1], sums[row], strict=True):
-            torch.testing.assert_close(token_logprobs(lm, alone, [(item[0], option)])[0].sum(), together, **NOISE)
+            torch.testing.assert_close(
+                token_logprobs(lm, alone, [(item[0], option)])[0].sum(), together, **NOISE
+            )
         assert written[row] == generate(lm, alone, [item[0]], max_new_tokens=9)[0]
 
 
@@ -112,15 +130,21 @@ def test_scores_are_those_of_decoding_and_asking_changes_nothing() -> None:
     prompts = [prompt for prompt, _ in ITEMS]
     written = generate(lm, patch, prompts, max_new_tokens=9)
     assert all(written)
-    scored = score_options(lm, patch, [(prompt, [ids]) for prompt, ids in zip(prompts, written, strict=True)])
+    scored = score_options(
+        lm, patch, [(prompt, [ids]) for prompt, ids in zip(prompts, written, strict=True)]
+    )
     assert all(option.greedy for (option,) in scored)
-    again = score_options(lm, patch, [(prompt, [ids]) for prompt, ids in zip(prompts, written, strict=True)])
+    again = score_options(
+        lm, patch, [(prompt, [ids]) for prompt, ids in zip(prompts, written, strict=True)]
+    )
     for (one,), (other,) in zip(scored, again, strict=True):
         assert torch.equal(one.logprobs, other.logprobs)
     hidden = [state for _, state in steps(lm, patch, prompts[0], written[0][:-1])]
     by_hand = lm.logits(torch.stack(hidden, 1))[0].log_softmax(-1)
     expected = by_hand[torch.arange(len(written[0])), torch.tensor(written[0])]
     torch.testing.assert_close(scored[0][0].logprobs, expected, **NOISE)
-    loss, count = nll(lm, patch, [(prompt, options[0]) for prompt, options in ITEMS])
+    loss, count = answer_nll(lm, patch, [(prompt, options[0]) for prompt, options in ITEMS])
     assert count == 6
-    torch.testing.assert_close(loss, -sum(values[0] for values in choose(lm, patch, ITEMS)), **NOISE)
+    torch.testing.assert_close(
+        loss, -sum(values[0] for values in option_logprobs(lm, patch, ITEMS)), **NOISE
+    )

@@ -10,14 +10,19 @@ import torch
 from torch import Tensor
 
 from tests.methods.reading import logits, read
-from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
+from tests.tiny import MAX_POSITIONS, tiny_gpt2, tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, make_queries
 from ttabench.core.errors import UserError
-from ttabench.core.types import Observe
-from ttabench.lm.attention import Call
-from ttabench.lm.forward.ways import rotary_of, ways_of
+from ttabench.core.types import Chunk
+from ttabench.lm.attention import AttentionCall
+from ttabench.lm.forward.capabilities import get_capabilities, get_rotary
 from ttabench.lm.model import LM
-from ttabench.methods.eviction import H2OSettings, RandomSlotsSettings, SnapKVSettings, WindowSettings
+from ttabench.methods.eviction import (
+    H2OSettings,
+    RandomSlotsSettings,
+    SnapKVSettings,
+    WindowSettings,
+)
 from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod, column_sums
 from ttabench.methods.eviction.h2o import H2O
 from ttabench.methods.eviction.snapkv import RandomSlots, SnapKV
@@ -26,14 +31,16 @@ from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 
 
-def call(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Call:
-    return Call(0, query, key, key, mask, query.shape[-1] ** -0.5)
+def call(query: Tensor, key: Tensor, mask: Tensor | None = None) -> AttentionCall:
+    return AttentionCall(0, query, key, key, mask, query.shape[-1] ** -0.5)
 
 
 def whole(key_BHSD: Tensor) -> EvictedCache:
     """A cache of one layer that has evicted nothing."""
     index = torch.arange(key_BHSD.shape[2], dtype=torch.int32).expand(1, len(key_BHSD), 1, -1)
-    return EvictedCache(key_BHSD[None], key_BHSD[None], index, torch.full((len(key_BHSD),), key_BHSD.shape[2]))
+    return EvictedCache(
+        key_BHSD[None], key_BHSD[None], index, torch.full((len(key_BHSD),), key_BHSD.shape[2])
+    )
 
 
 def dense_sums(query: Tensor, key: Tensor) -> Tensor:
@@ -47,9 +54,14 @@ def dense_sums(query: Tensor, key: Tensor) -> Tensor:
 @pytest.mark.parametrize("block", [1, 3, 256])
 def test_column_sums_in_blocks_are_those_of_all_attention(block: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    query, key = torch.randn(2, 4, 10, 8, generator=generator), torch.randn(2, 2, 17, 8, generator=generator)
+    query, key = (
+        torch.randn(2, 4, 10, 8, generator=generator),
+        torch.randn(2, 2, 17, 8, generator=generator),
+    )
     counted = torch.ones(2, 10, dtype=torch.bool)
-    torch.testing.assert_close(column_sums(call(query, key), counted, block), dense_sums(query, key))
+    torch.testing.assert_close(
+        column_sums(call(query, key), counted, block), dense_sums(query, key)
+    )
     counted[:, :6] = False
     some = column_sums(call(query, key), counted, block)
     torch.testing.assert_close(some, dense_sums(query[:, :, 6:], key))
@@ -58,19 +70,26 @@ def test_column_sums_in_blocks_are_those_of_all_attention(block: int) -> None:
 
 def test_rotation_is_the_models_own_and_can_be_undone() -> None:
     lm = tiny_llama()
-    rotary = rotary_of(lm)
+    rotary = get_rotary(lm)
     keys, places = torch.randn(2, 2, 5, 8), torch.tensor([[0, 3, 4, 9, 400], [1, 2, 3, 4, 5]])
-    turned = rotary.turned(keys, places, back=False)
-    torch.testing.assert_close(rotary.turned(turned, places, back=True), keys, atol=1e-5, rtol=1e-5)
+    turned = rotary.rotate(keys, places, inverse=False)
+    torch.testing.assert_close(
+        rotary.rotate(turned, places, inverse=True), keys, atol=1e-5, rtol=1e-5
+    )
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     expected = apply_rotary_pos_emb(keys, keys, *lm.decoder.rotary_emb(keys, places))[1]  # type: ignore[operator]
     torch.testing.assert_close(turned, expected)
     with pytest.raises(UserError, match="no rotary position embeddings"):
-        rotary_of(tiny_gpt2())
+        get_rotary(tiny_gpt2())
 
 
-CLASSES: dict[str, Any] = {"snapkv": SnapKV, "h2o": H2O, "window": SlidingWindow, "random_slots": RandomSlots}
+CLASSES: dict[str, Any] = {
+    "snapkv": SnapKV,
+    "h2o": H2O,
+    "window": SlidingWindow,
+    "random_slots": RandomSlots,
+}
 FULL: dict[str, Any] = {
     "snapkv": SnapKVSettings(budget=400, window=8),
     "snapkv-aware": SnapKVSettings(budget=400, window=8, query_aware=True),
@@ -98,7 +117,9 @@ def make(name: str, settings: Any, lm: LM) -> EvictingMethod[Any]:
 @pytest.mark.parametrize("name", FULL)
 def test_a_full_budget_is_full_context(name: str, lm: LM) -> None:
     expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
-    for positions in ["original", "cache"] if ways_of(lm).rotary is not None else ["original"]:
+    for positions in (
+        ["original", "cache"] if get_capabilities(lm).rotary is not None else ["original"]
+    ):
         for chunk in (None, 17):
             method = make(name, replace(FULL[name], positions=positions, chunk=chunk), lm)
             torch.testing.assert_close(logits(method, read(method, *TEXTS)), expected, **NOISE)
@@ -120,7 +141,7 @@ def test_eviction_is_felt(name: str) -> None:
 @pytest.mark.parametrize("name", ["snapkv", "h2o", "window", "random_slots"])
 def test_texts_beyond_the_models_positions_need_moving_ones(name: str) -> None:
     lm, long = tiny_llama(), " ".join(TEXTS * 10)
-    assert len(lm.encode(long)) > 2 * POSITIONS
+    assert len(lm.encode(long)) > 2 * MAX_POSITIONS
     with pytest.raises(UserError, match=r"exceeds the 512 positions .* positions=cache"):
         read(make(name, replace(SMALL[name], positions="original"), lm), long)
     method = make(name, replace(SMALL[name], positions="cache", chunk=64), lm)
@@ -152,12 +173,16 @@ def test_the_question_observes_as_the_end_of_the_context_would(prompt: str, posi
     lm = tiny_llama()
     count = len(lm.encode(f"\n\n{prompt}"))
     aware = SnapKV(lm, replace(AWARE, window=count, budget=40, positions=positions))
-    plain = SnapKV(lm, replace(AWARE, window=count, budget=40 + count, query_aware=False, positions=positions))
-    asked = asks(prompt)
-    kept = EvictedCache.of(plain.adapt(plain.begin(1), [[o] for o in (*observes(*TEXTS), Observe(text=prompt))]))
+    plain = SnapKV(
+        lm, replace(AWARE, window=count, budget=40 + count, query_aware=False, positions=positions)
+    )
+    asked = make_queries(prompt)
+    kept = EvictedCache.of(
+        plain.adapt(plain.begin(1), [[o] for o in (*make_chunks(*TEXTS), Chunk(text=prompt))])
+    )
     held = EvictedCache.of(read(aware, *TEXTS))
     assert kept is not None
     assert held is not None
-    found = aware._looked_at(held, asked)
+    found = aware._select_for_queries(held, asked)
     assert torch.equal(found.index, kept.index[..., :-count])
     torch.testing.assert_close(found.values, kept.values[..., :-count, :], **NOISE)

@@ -9,17 +9,17 @@ import torch
 
 from tests.methods.reading import read_apart
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import TEXTS, asks, observes
+from tests.tiny_methods import TEXTS, make_chunks, make_queries
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.patching import encoded
-from ttabench.lm.forward.tokens import piece_ids
+from ttabench.lm.forward.patching import encode_patch
+from ttabench.lm.forward.tokens import chunk_ids
+from ttabench.lm.inference.scoring import token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 
-QUESTION = asks("Where does Ada live?")
+QUESTION = make_queries("Where does Ada live?")
 
 
 @pytest.fixture(params=[tiny_llama, tiny_gpt2], ids=["llama-gqa", "gpt2"])
@@ -30,17 +30,23 @@ def lm(request: pytest.FixtureRequest) -> LM:
 
 def scores(lm: LM, patch: Patch, before: list[int] | None = None) -> torch.Tensor:
     prompt = [*(before or []), *lm.encode(QUESTION[0].prompt)]
-    return token_logprobs(lm, encoded(lm, patch), [(prompt, lm.encode(" Port Ansel"))])[0]
+    return token_logprobs(lm, encode_patch(lm, patch), [(prompt, lm.encode(" Port Ansel"))])[0]
 
 
 def context(lm: LM, *texts: str) -> list[int]:
-    return [token for i, piece in enumerate(observes(*texts)) for token in piece_ids(lm, piece, first=not i)]
+    return [
+        token
+        for i, piece in enumerate(make_chunks(*texts))
+        for token in chunk_ids(lm, piece, first=not i)
+    ]
 
 
 def test_equals_the_context_in_front_of_the_question(lm: LM) -> None:
     method = InContext(lm, InContextSettings())
     patch = method.patch(read_apart(method, *TEXTS), QUESTION)
-    torch.testing.assert_close(scores(lm, patch), scores(lm, Patch(), context(lm, *TEXTS)), atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        scores(lm, patch), scores(lm, Patch(), context(lm, *TEXTS)), atol=2e-5, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("truncate", ["left", "right"])
@@ -52,7 +58,7 @@ def test_truncation_keeps_one_end_and_counts_the_rest(lm: LM, truncate: str) -> 
     patch = method.patch(state, QUESTION)
     torch.testing.assert_close(scores(lm, patch), scores(lm, Patch(), kept), atol=2e-5, rtol=1e-4)
     assert state.meta == {"tokens_read": [len(ids)], "truncated_tokens": [len(ids) - 40]}
-    at_once = method.adapt(method.begin(1), [[observe] for observe in observes(*TEXTS)])
+    at_once = method.adapt(method.begin(1), [[observe] for observe in make_chunks(*TEXTS)])
     assert at_once.meta == state.meta
     assert at_once.nbytes == state.nbytes
 

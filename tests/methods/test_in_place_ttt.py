@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tests.methods.reading import read
 from tests.tiny import tiny_llama
-from tests.tiny_methods import TEXTS, observes
+from tests.tiny_methods import TEXTS, make_chunks
 from ttabench.lm.forward.patching import forward, text_start
-from ttabench.lm.forward.tokens import piece_ids
+from ttabench.lm.forward.tokens import chunk_ids
 from ttabench.methods.in_place_ttt import InPlaceSettings
 from ttabench.methods.in_place_ttt.method import InPlaceTraining
 
@@ -28,7 +28,9 @@ def by_hand(method: InPlaceTraining, ids: list[int], asked: list[int]) -> Tensor
     downs = [model.get_submodule(name) for name in method.names]
     for number, (down, layer) in enumerate(zip(downs, model.model.layers, strict=True)):
         source = layer.mlp if s.made_of == "hidden" else model.model.layers[0]
-        source.register_forward_pre_hook(lambda _, args, at=number: seen.update({f"x{at}": args[0]}))
+        source.register_forward_pre_hook(
+            lambda _, args, at=number: seen.update({f"x{at}": args[0]})
+        )
         down.register_forward_pre_hook(lambda _, args, at=number: seen.update({f"z{at}": args[0]}))
     cache = None
     for begin in range(0, len(ids), s.chunk):
@@ -56,10 +58,15 @@ def test_it_is_a_model_whose_weights_are_changed_between_chunks(made_of: str, ca
     method = InPlaceTraining(lm, replace(TINY, made_of=made_of, cache=cache))
     for parameter in method.modules().parameters():
         parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-    pieces = observes(*TEXTS)
-    ids = list(chain(*(piece_ids(lm, piece, first=not number) for number, piece in enumerate(pieces))))
+    pieces = make_chunks(*TEXTS)
+    ids = list(
+        chain(*(chunk_ids(lm, piece, first=not number) for number, piece in enumerate(pieces)))
+    )
     assert len(ids) % TINY.chunk, "the last chunk is a shorter one"
-    patch, asked = method.patch(read(method, *TEXTS), []), lm.encode("Who lives in Selby?", follows=True)
+    patch, asked = (
+        method.patch(read(method, *TEXTS), []),
+        lm.encode("Who lives in Selby?", is_continuation=True),
+    )
     asked = [*text_start(lm, patch), *asked]
     ours, _ = forward(lm, patch, torch.tensor([asked]))
     theirs = by_hand(method, ids, asked if cache else asked[len(lm.start_ids) :])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests import fake_kvpress
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.methods.reading import logits, read
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS
@@ -19,8 +19,8 @@ from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.kvpress.method import INSTALL, Press, parse, removed_share
-from ttabench.methods.registry import find
+from ttabench.methods.kvpress.method import INSTALL_COMMAND, Press, parse_press, removed_share
+from ttabench.methods.registry import find_method
 from ttabench.records.schema import load_record
 
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
@@ -33,8 +33,10 @@ def presses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(name: str, budget: int | float | None = None, lm: LM | None = None) -> Any:
-    spec = find(name)
-    return spec.load()(lm or tiny_llama(), spec.Settings() if budget is None else spec.Settings(budget=budget))
+    spec = find_method(name)
+    return spec.load()(
+        lm or tiny_llama(), spec.Settings() if budget is None else spec.Settings(budget=budget)
+    )
 
 
 def asked(method: Any, *texts: str) -> Tensor:
@@ -42,10 +44,10 @@ def asked(method: Any, *texts: str) -> Tensor:
 
 
 def test_names_are_parsed() -> None:
-    assert parse("SnapKVPress") == Press(name="SnapKVPress")
-    assert parse("A?x=1&y=a,b") == Press(name="A", arguments={"x": "1", "y": "a,b"})
+    assert parse_press("SnapKVPress") == Press(name="SnapKVPress")
+    assert parse_press("A?x=1&y=a,b") == Press(name="A", arguments={"x": "1", "y": "a,b"})
     inner = Press(name="B", arguments={"x": "1"})
-    assert parse("A(B?x=1)?z=2") == Press(name="A", wrapped=inner, arguments={"z": "2"})
+    assert parse_press("A(B?x=1)?z=2") == Press(name="A", wrapped=inner, arguments={"z": "2"})
 
 
 @pytest.mark.parametrize(
@@ -56,14 +58,17 @@ def test_names_are_parsed() -> None:
         ("kvpress:AdaKVPress(LastPress", "is not the name of a press"),
         ("kvpress:LastPress?leest=3", "Did you mean 'least'"),
         ("kvpress:LastPress?least=x", "least of LastPress takes int, got 'x'"),
-        ("kvpress:LastPress?compression_ratio=0.5", r"no compression_ratio here \(got 0.5\): .*budget=0.5"),
+        (
+            "kvpress:LastPress?compression_ratio=0.5",
+            r"no compression_ratio here \(got 0.5\): .*budget=0.5",
+        ),
         ("kvpress:LastPress(LastPress)", "LastPress takes no press in brackets"),
         ("kvpress:AdaKVPress(LastPress,LastPress)", "is not the name of a press"),
     ],
 )
 def test_bad_names_say_how_to_mend_them(presses: None, name: str, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        find(name)
+        find_method(name)
 
 
 def test_a_budget_is_met_exactly() -> None:
@@ -84,10 +89,14 @@ def test_heads_keep_slots_of_their_own(presses: None) -> None:
     method, counts = make(ADA, 12), [12, 11, 12, 11]
     state = read(method, *TEXTS)
     assert state.tensors["counts"].flatten().tolist() == counts
-    assert state.tensors["index"].tolist() == [place for count in counts for place in range(123 - count, 123)]
+    assert state.tensors["index"].tolist() == [
+        place for count in counts for place in range(123 - count, 123)
+    ]
     slot_bytes = (2 * method.lm.head_dim + 1) * 4  # keys, values and its place
     assert state.nbytes == sum(counts) * slot_bytes + 4 * len(counts) + 8
-    whole = read(InContext(method.lm, InContextSettings()), *TEXTS).tensors["keys"][:, 0].flatten(0, 1)
+    whole = (
+        read(InContext(method.lm, InContextSettings()), *TEXTS).tensors["keys"][:, 0].flatten(0, 1)
+    )
     kept = torch.cat([keys[len(keys) - count :] for keys, count in zip(whole, counts, strict=True)])
     torch.testing.assert_close(state.tensors["keys"], kept, **NOISE)
 
@@ -104,9 +113,12 @@ def test_a_run_is_recorded_and_a_state_is_asked(
     notes, state = tmp_path / "notes.txt", tmp_path / "state"
     notes.write_text("\n".join(TEXTS))
     method = ["--method", "kvpress:LastPress", "--set", "budget=16", "--model", common[5]]
-    assert ttabench("adapt", *method, "--pieces", "lines", "--context", notes, "--out", state).code == 0
+    assert (
+        ttabench("adapt", *method, "--pieces", "lines", "--context", notes, "--out", state).code
+        == 0
+    )
     later = ttabench("eval", *common, *method, "--state", state)
-    assert "cannot read more" in one_line(later)
+    assert "cannot read more" in error_line(later)
     assert ttabench("eval", *common, *method, "--state", state, "--ask-only").code == 0
     assert "unknown" not in ttabench("list", "methods", "kvpress:LastPress").out
 
@@ -116,4 +128,6 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "kvpress", None)
     for words in (["eval", *common, "--method"], ["profile", "--methods"], ["list", "methods"]):
-        assert one_line(ttabench(*words, "kvpress:SnapKVPress")).endswith(f"Install it: {INSTALL}")
+        assert error_line(ttabench(*words, "kvpress:SnapKVPress")).endswith(
+            f"Install it: {INSTALL_COMMAND}"
+        )

@@ -25,11 +25,14 @@ from ttabench.methods.eviction import SnapKVSettings
 from ttabench.methods.eviction.snapkv import SnapKV
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.kvpress.method import INSTALL
+from ttabench.methods.kvpress.method import INSTALL_COMMAND
 
 pytestmark = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("kvpress", "cachetools", "fire", "termcolor")),
-    reason=f"kvpress is not installed ({INSTALL})",
+    any(
+        importlib.util.find_spec(name) is None
+        for name in ("kvpress", "cachetools", "fire", "termcolor")
+    ),
+    reason=f"kvpress is not installed ({INSTALL_COMMAND})",
 )
 MODELS = {"mha": lambda: tiny_llama(gqa=False), "gqa": tiny_llama}
 
@@ -61,7 +64,9 @@ def kept_places(lm: LM, state: State) -> Tensor:
 
 @pytest.mark.parametrize("budget", [40, 0.3])
 @pytest.mark.parametrize(("window", "kernel"), [(8, 5), (16, 3)])
-def test_snapkv_keeps_what_its_press_keeps(lm: LM, budget: int | float, window: int, kernel: int) -> None:
+def test_snapkv_keeps_what_its_press_keeps(
+    lm: LM, budget: int | float, window: int, kernel: int
+) -> None:
     press = make(f"kvpress:SnapKVPress?window_size={window}&kernel_size={kernel}", budget, lm)
     ours = SnapKV(lm, SnapKVSettings(budget=budget, window=window, kernel=kernel, pool="avg"))
     index = read(ours, *TEXTS).tensors["index"][:, 0]
@@ -83,7 +88,7 @@ from tests.methods.reading import logits, read
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, tiny_method
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from ttabench.lm.attention import NAME, forward
+from ttabench.lm.attention import ATTENTION_NAME, forward
 from ttabench.methods.registry import find
 
 lm = tiny_llama()
@@ -92,7 +97,7 @@ def answers():
     return [logits(method, read(method, *TEXTS)) for method in methods]
 before = answers()
 find("kvpress:AdaKVPress(KnormPress)")
-assert ALL_ATTENTION_FUNCTIONS[NAME] is not forward, "the import no longer wraps anything: this test is void"
+assert ALL_ATTENTION_FUNCTIONS[ATTENTION_NAME] is not forward, "the import no longer wraps anything: this test is void"
 assert all(torch.equal(one, other) for one, other in zip(before, answers(), strict=True))
 """
     root = ROOT

@@ -12,12 +12,18 @@ from tests.architectures.matrix import base
 from tests.methods.reading import QUESTION, logits, read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS
-from ttabench.lm.forward.ways import ways_of
+from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.eviction import KVzipSettings
 from ttabench.methods.eviction.evicting import RaggedCache
-from ttabench.methods.eviction.kvzip import LATER, PROMPT, STAYS, AttentionMatching, KVzip
+from ttabench.methods.eviction.kvzip import (
+    LATER_REPEAT_PROMPT,
+    MUST_STAY_SCORE,
+    REPEAT_PROMPT,
+    AttentionMatching,
+    KVzip,
+)
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 
@@ -46,7 +52,9 @@ def attention(lm: LM, ids: list[int]) -> list[Tensor]:
     before = lm.model.config._attn_implementation
     lm.model.set_attn_implementation("eager")
     try:
-        return [layer[0] for layer in lm.model(torch.tensor([ids]), output_attentions=True).attentions]
+        return [
+            layer[0] for layer in lm.model(torch.tensor([ids]), output_attentions=True).attentions
+        ]
     finally:
         lm.model.set_attn_implementation(before)
 
@@ -58,19 +66,30 @@ def test_scores_are_the_largest_attention_of_the_repetition(lm: LM, chunk: int) 
     method = make("kvzip", lm, budget=1.0, repeat_chunk=chunk)
     kept = cache(read(method, *TEXTS))
     found = kept.padded(kept.scores, 0)[:, 0]
-    ids, end = text_ids(lm), lm.encode("\n", follows=True)
-    assert (found[..., :4] == STAYS).all()
+    ids, end = text_ids(lm), lm.encode("\n", is_continuation=True)
+    assert (found[..., :4] == MUST_STAY_SCORE).all()
     for begin in range(0, len(ids), chunk):
         part = ids[begin : begin + chunk]
-        words = [*lm.encode(LATER if begin else PROMPT, follows=True), *(ids[begin - 8 : begin] if begin else ())]
+        words = [
+            *lm.encode(LATER_REPEAT_PROMPT if begin else REPEAT_PROMPT, is_continuation=True),
+            *(ids[begin - 8 : begin] if begin else ()),
+        ]
         asked = [*words, *end, *part]
-        columns = [*range(min(4, begin)), *range(begin, begin + len(part)), *range(len(ids), len(ids) + len(asked))]
+        columns = [
+            *range(min(4, begin)),
+            *range(begin, begin + len(part)),
+            *range(len(ids), len(ids) + len(asked)),
+        ]
         for layer, paid_NTT in enumerate(attention(lm, [*ids, *asked])):
             paid = paid_NTT[:, len(ids) :, columns]
-            paid = (paid / paid.sum(-1, keepdim=True))[..., min(4, begin) : min(4, begin) + len(part)].amax(1)
+            paid = (paid / paid.sum(-1, keepdim=True))[
+                ..., min(4, begin) : min(4, begin) + len(part)
+            ].amax(1)
             best_HC = paid.view(lm.kv_heads, -1, len(part)).amax(1)
             first = max(begin, 4)
-            torch.testing.assert_close(found[layer, :, first : begin + len(part)], best_HC[:, first - begin :], **NOISE)
+            torch.testing.assert_close(
+                found[layer, :, first : begin + len(part)], best_HC[:, first - begin :], **NOISE
+            )
 
 
 @pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
@@ -79,7 +98,9 @@ def test_a_full_budget_is_full_context(name: str, lm: LM) -> None:
     expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
     for more in ({}, {"chunk": 17}, {"repeat_chunk": 20}):
         method = make(name, lm, budget=1.0, **more)
-        torch.testing.assert_close(logits(method, read(method, *TEXTS)), expected, atol=2e-4, rtol=1e-3)
+        torch.testing.assert_close(
+            logits(method, read(method, *TEXTS)), expected, atol=2e-4, rtol=1e-3
+        )
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -112,7 +133,7 @@ def test_slots_outside_a_window_of_the_model_go_first() -> None:
     """Layers of Gemma 3 that see 16 tokens keep none before them, and others get their budget."""
     lm = base("gemma3_text")
     kept = cache(read(make("kvzip", lm, budget=0.5), *TEXTS))
-    local = sorted(ways_of(lm).local)
+    local = sorted(get_capabilities(lm).local_masks)
     assert 0 < len(local) < lm.layers
     places = kept.padded(kept.index, 10**6)[:, 0]
     for layer in local:

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from tests.methods.reading import read
 from tests.tiny import tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes, tiny_mac
-from ttabench.core.types import Episode, Observe
+from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, make_episode, make_queries, tiny_mac
+from ttabench.core.types import Chunk, Episode
 from ttabench.lm.forward.patching import forward
+from ttabench.lm.inference.scoring import answer_nll
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.mac.method import Mac
-from ttabench.methods.mac.networks import Aggregator, PrefixExpansion, latent
+from ttabench.methods.mac.networks import Aggregator, PrefixExpansion, aggregate_hierarchy
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -31,9 +31,11 @@ def lm() -> LM:
 
 def prefix(mac: Mac, state: State, *prompts: str) -> Tensor:
     """Keys and values of all layers, [L, 2, B, H, P, E]."""
-    found = mac.patch(state, asks(*prompts)).prefix
+    found = mac.patch(state, make_queries(*prompts)).prefix
     assert found is not None
-    return torch.stack([torch.stack(pair) for pair in zip(found.keys_LBHPD, found.values_LBHPD, strict=True)])
+    return torch.stack(
+        [torch.stack(pair) for pair in zip(found.keys_LBHPD, found.values_LBHPD, strict=True)]
+    )
 
 
 @pytest.fixture
@@ -54,15 +56,22 @@ def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Agg
     x, entries = draw(3, 4, 24), draw(7, 4, 24, seed=2) * 2
     winners = []
     for question in x:
-        shares = [pool.document_shares(question[None, None], entries[None, first : first + 3]) for first in (0, 3, 6)]
+        shares = [
+            pool.document_attention(question[None, None], entries[None, first : first + 3])
+            for first in (0, 3, 6)
+        ]
         winners.append([3 * place + int(share.argmax()) for place, share in enumerate(shares)])
     expected = torch.cat([pool(x[q][None, None], entries[None, winners[q]])[0] for q in range(3)])
-    torch.testing.assert_close(latent(pool, x, entries, 3, "attended"), expected, **CLOSE)
+    torch.testing.assert_close(
+        aggregate_hierarchy(pool, x, entries, 3, "attended"), expected, **CLOSE
+    )
     assert len({tuple(each) for each in winners}) > 1
-    deeper = latent(pool, x, entries, 2, "attended")
+    deeper = aggregate_hierarchy(pool, x, entries, 2, "attended")
     assert float((deeper - expected).detach().abs().max()) > 1e-3
     flat = pool(x[None], entries[None, :3])[0]
-    torch.testing.assert_close(latent(pool, x, entries[:3], 3, "attended"), flat, **CLOSE)
+    torch.testing.assert_close(
+        aggregate_hierarchy(pool, x, entries[:3], 3, "attended"), flat, **CLOSE
+    )
 
 
 # Texts.
@@ -70,11 +79,11 @@ def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Agg
 
 def test_padding_changes_no_latent(lm: LM) -> None:
     networks = tiny_mac(lm).networks
-    ids, _ = networks.document_text.encode(["short", TEXTS[0], TEXTS[0] * 3], 512, "start")
-    together = networks.documents(ids)
-    torch.testing.assert_close(networks.documents_by_length(ids), together, **CLOSE)
+    ids, _ = networks.document_tokenizer.encode(["short", TEXTS[0], TEXTS[0] * 3], 512, "start")
+    together = networks.encode_documents(ids)
+    torch.testing.assert_close(networks.encode_documents_by_length(ids), together, **CLOSE)
     for index, row in enumerate(ids):
-        torch.testing.assert_close(networks.documents([row])[0], together[index], **CLOSE)
+        torch.testing.assert_close(networks.encode_documents([row])[0], together[index], **CLOSE)
 
 
 def test_long_documents_keep_their_start_and_long_questions_their_end(lm: LM) -> None:
@@ -82,8 +91,11 @@ def test_long_documents_keep_their_start_and_long_questions_their_end(lm: LM) ->
     state = read(mac, "123456789 and more", "1234567890123", "short")
     assert state.meta["truncated_documents"] == [2]
     assert state.meta["tokens_read"] == [26]
-    text = mac.networks.document_text
-    assert text.encode(["123456789 and more"], 10, "start")[0] == text.encode(["123456789"], 10, "start")[0]
+    text = mac.networks.document_tokenizer
+    assert (
+        text.encode(["123456789 and more"], 10, "start")[0]
+        == text.encode(["123456789"], 10, "start")[0]
+    )
     assert text.encode(["and 123456789"], 10, "end")[0] == text.encode(["123456789"], 10, "end")[0]
 
 
@@ -94,7 +106,7 @@ def test_a_text_read_twice_is_kept_once(lm: LM) -> None:
     texts = (TEXTS[0], TEXTS[1], TEXTS[0])
     once = tiny_mac(lm)
     assert read(once, *texts).tensors["counts"].tolist() == [2]
-    assert once.adapt(read(once, *texts), [observes(TEXTS[1])]).tensors["counts"].tolist() == [2]
+    assert once.adapt(read(once, *texts), [make_chunks(TEXTS[1])]).tensors["counts"].tolist() == [2]
 
 
 @pytest.mark.parametrize("settings", [{}, {"hierarchy": 2}])
@@ -107,9 +119,9 @@ def test_an_empty_bank_beside_a_full_one_changes_nothing(lm: LM, settings: dict[
     padded = torch.cat([torch.zeros_like(full.tensors["bank"]), full.tensors["bank"]])
     state = State(2, tensors={"bank": padded, "counts": torch.tensor([0, len(TEXTS)])})
     ids = torch.tensor([lm.encode(PROMPTS[0])] * 2)
-    logits, _ = forward(lm, mac.patch(state, asks(PROMPTS[0], PROMPTS[0])), ids)
+    logits, _ = forward(lm, mac.patch(state, make_queries(PROMPTS[0], PROMPTS[0])), ids)
     base, _ = forward(lm, Patch(), ids[:1])
-    alone, _ = forward(lm, mac.patch(full, asks(PROMPTS[0])), ids[:1])
+    alone, _ = forward(lm, mac.patch(full, make_queries(PROMPTS[0])), ids[:1])
     torch.testing.assert_close(logits[:1], base, **CLOSE)
     torch.testing.assert_close(logits[1:], alone, **CLOSE)
     assert float((alone - base).detach().abs().max()) > 1e-3
@@ -121,7 +133,7 @@ def test_a_capped_bank_stays_within_its_cap_in_any_chunking(lm: LM, reduce: str)
     mac = tiny_mac(lm, bank_cap=4, bank_reduce=reduce, seed=3)
     assert mac.growth == "constant"
     at_once, one_by_one, sizes = read(mac, *texts), mac.begin(1), set()
-    for index, observe in enumerate(observes(*texts)):
+    for index, observe in enumerate(make_chunks(*texts)):
         one_by_one = mac.adapt(one_by_one, [[observe]])
         sizes |= {one_by_one.nbytes} if index >= 3 else set()
     assert len(sizes) == 1
@@ -139,7 +151,12 @@ def test_a_capped_bank_stays_within_its_cap_in_any_chunking(lm: LM, reduce: str)
 
 def test_the_expansion_has_the_parameters_of_the_paper() -> None:
     """28.4 M, 284 M, 473 M and 807 M: the largest block of MAC."""
-    shapes = ((768, 6, 12, 64, 28.4), (1280, 36, 20, 64, 284), (1600, 48, 25, 64, 473), (4096, 32, 32, 128, 807))
+    shapes = (
+        (768, 6, 12, 64, 28.4),
+        (1280, 36, 20, 64, 284),
+        (1600, 48, 25, 64, 473),
+        (4096, 32, 32, 128, 807),
+    )
     for width, layers, heads, size, millions in shapes:
         with torch.device("meta"):
             expansion = PrefixExpansion(12, width, (2, layers, heads, size))
@@ -154,31 +171,42 @@ def test_the_expansion_has_the_parameters_of_the_paper() -> None:
 def loss(mac: Mac, documents: int = 4, seed: int = 0) -> dict[str, Tensor]:
     torch.manual_seed(seed)
     mac.modules().zero_grad()
-    parts = mac.loss_parts([episode(documents=documents)])
+    parts = mac.loss_parts([make_episode(documents=documents)])
     torch.stack(list(parts.values())).sum().backward()  # type: ignore[no-untyped-call]
     return {name: part.detach() for name, part in parts.items()}
 
 
 def in_use(mac: Mac, one: Episode) -> tuple[Tensor, int]:
     """Summed loss of the answers, and their tokens, through adapt and patch, one document after the other."""
-    state = mac.adapt(mac.begin(1), [[observe] for observe in one.observes()])
-    items = [(mac.lm.encode(ask.prompt), [*mac.lm.encode(" " + ask.answers[0]), mac.lm.eos_id]) for ask in one.asks()]
-    return nll(mac.lm, mac.patch(state, one.asks()), items)
+    state = mac.adapt(mac.begin(1), [[observe] for observe in one.chunks()])
+    items = [
+        (mac.lm.encode(ask.prompt), [*mac.lm.encode(" " + ask.answers[0]), mac.lm.eos_id])
+        for ask in one.queries()
+    ]
+    return answer_nll(mac.lm, mac.patch(state, one.queries()), items)
 
 
 @torch.no_grad()
 def test_the_loss_is_that_of_the_method_in_use_and_episodes_do_not_meet(lm: LM) -> None:
-    mac, few, many = tiny_mac(lm), episode("few", documents=2), episode("many", documents=5)
+    mac, few, many = (
+        tiny_mac(lm),
+        make_episode("few", documents=2),
+        make_episode("many", documents=5),
+    )
     (one, words), (other, more) = in_use(mac, few), in_use(mac, many)
     torch.testing.assert_close(mac.loss_parts([few])["answer"], one / words, **CLOSE)
-    torch.testing.assert_close(mac.loss_parts([few, many])["answer"], (one + other) / (words + more), **CLOSE)
+    torch.testing.assert_close(
+        mac.loss_parts([few, many])["answer"], (one + other) / (words + more), **CLOSE
+    )
 
 
 def test_backpropagation_dropout_keeps_the_loss_and_drops_gradients(lm: LM) -> None:
     plain, dropping = tiny_mac(lm), tiny_mac(lm, backprop_dropout=0.75)
     torch.testing.assert_close(loss(dropping), loss(plain), **CLOSE)
     for name in ("input_encoder", "aggregator", "expansion"):
-        pairs = zip(plain.modules()[name].parameters(), dropping.modules()[name].parameters(), strict=True)
+        pairs = zip(
+            plain.modules()[name].parameters(), dropping.modules()[name].parameters(), strict=True
+        )
         for one, other in pairs:
             torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-3)
     one, other = (mac.networks.amortiser.prompts.grad for mac in (plain, dropping))
@@ -192,11 +220,11 @@ def test_only_the_chosen_documents_carry_gradient(lm: LM, lite: str, count: int)
     """Bytes of documents are told apart by their embeddings: those of the others get no gradient."""
     mac = tiny_mac(lm, backprop_dropout=0.5, lite=lite)
     texts = ["AAA", "BBB", "CCC", "DDD"]
-    one = episode(documents=4)
-    read_ = [Observe(text=text, key=ask.key) for text, ask in zip(texts, one.asks(), strict=True)]
+    one = make_episode(documents=4)
+    read_ = [Chunk(text=text, key=ask.key) for text, ask in zip(texts, one.queries(), strict=True)]
     mac.modules().zero_grad()
     torch.manual_seed(0)
-    mac.loss_parts([replace(one, steps=(*read_, *one.asks()))])["answer"].backward()  # type: ignore[no-untyped-call]
+    mac.loss_parts([replace(one, steps=(*read_, *one.queries()))])["answer"].backward()  # type: ignore[no-untyped-call]
     gradient = mac.networks.amortiser.t5.shared.weight.grad
     assert gradient is not None
     carrying = [text for text in texts if gradient[lm.encode(text)[0]].abs().max() > 0]
@@ -214,10 +242,13 @@ def test_auxiliary_losses_are_off_and_can_be_switched_on(lm: LM) -> None:
 
 def test_a_template_around_a_question_is_not_what_the_bank_is_asked() -> None:
     method = tiny_mac(tiny_llama())
-    state = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS)])
-    (plain,) = asks(PROMPTS[0])
+    state = method.adapt(method.begin(1), [[piece] for piece in make_chunks(*TEXTS)])
+    (plain,) = make_queries(PROMPTS[0])
     dressed = replace(plain, prompt=f"Question: {PROMPTS[0]}\nAnswer:", question=PROMPTS[0])
     bare, asked = (method.patch(state, [ask]).prefix for ask in (plain, dressed))
     assert bare is not None
     assert asked is not None
-    assert all(torch.equal(one, other) for one, other in zip(bare.keys_LBHPD, asked.keys_LBHPD, strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(bare.keys_LBHPD, asked.keys_LBHPD, strict=True)
+    )

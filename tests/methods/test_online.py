@@ -14,24 +14,28 @@ from torch.nn.functional import cross_entropy
 
 from tests.methods.reading import read
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import observes
-from ttabench.contract.case import episode
+from tests.tiny_methods import make_chunks
+from ttabench.contract.case import make_episode
 from ttabench.core.errors import UserError
-from ttabench.core.types import Observe
+from ttabench.core.types import Chunk
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.online import CamelsSettings, CptSettings, OnlineSettings, SalientSettings
 from ttabench.methods.online.camels import Camels
-from ttabench.methods.online.method import Cpt, SalientSpans, Uniform, entities_by_rule
-from ttabench.methods.parts.lora import shaped
+from ttabench.methods.online.method import Cpt, SalientSpans, Uniform, find_entities
+from ttabench.methods.parts.lora import split_vector
 
-TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
+TEXTS = (
+    "Ada Voss lives in Port Ansel.",
+    "Bo Lind collects blue stamps.",
+    "Cy Marr sails, and sails back.",
+)
 PLAIN = OnlineSettings(lr=1e-3, dropout=False, pad_len=64)
 
 
 def weights_of(method: Uniform | Cpt, state: State) -> dict[str, Tensor]:
-    return shaped(state.tensors["weights"][0], method._trained.layout)
+    return split_vector(state.tensors["weights"][0], method._weights.layout)
 
 
 def losses_of(model: Any, lm: LM, text: str) -> Tensor:
@@ -57,7 +61,9 @@ def test_uniform_is_plain_finetuning(made: Any) -> None:
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
         torch.testing.assert_close(weight, theirs[name].detach(), atol=2e-5, rtol=1e-4)
-    moved = max(float((weight - lm.model.get_parameter(name)).abs().max()) for name, weight in ours.items())
+    moved = max(
+        float((weight - lm.model.get_parameter(name)).abs().max()) for name, weight in ours.items()
+    )
     assert moved > 1e-3
     ids = torch.tensor([[*lm.start_ids, *lm.encode("Who sails?")]])
     with torch.no_grad():
@@ -67,8 +73,10 @@ def test_uniform_is_plain_finetuning(made: Any) -> None:
 
 def test_dropout_is_drawn_from_the_seed_and_over_after_a_step() -> None:
     lm = tiny_gpt2()
-    found = [read(Uniform(lm, replace(PLAIN, dropout=on, seed=seed)), *TEXTS)
-             for on, seed in ((True, 0), (True, 0), (True, 1), (False, 0))]  # fmt: skip
+    found = [
+        read(Uniform(lm, replace(PLAIN, dropout=on, seed=seed)), *TEXTS)
+        for on, seed in ((True, 0), (True, 0), (True, 1), (False, 0))
+    ]
     first, again, other, without = (state.tensors["weights"] for state in found)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -88,7 +96,10 @@ def test_a_long_document_is_cut_and_counted() -> None:
 
 def test_a_loss_that_is_not_finite_stops_at_its_document() -> None:
     method = Uniform(tiny_gpt2(), replace(PLAIN, lr=1e30))
-    with pytest.raises(UserError, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
+    with pytest.raises(
+        UserError,
+        match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30",
+    ):
         read(method, *TEXTS)
 
 
@@ -100,7 +111,7 @@ def test_cpt_is_a_plain_training_loop_of_several_passes(batch: int) -> None:
     state = read(method, *TEXTS)
     model = deepcopy(lm.model).requires_grad_(True)
     plain = torch.optim.Adam(model.parameters(), lr=settings.lr, eps=settings.eps)
-    order = list(method.lessons([0, 1, 2], 0))
+    order = list(method.step_batches([0, 1, 2], 0))
     assert [len(numbers) for numbers in order] == ([1] * 6 if batch == 1 else [2, 1] * 2)
     assert sorted(number for numbers in order for number in numbers) == [0, 0, 1, 1, 2, 2]
     for numbers in order:
@@ -121,14 +132,14 @@ META = CamelsSettings(dropout=False, pad_len=32, kl_tokens=8, inner_lr=0.1, lr=1
 
 def test_untrained_every_token_weighs_the_same() -> None:
     lm = tiny_llama()
-    weights = Camels(lm, META).token_weights(observes(TEXTS[0])[0], lm.encode(TEXTS[0]))
+    weights = Camels(lm, META).token_weights(make_chunks(TEXTS[0])[0], lm.encode(TEXTS[0]))
     torch.testing.assert_close(weights, torch.full_like(weights, math.log(2) / 3))
 
 
 def test_training_lowers_its_loss() -> None:
     method = Camels(tiny_gpt2(), META)
     optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
-    one = episode("a", 2)
+    one = make_episode("a", 2)
     before = method.validate([one])
     for _ in range(4):
         optimiser.zero_grad()
@@ -139,9 +150,11 @@ def test_training_lowers_its_loss() -> None:
 
 
 def test_episodes_one_by_one_have_the_gradient_of_their_mean() -> None:
-    method, several = Camels(tiny_gpt2(), META), [episode("a", 2), episode("b", 3)]
+    method, several = Camels(tiny_gpt2(), META), [make_episode("a", 2), make_episode("b", 3)]
     parameters = list(method.modules().parameters())
-    wanted = torch.autograd.grad(torch.stack([*method.loss_parts(several).values()]).sum(), parameters)
+    wanted = torch.autograd.grad(
+        torch.stack([*method.loss_parts(several).values()]).sum(), parameters
+    )
     method.accumulate_gradients(several)
     for parameter, gradient in zip(parameters, wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
@@ -164,15 +177,17 @@ RULE = SalientSettings(dropout=False)
     ],
 )
 def test_the_rule_finds_names_and_years(text: str, found: list[str]) -> None:
-    assert [text[first:behind] for first, behind in entities_by_rule(text)] == found
+    assert [text[first:behind] for first, behind in find_entities(text)] == found
 
 
 def marked(method: SalientSpans, text: str) -> str:
     """The tokens (bytes) that weigh 1."""
     ids = method.lm.encode(text)
-    weights = method.token_weights(Observe(text=text, key="d"), ids)
+    weights = method.token_weights(Chunk(text=text, key="d"), ids)
     assert set(weights.tolist()) <= {0.0, 1.0}
-    return method.lm.decode([token for token, weight in zip(ids, weights.tolist(), strict=True) if weight])
+    return method.lm.decode(
+        [token for token, weight in zip(ids, weights.tolist(), strict=True) if weight]
+    )
 
 
 def test_tokens_of_entities_weigh_one_and_blanks_nothing() -> None:

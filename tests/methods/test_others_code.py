@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 
 PLUGIN = Path(__file__).parent / "plugin"
 ENTRIES = """[ttabench.methods]
@@ -31,9 +31,9 @@ FILE = '''
 from dataclasses import replace
 from itertools import chain
 
-from ttabench.lm.forward.tokens import new_ids
+from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.parts.kept import appended, window_of
+from ttabench.methods.parts.kept import append_ids, window_patch
 from ttabench.methods.spec import MethodSpec
 
 
@@ -43,12 +43,12 @@ class Tail(BaseMethod):
     spec = MethodSpec(name="tail", summary="keep the last 16 tokens", growth="constant")
 
     def adapt(self, state, pieces):
-        rows = [list(chain(*row)) for row in new_ids(self.lm, state, pieces)]
+        rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, pieces)]
         read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows)]
-        return replace(state, tensors=appended(self.lm, state.tensors, rows, 16), meta={"tokens_read": read})
+        return replace(state, tensors=append_ids(self.lm, state.tensors, rows, 16), meta={"tokens_read": read})
 
     def patch(self, state, asks):
-        return window_of(state.tensors)
+        return window_patch(state.tensors)
 '''
 
 
@@ -61,9 +61,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: notebook\nVersion: 1.2\n")
     (info / "entry_points.txt").write_text(ENTRIES)
-    rows = [{"fact": f"Ship {n} is called Tern {n}.", "question": f"What is ship {n} called?", "answer": f"Tern {n}"}
-            for n in range(6)]  # fmt: skip
-    (folder / "facts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rows = [
+        {
+            "fact": f"Ship {n} is called Tern {n}.",
+            "question": f"What is ship {n} called?",
+            "answer": f"Tern {n}",
+        }
+        for n in range(6)
+    ]
+    (folder / "facts.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
     return folder
 
 
@@ -80,13 +88,23 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def typed(installed: Path, base: Path, at: Path, *commands: tuple[object, ...]) -> tuple[list[Any], str]:
+def typed(
+    installed: Path, base: Path, at: Path, *commands: tuple[object, ...]
+) -> tuple[list[Any], str]:
     """What commands print as JSON, in one process where the package is installed; and its standard error."""
     known = {"{base}": base, "{data}": installed / "facts.jsonl", "{card}": PLUGIN / "facts.yaml"}
-    words = [[str(known.get(str(word), word)) for word in (*command, "--json")] for command in commands]
+    words = [
+        [str(known.get(str(word), word)) for word in (*command, "--json")] for command in commands
+    ]
     paths = os.pathsep.join([str(installed / "site"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, "-c", TYPED, json.dumps(words)], capture_output=True, text=True, cwd=at,
-                          env={**os.environ, "PYTHONPATH": paths}, timeout=900)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", TYPED, json.dumps(words)],
+        capture_output=True,
+        text=True,
+        cwd=at,
+        env={**os.environ, "PYTHONPATH": paths},
+        timeout=900,
+    )
     ends = [json.loads(line) for line in done.stdout.splitlines()]
     assert [code for code, _ in ends] == [0] * len(commands), done.stderr
     return [json.loads(out) for _, out in ends], done.stderr
@@ -101,16 +119,37 @@ def test_a_package_is_listed_evaluated_compared_profiled_and_trained(
     runs = ("--out", tmp_path / "runs")
     evaluated = ("eval", "--method", "notebook", *FACTS, "--checkpoint", tmp_path / "made", *runs)
     (listed, trained, first, again, _, compared, profiled, on_paper), said = typed(
-        installed, tiny_base, tmp_path,
-        ("list", "methods"), ("train", "--method", "notebook", *FACTS, "--steps", 2, "--out", tmp_path / "made"),
-        evaluated, evaluated, ("eval", "--method", "none", *FACTS, *runs), ("compare", *runs),
-        ("profile", "--methods", "notebook", "--model", "{base}", "--prefill", "32", "--generate", 2, "--repeat", 1,
-         "--out", tmp_path / "profiles"),
+        installed,
+        tiny_base,
+        tmp_path,
+        ("list", "methods"),
+        ("train", "--method", "notebook", *FACTS, "--steps", 2, "--out", tmp_path / "made"),
+        evaluated,
+        evaluated,
+        ("eval", "--method", "none", *FACTS, *runs),
+        ("compare", *runs),
+        (
+            "profile",
+            "--methods",
+            "notebook",
+            "--model",
+            "{base}",
+            "--prefill",
+            "32",
+            "--generate",
+            2,
+            "--repeat",
+            1,
+            "--out",
+            tmp_path / "profiles",
+        ),
         ("profile", "--analytic", "--methods", "notebook", "--prefill", "1k"),
-    )  # fmt: skip
+    )
     methods = {row["method"]: row for row in listed["methods"]}
     assert methods["notebook"]["trainable"] is True
-    assert methods["icl"]["summary"].startswith("full context"), "nobody takes the name of ttabench's own"
+    assert methods["icl"]["summary"].startswith("full context"), (
+        "nobody takes the name of ttabench's own"
+    )
     assert "ModuleNotFoundError" in said
     assert "'broken' of notebook==1.2" in said
     assert trained["steps"] == 2
@@ -128,8 +167,24 @@ def test_a_package_is_listed_evaluated_compared_profiled_and_trained(
 def test_a_file_is_a_method(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(FILE, encoding="utf-8")
-    words = ("eval", "--method", file, "--task", "streamingqa", "--source", "mini", "--model", tiny_base,
-             "--limit", "2", "--task-set", "documents=2", "--out", tmp_path / "runs", "--json")  # fmt: skip
+    words = (
+        "eval",
+        "--method",
+        file,
+        "--task",
+        "streamingqa",
+        "--source",
+        "mini",
+        "--model",
+        tiny_base,
+        "--limit",
+        "2",
+        "--task-set",
+        "documents=2",
+        "--out",
+        tmp_path / "runs",
+        "--json",
+    )
     (run,) = ttabench(*words).json()["runs"]
     assert run["config"]["method"] == "tail"
     assert run["config"]["inputs"]["method"]
@@ -151,14 +206,24 @@ def test_a_state_of_a_file_is_asked_with_the_file_that_the_user_names(
         path.write_text(text, encoding="utf-8")
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     out = tmp_path / "state"
-    made = ttabench("adapt", "--method", file, "--model", tiny_base, "--context", tmp_path / "notes.txt", "--out", out)
+    made = ttabench(
+        "adapt",
+        "--method",
+        file,
+        "--model",
+        tiny_base,
+        "--context",
+        tmp_path / "notes.txt",
+        "--out",
+        out,
+    )
     assert made.out.rstrip().endswith(f"--state {out} --method {file}")
     asked = ("ask", "Who?", "--state", out, "--json", "--method")
     (told,) = ttabench(*asked, file).json()["methods"]
     assert told["method"] == "tail"
     (same,) = ttabench(*asked, copy).json()["methods"]
     assert same["answers"] == told["answers"], "wherever it lies"
-    assert "another version of the method" in one_line(ttabench(*asked, other))
+    assert "another version of the method" in error_line(ttabench(*asked, other))
 
 
 SETTINGS = "\n@dataclass(frozen=True)\nclass Own:\n    value: {kind} = {value}\n"
@@ -169,10 +234,26 @@ def refused(ttabench: Command, base: Path, folder: Path, text: str, *words: obje
     """The line that refuses a file with this text as a method."""
     file = folder / "mine.py"
     file.write_text(text, encoding="utf-8")
-    line = one_line(
-        ttabench("eval", "--method", file, "--task", "streamingqa", "--source", "mini", "--model", base, "--limit", 1,
-                 "--task-set", "documents=1", "--out", folder / "runs", *words)
-    )  # fmt: skip
+    line = error_line(
+        ttabench(
+            "eval",
+            "--method",
+            file,
+            "--task",
+            "streamingqa",
+            "--source",
+            "mini",
+            "--model",
+            base,
+            "--limit",
+            1,
+            "--task-set",
+            "documents=1",
+            "--out",
+            folder / "runs",
+            *words,
+        )
+    )
     assert "mine.py" in line
     return line
 
@@ -199,18 +280,28 @@ def refused(ttabench: Command, base: Path, folder: Path, text: str, *words: obje
         ),
     ],
 )
-def test_a_field_of_a_wrong_kind_is_refused(ttabench: Command, tiny_base: Path, tmp_path: Path, more: str) -> None:
+def test_a_field_of_a_wrong_kind_is_refused(
+    ttabench: Command, tiny_base: Path, tmp_path: Path, more: str
+) -> None:
     own = (
         "from __future__ import annotations\nfrom dataclasses import dataclass, field\n"
         "def own(kind, value):\n"
         "    made = {'dataclass': dataclass, 'field': field, '__name__': __name__}\n"
         f"    exec({SETTINGS!r}.format(kind=repr(kind), value=value), made)\n    return made['Own']\n"
     )
-    refused(ttabench, tiny_base, tmp_path, own + FILE.replace("growth=", f"{more}, growth=", 1)
-            if not more.startswith("growth") else own + FILE.replace('growth="constant"', more))  # fmt: skip
+    refused(
+        ttabench,
+        tiny_base,
+        tmp_path,
+        own + FILE.replace("growth=", f"{more}, growth=", 1)
+        if not more.startswith("growth")
+        else own + FILE.replace('growth="constant"', more),
+    )
 
 
-def test_a_name_that_is_no_text_is_refused(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_is_refused(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
     refused(ttabench, tiny_base, tmp_path, FILE.replace('name="tail"', "name=5"))
 
 
@@ -231,8 +322,18 @@ def test_a_budget_that_fails_is_one_line(
     text = FILE.replace("growth=", f"keep={keep}, growth=", 1)
     file = tmp_path / "mine.py"
     file.write_text(text, encoding="utf-8")
-    words = ("eval", "--method", file, "--task", "streamingqa", "--keep", "0.5", "--model", tiny_base)
-    assert fault in one_line(ttabench(*words))
+    words = (
+        "eval",
+        "--method",
+        file,
+        "--task",
+        "streamingqa",
+        "--keep",
+        "0.5",
+        "--model",
+        tiny_base,
+    )
+    assert fault in error_line(ttabench(*words))
 
 
 @pytest.mark.parametrize(
@@ -241,8 +342,8 @@ def test_a_budget_that_fails_is_one_line(
         ("        rows = [", "        1 / 0"),
         ("        rows = [", "        raise SystemExit(0)"),
         ("        rows = [", "        return None"),
-        ("        return window_of", "        raise GeneratorExit"),
-        ("        return window_of", "        return state"),
+        ("        return window_patch", "        raise GeneratorExit"),
+        ("        return window_patch", "        return state"),
         ("    def adapt(", "    def __init__(self, *given):\n        [][0]\n"),
         ("    def adapt(", "    def begin(self, rows):\n        return {}\n"),
     ],
@@ -253,11 +354,32 @@ def test_a_call_that_fails_names_the_file(
     refused(ttabench, tiny_base, tmp_path, FILE.replace(place, f"{code}\n{place}", 1))
 
 
-def test_what_a_method_prints_is_not_on_standard_output(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+def test_what_a_method_prints_is_not_on_standard_output(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "mine.py"
-    file.write_text(FILE.replace("        rows = [", "        print('noise')\n        rows = [", 1), encoding="utf-8")
-    words = ("eval", "--method", file, "--task", "streamingqa", "--source", "mini", "--model", tiny_base, "--limit", 1,
-             "--task-set", "documents=1", "--out", tmp_path / "runs", "--json")  # fmt: skip
+    file.write_text(
+        FILE.replace("        rows = [", "        print('noise')\n        rows = [", 1),
+        encoding="utf-8",
+    )
+    words = (
+        "eval",
+        "--method",
+        file,
+        "--task",
+        "streamingqa",
+        "--source",
+        "mini",
+        "--model",
+        tiny_base,
+        "--limit",
+        1,
+        "--task-set",
+        "documents=1",
+        "--out",
+        tmp_path / "runs",
+        "--json",
+    )
     done = ttabench(*words)
     assert done.json()["runs"]
     assert "noise" in done.err

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.tiny import tiny_llama
-from tests.tiny_methods import TEXTS, asks, observes, teach, tiny_method
-from ttabench.core.types import Ask
+from tests.tiny_methods import TEXTS, make_chunks, make_queries, set_nonzero_outputs, tiny_method
+from ttabench.core.types import Query
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import LowRank
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.pair.method import Pair
-from ttabench.methods.registry import find
+from ttabench.methods.registry import find_method
 from ttabench.methods.session import Session
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import ADAPTERS, resolve_method
+from ttabench.run.resolve import ADAPTERS_FOLDER, resolve_method
 
-QUESTION = asks("Where does Ada live?")
+QUESTION = make_queries("Where does Ada live?")
 
 
 @pytest.fixture(scope="module")
@@ -31,27 +31,32 @@ def lm() -> LM:
 
 
 def paired(name: str, lm: LM, **changes: object) -> Pair:
-    spec = find(name)
-    method = spec.load()(lm, replace(spec.checked, **changes))
+    spec = find_method(name)
+    method = spec.load()(lm, replace(spec.test_settings, **changes))
     assert isinstance(method, Pair)
     return method
 
 
 def read(method: BaseMethod[object], lm: LM) -> Session:
     session = Session(lm, method)
-    session.read(observes(*TEXTS))
+    session.read(make_chunks(*TEXTS))
     return session
 
 
 def test_rag_and_mac_are_mac_asked_with_the_found_text_in_the_prompt() -> None:
     nano = load("nano", device="cpu")
-    texts = ["The usual transport of Dadel Hurov is the taxi.", "The home of Sinio Dorard is in Redmoor."]
+    texts = [
+        "The usual transport of Dadel Hurov is the taxi.",
+        "The home of Sinio Dorard is in Redmoor.",
+    ]
     asked = replace(QUESTION[0], prompt="How does Dadel Hurov travel?")
     found = replace(asked, prompt=f"{texts[0]}\n\n{asked.prompt}", question=asked.prompt)
 
-    def likelihood(method: str, ask: Ask) -> float:
-        session = Session(nano, resolve_method(RunRequest(method=method, task="streamingqa")).build(nano))
-        session.read(observes(*texts))
+    def likelihood(method: str, ask: Query) -> float:
+        session = Session(
+            nano, resolve_method(RunRequest(method=method, task="streamingqa")).build(nano)
+        )
+        session.read(make_chunks(*texts))
         return session.gold_likelihoods([ask])[0][0]
 
     both = likelihood("rag+mac", asked)
@@ -63,10 +68,10 @@ def test_rag_and_mac_are_mac_asked_with_the_found_text_in_the_prompt() -> None:
 def test_each_part_puts_what_it_puts_alone_and_changes_of_weights_add_up(lm: LM) -> None:
     for name in ("window+streamadapter", "templora+streamadapter"):
         pair = paired(name, lm)
-        teach(pair.parts()[1])
+        set_nonzero_outputs(pair.parts()[1])
         session = read(pair, lm)
         first, second = (
-            part.patch(pair.state_of(session.state, label), QUESTION)
+            part.patch(pair.part_state(session.state, label), QUESTION)
             for label, part in zip(pair.spec.labels, pair.parts(), strict=True)
         )
         both = pair.patch(session.state, QUESTION)
@@ -87,7 +92,11 @@ def _changed(delta: object) -> torch.Tensor:
 def test_a_break_stands_between_the_texts_of_two_parts(lm: LM) -> None:
     found = "Ada Voss lives in Port Ansel."
     for name, changes, told in (
-        ("icl+rag", {"icl_truncate": "left", "icl_max_tokens": 24}, f"i Okoro repairs old radios..\n\n{found}"[4:]),
+        (
+            "icl+rag",
+            {"icl_truncate": "left", "icl_max_tokens": 24},
+            f"i Okoro repairs old radios..\n\n{found}"[4:],
+        ),
         ("window+rag", {}, f"\n\n{found}"),
         ("mac+rag", {}, found),
     ):
@@ -104,18 +113,24 @@ def test_bytes_add(lm: LM) -> None:
 
 def test_a_checkpoint_goes_to_the_part_that_it_is_of(ttabench: Command, tmp_path: Path) -> None:
     def resolved(*, checkpoint: str = "") -> tuple[str, list[str]]:
-        found = resolve_method(RunRequest(method="rag+mac", task="streamingqa", checkpoint=checkpoint))
+        found = resolve_method(
+            RunRequest(method="rag+mac", task="streamingqa", checkpoint=checkpoint)
+        )
         return found.checkpoint_name(), found.notes()
 
     assert resolved() == ("shipped:mac-streamingqa", [])
     name, notes = resolved(checkpoint="none")
     assert name == ""
-    assert notes == ["mac has no checkpoint here: its modules are untrained, so the result says nothing about mac"]
+    assert notes == [
+        "mac has no checkpoint here: its modules are untrained, so the result says nothing about mac"
+    ]
     own = tmp_path / "own"
-    shutil.copytree(ADAPTERS / "nano" / "mac-streamingqa", own)
+    shutil.copytree(ADAPTERS_FOLDER / "nano" / "mac-streamingqa", own)
     assert resolved(checkpoint=str(own)) == (str(own), [])
     words = ("eval", "--method", "rag+templora", "--task", "streamingqa", "--checkpoint", own)
-    assert "is a checkpoint of mac. Use --method mac, or mac with others" in one_line(ttabench(*words))
+    assert "is a checkpoint of mac. Use --method mac, or mac with others" in error_line(
+        ttabench(*words)
+    )
 
 
 def test_a_state_of_both_is_stored_and_asked(ttabench: Command, tmp_path: Path) -> None:

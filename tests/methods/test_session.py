@@ -14,14 +14,14 @@ import torch
 import ttabench
 from tests.places import ROOT
 from tests.tiny import tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
+from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, make_queries
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Chunk, Query
 from ttabench.cost import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.session import READ_AT_ONCE, Session
+from ttabench.methods.session import MAX_CHUNKS_PER_ADAPT, Session
 from ttabench.methods.spec import MethodSpec
 
 
@@ -34,11 +34,11 @@ class Spy(BaseMethod[NoSettings]):
         super().__init__(lm, NoSettings())
         self.calls: list[tuple[str, int]] = []
 
-    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, pieces: Sequence[Sequence[Chunk]]) -> State:
         self.calls.append(("adapt", len(pieces)))
         return State(state.rows, {"read": state.tensors.get("read", torch.zeros(1)) + len(pieces)})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's
+    def patch(self, state: State, asks: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's
         self.calls.append(("patch", len(asks)))
         return Patch()
 
@@ -49,28 +49,35 @@ def spy() -> Spy:
 
 
 @pytest.mark.parametrize(
-    ("reads", "calls"), [("pieces", [READ_AT_ONCE, 300 - READ_AT_ONCE]), ("run", [300]), ("once", [300])]
+    ("granularity", "calls"),
+    [
+        ("chunk", [MAX_CHUNKS_PER_ADAPT, 300 - MAX_CHUNKS_PER_ADAPT]),
+        ("segment", [300]),
+        ("full", [300]),
+    ],
 )
 def test_what_stands_between_two_questions_is_read_together_as_the_method_says(
-    spy: Spy, reads: Any, calls: list[int]
+    spy: Spy, granularity: Any, calls: list[int]
 ) -> None:
-    spy.reads = reads
+    spy.granularity = granularity
     session = Session(spy.lm, spy)
     for text in range(300):
-        session.read(observes(str(text)))
+        session.read(make_chunks(str(text)))
     assert not spy.calls, "nothing is adapted to before something is asked"
-    session.patch(asks("Who?"))
+    session.patch(make_queries("Who?"))
     assert spy.calls == [*(("adapt", count) for count in calls), ("patch", 1)]
 
 
 def test_a_patch_that_no_question_changes_is_made_once(spy: Spy) -> None:
-    session, questions = Session(spy.lm, spy), asks(*PROMPTS)
-    session.read(observes(*TEXTS))
+    session, questions = Session(spy.lm, spy), make_queries(*PROMPTS)
+    session.read(make_chunks(*TEXTS))
     assert session.patch(questions) is session.patch(questions[1:])
     assert spy.calls == [("adapt", 4), ("patch", 1)]
-    behind = [replace(question, window=tuple(observes("In front."))) for question in questions]
-    assert session.patch(behind) is not session.patch(questions), "what stands in the window is part of it"
-    session.read(observes("More."))
+    behind = [replace(question, window=tuple(make_chunks("In front."))) for question in questions]
+    assert session.patch(behind) is not session.patch(questions), (
+        "what stands in the window is part of it"
+    )
+    session.read(make_chunks("More."))
     session.patch(questions)
     assert spy.calls[-2:] == [("adapt", 1), ("patch", 1)]
 

@@ -10,15 +10,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import Command, Ran, one_line
+from tests.conftest import Command, CommandResult, error_line
 from ttabench import Session
 from ttabench.core.errors import UserError
 
-Adapt = Callable[..., Ran]
+Adapt = Callable[..., CommandResult]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 @pytest.fixture
@@ -26,9 +30,17 @@ def adapt(ttabench: Command, tiny_base: Path, tmp_path: Path) -> Adapt:
     """`ttabench adapt` into `tmp_path / "out"`, by default with icl."""
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
 
-    def call(*more: object, method: str = "icl") -> Ran:
+    def call(*more: object, method: str = "icl") -> CommandResult:
         settings = ["--set", "rank=2", "--set", "prefix=0"] if method == "templora" else []
-        words = ["--model", tiny_base, "--context", tmp_path / "notes.txt", "--out", tmp_path / "out", "--json"]
+        words = [
+            "--model",
+            tiny_base,
+            "--context",
+            tmp_path / "notes.txt",
+            "--out",
+            tmp_path / "out",
+            "--json",
+        ]
         return ttabench("adapt", "--method", method, *settings, *words, *more)
 
     return call
@@ -36,13 +48,15 @@ def adapt(ttabench: Command, tiny_base: Path, tmp_path: Path) -> Adapt:
 
 @pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
 @pytest.mark.parametrize("method", ["icl", "templora"])
-def test_a_lora_of_the_users_is_never_touched(adapt: Adapt, tmp_path: Path, method: str, force: tuple[str]) -> None:
+def test_a_lora_of_the_users_is_never_touched(
+    adapt: Adapt, tmp_path: Path, method: str, force: tuple[str]
+) -> None:
     peft = tmp_path / "out" / "peft"
     peft.mkdir(parents=True)
     for name in ("adapter_config.json", "adapter_model.safetensors", "README.md"):
         (peft / name).write_text(f"my own {name}")
     before = contents(tmp_path / "out")
-    line = one_line(adapt(*force, method=method))
+    line = error_line(adapt(*force, method=method))
     assert "peft was not written by this version" in line
     assert "--out" in line
     assert contents(tmp_path / "out") == before
@@ -51,7 +65,7 @@ def test_a_lora_of_the_users_is_never_touched(adapt: Adapt, tmp_path: Path, meth
 def test_an_earlier_state_is_replaced_only_on_demand(adapt: Adapt, tmp_path: Path) -> None:
     assert adapt(method="templora").code == 0
     before = contents(tmp_path / "out")
-    assert "holds a state already. Replace it with --force" in one_line(adapt())
+    assert "holds a state already. Replace it with --force" in error_line(adapt())
     assert contents(tmp_path / "out") == before
     assert "peft" not in adapt("--force").json()
     after = contents(tmp_path / "out")
@@ -69,22 +83,39 @@ def test_a_lora_without_what_stands_in_the_window_says_so(adapt: Adapt) -> None:
     ("method", "words", "leaves"),
     [("lora", (), True), ("cartridge", ("slots=8", "steps=1", "seeds="), True), ("icl", (), False)],
 )
-def test_what_does_not_grow_leaves_for_peft(adapt: Adapt, method: str, words: Sequence[str], leaves: bool) -> None:
+def test_what_does_not_grow_leaves_for_peft(
+    adapt: Adapt, method: str, words: Sequence[str], leaves: bool
+) -> None:
     written = adapt(*(part for word in words for part in ("--set", word)), method=method).json()
     assert ("peft" in written) == leaves
 
 
-def test_reading_on_is_reading_both(adapt: Adapt, ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+def test_reading_on_is_reading_both(
+    adapt: Adapt, ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
     assert adapt().code == 0
     (tmp_path / "more.txt").write_text("Bo Lind collects blue stamps.")
-    words = ["adapt", "--method", "icl", "--model", tiny_base, "--json", "--context", tmp_path / "more.txt"]
+    words = [
+        "adapt",
+        "--method",
+        "icl",
+        "--model",
+        tiny_base,
+        "--json",
+        "--context",
+        tmp_path / "more.txt",
+    ]
     assert ttabench(*words, "--state", tmp_path / "out", "--out", tmp_path / "on").code == 0
     both = ["--context", tmp_path / "notes.txt", tmp_path / "more.txt", "--out", tmp_path / "once"]
     assert ttabench(*words[:-2], *both).code == 0
     on, once = (load_file(tmp_path / name / "state.safetensors") for name in ("on", "once"))
     for name, tensor in once.items():
         torch.testing.assert_close(on[name], tensor)
-    line = one_line(ttabench(*words, "--method", "none", "--state", tmp_path / "out", "--out", tmp_path / "other"))
+    line = error_line(
+        ttabench(
+            *words, "--method", "none", "--state", tmp_path / "out", "--out", tmp_path / "other"
+        )
+    )
     assert "was made with method icl, not none" in line
     assert not (tmp_path / "other").exists()
 
@@ -105,7 +136,9 @@ def test_a_session_saves_as_adapt_does(tmp_path: Path, name: str) -> None:
     after = contents(session.save(tmp_path / "new", force=True))
     assert after.keys() == before.keys()
     assert after["state.safetensors"] != before["state.safetensors"]
-    assert Session("nano", "icl", tmp_path / "new").ask("Who collects stamps?") == session.ask("Who collects stamps?")
+    assert Session("nano", "icl", tmp_path / "new").ask("Who collects stamps?") == session.ask(
+        "Who collects stamps?"
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,5 +155,5 @@ def test_an_empty_path_is_no_folder_to_write_in(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
-    assert "--out" in one_line(ttabench(*words, "--out", ""))
+    assert "--out" in error_line(ttabench(*words, "--out", ""))
     assert contents(tmp_path).keys() == {"notes.txt"}

@@ -10,8 +10,8 @@ import torch
 
 from tests.methods.reading import read, read_apart
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
-from ttabench.core.types import Episode, Observe
+from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, make_queries
+from ttabench.core.types import Chunk, Episode
 from ttabench.methods.still import StillSettings
 from ttabench.methods.still.method import Compactor, Still
 from ttabench.methods.trainable import answer_loss
@@ -21,10 +21,10 @@ TINY = StillSettings(slots=2, width=16, heads=2)
 
 def told(order: Sequence[int], name: str = "e") -> Episode:
     """Texts and questions in turn: so many texts before each question."""
-    texts, steps = iter(observes(*TEXTS)), list[Any]()
+    texts, steps = iter(make_chunks(*TEXTS)), list[Any]()
     for number, count in enumerate(order):
         steps += [next(texts) for _ in range(count)]
-        steps += asks(PROMPTS[number % len(PROMPTS)])
+        steps += make_queries(PROMPTS[number % len(PROMPTS)])
     return Episode(key=name, steps=tuple(steps))
 
 
@@ -48,7 +48,7 @@ def test_the_loss_in_one_forward_is_that_of_use(make: Any) -> None:
 
 
 def test_a_piece_without_tokens_has_no_slots() -> None:
-    steps = (Observe(text=""), *told((2,)).steps)
+    steps = (Chunk(text=""), *told((2,)).steps)
     assert taught(tiny_llama).loss_parts([Episode(key="e", steps=steps)])["answer"].isfinite()
 
 
@@ -71,5 +71,9 @@ def test_pieces_read_apart_see_slots_and_those_read_together_text() -> None:
     for state in (together, apart):
         assert state.tensors["keys"].shape[3] == len(method.lm.start_ids) + 2 * TINY.slots
         assert int(state.tensors["next"]) == len(method.lm.start_ids) + state.meta["tokens_read"][0]
-    torch.testing.assert_close(together.tensors["keys"][..., :first, :], apart.tensors["keys"][..., :first, :])
-    assert not together.tensors["values"][1:, ..., first:, :].allclose(apart.tensors["values"][1:, ..., first:, :])
+    torch.testing.assert_close(
+        together.tensors["keys"][..., :first, :], apart.tensors["keys"][..., :first, :]
+    )
+    assert not together.tensors["values"][1:, ..., first:, :].allclose(
+        apart.tensors["values"][1:, ..., first:, :]
+    )

@@ -14,17 +14,17 @@ from torch import Tensor
 
 from tests.methods.reading import prompted, read_apart
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, teach
+from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, make_queries, set_nonzero_outputs
 from ttabench.core.types import Episode
 from ttabench.lm.forward.patching import forward
+from ttabench.lm.inference.scoring import token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.streamadapter.method import StreamAdapter
 from ttabench.methods.streamadapter.networks import ChunkMapper
 from ttabench.methods.trainable import training_item
-from ttabench.profiling.measure import Counter
+from ttabench.profiling.measure import TensorMemoryCounter
 
 TINY = StreamAdapterSettings(queries=4, down=4, chunk=8)
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -33,7 +33,7 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 def taught(lm: LM, **changes: Any) -> StreamAdapter:
     """An adapter whose deltas and gates are not zero."""
     method = StreamAdapter(lm, replace(TINY, **changes))
-    teach(method)
+    set_nonzero_outputs(method)
     return method
 
 
@@ -58,7 +58,9 @@ def by_hand(made: ChunkMapper, keys_HSD: Tensor, values_HSD: Tensor, chunk: int)
             for r in range(queries):
                 cells = []
                 for head in range(heads):
-                    weights = (keys_HSD[head, part] @ made.queries[m, head, r] / size**0.5).softmax(0)
+                    weights = (keys_HSD[head, part] @ made.queries[m, head, r] / size**0.5).softmax(
+                        0
+                    )
                     cells.append(weights @ (values_HSD[head, part] @ made.down[m, 0]))
                 rows.append(torch.cat(cells))
             summary = torch.stack(rows)
@@ -80,7 +82,9 @@ def test_states_are_those_of_the_equations(slots: int) -> None:
         h = made(h, keys[:, :, :whole], values[:, :, :whole], there)
     if slots > whole:
         rest = torch.ones(2, slots - whole, dtype=torch.bool)
-        h = made(h, keys[:, :, whole:], values[:, :, whole:], torch.ones(2, 1, dtype=torch.bool), rest)
+        h = made(
+            h, keys[:, :, whole:], values[:, :, whole:], torch.ones(2, 1, dtype=torch.bool), rest
+        )
     for row in range(2):
         torch.testing.assert_close(h[row], by_hand(made, keys[row], values[row], chunk), **CLOSE)
 
@@ -93,13 +97,15 @@ def test_a_cache_may_be_cut_anywhere(cuts: list[int]) -> None:
     shape = (networks.lm.layers, 2, networks.lm.kv_heads, total, networks.lm.head_dim)
     keys, values = torch.randn(shape), torch.randn(shape)
     real = torch.arange(total) < torch.tensor([[total], [total // 2]])
-    tensors = networks.empty(2)
+    tensors = networks.empty_state(2)
     for end, size in zip(accumulate(cuts), cuts, strict=True):
         part = slice(end - size, end)
-        tensors = networks.absorbed(tensors, list(keys[..., part, :]), list(values[..., part, :]), real[:, part])
+        tensors = networks.absorb(
+            tensors, list(keys[..., part, :]), list(values[..., part, :]), real[:, part]
+        )
     for row, length in enumerate((total, total // 2)):
         own = by_hand(networks.mappers[0], keys[0, row, :, :length], values[0, row, :, :length], 8)  # type: ignore[arg-type]
-        torch.testing.assert_close(networks.flushed(tensors)[0, row], own, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(networks.flush_tail(tensors)[0, row], own, atol=1e-4, rtol=1e-4)
 
 
 def test_deltas_are_those_of_the_equations() -> None:
@@ -121,9 +127,9 @@ def test_a_book_is_read_in_the_memory_of_two_windows() -> None:
 
     def peak(pieces: int) -> int:
         state = read_apart(method, *TEXTS)
-        with torch.no_grad(), Counter() as counter:
+        with torch.no_grad(), TensorMemoryCounter() as counter:
             for _ in range(pieces):
-                state = method.adapt(state, [observes(TEXTS[0])])
+                state = method.adapt(state, [make_chunks(TEXTS[0])])
         return counter.peak_tensor_bytes
 
     assert peak(5) <= 1.05 * peak(2)
@@ -135,7 +141,10 @@ def test_merged_equals_hooked(make: Any, window: int | None) -> None:
     lm = make()
     hooked, merged = (taught(lm, window=window, stride=8, merge=merge) for merge in (False, True))
     state = read_apart(hooked, *TEXTS)
-    ours, theirs = prompted(lm, merged.patch(state, asks(*PROMPTS))), prompted(lm, hooked.patch(state, asks(*PROMPTS)))
+    ours, theirs = (
+        prompted(lm, merged.patch(state, make_queries(*PROMPTS))),
+        prompted(lm, hooked.patch(state, make_queries(*PROMPTS))),
+    )
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
     assert float((theirs - prompted(lm, Patch())).abs().max()) > 1e-2
 
@@ -145,10 +154,10 @@ def test_window_keeps_the_newest_tokens_and_maps_the_others() -> None:
     lm = tiny_llama()
     method = taught(lm, window=16, stride=8)
     ids = lm.encode(TEXTS[0])[:25]
-    state = method.adapt(method.begin(1), [[replace(observes(lm.decode(ids))[0], joiner="")]])
+    state = method.adapt(method.begin(1), [[replace(make_chunks(lm.decode(ids))[0], joiner="")]])
     assert state.tensors["lengths"].tolist() == [25 - 2 * 8]
     assert state.tensors["tokens"][0, :9].tolist() == ids[16:]
-    networks, h = method.networks, method.networks.empty(1)["h"]
+    networks, h = method.networks, method.networks.empty_state(1)["h"]
     for begin in (0, 8):
         start, _ = len(lm.bos_ids), None
         text = torch.tensor([[*lm.bos_ids, *ids[begin : begin + 16]]])
@@ -156,15 +165,19 @@ def test_window_keeps_the_newest_tokens_and_maps_the_others() -> None:
             _, window = forward(lm, Patch(deltas=networks.deltas(h)), text)
             seen = window.prefix()
             part = slice(start, start + 8)
-            h = networks.advanced(h, [k[:, :, part] for k in seen.keys_LBHPD],
-                                  [v[:, :, part] for v in seen.values_LBHPD], torch.tensor([1]))  # fmt: skip
+            h = networks.advance(
+                h,
+                [k[:, :, part] for k in seen.keys_LBHPD],
+                [v[:, :, part] for v in seen.values_LBHPD],
+                torch.tensor([1]),
+            )
     torch.testing.assert_close(state.tensors["h"], h, **CLOSE)
 
 
 def test_window_that_is_not_full_is_the_base_model_on_its_tokens() -> None:
     lm = tiny_llama()
     method = taught(lm, window=64, stride=8)
-    patch = method.patch(read_apart(method, "Ada lives here."), asks(PROMPTS[0]))
+    patch = method.patch(read_apart(method, "Ada lives here."), make_queries(PROMPTS[0]))
     plain = Patch(tokens_BT=torch.tensor([lm.encode("Ada lives here.")]))
     torch.testing.assert_close(prompted(lm, patch), prompted(lm, plain), atol=1e-5, rtol=1e-5)
 
@@ -174,13 +187,16 @@ def test_training_in_a_batch_equals_use() -> None:
     lm = tiny_llama()
     method = taught(lm)
     episodes = [
-        Episode(key="a", steps=(*observes(*TEXTS), *asks(*PROMPTS[:2]))),
-        Episode(key="b", steps=(*observes(TEXTS[3], "Short."), *asks(PROMPTS[2]))),
+        Episode(key="a", steps=(*make_chunks(*TEXTS), *make_queries(*PROMPTS[:2]))),
+        Episode(key="b", steps=(*make_chunks(TEXTS[3], "Short."), *make_queries(PROMPTS[2]))),
     ]
     summed, count = 0.0, 0
     for episode in episodes:
-        state = method.adapt(method.begin(1), [[piece] for piece in episode.observes()])
-        items = [training_item(lm, ask) for ask in episode.asks()]
-        values = token_logprobs(lm, method.patch(state, episode.asks()), items)
-        summed, count = summed - sum(float(each.sum()) for each in values), count + sum(map(len, values))
+        state = method.adapt(method.begin(1), [[piece] for piece in episode.chunks()])
+        items = [training_item(lm, ask) for ask in episode.queries()]
+        values = token_logprobs(lm, method.patch(state, episode.queries()), items)
+        summed, count = (
+            summed - sum(float(each.sum()) for each in values),
+            count + sum(map(len, values)),
+        )
     assert method.loss_parts(episodes)["answer"].item() == pytest.approx(summed / count, rel=1e-5)

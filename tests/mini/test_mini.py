@@ -9,7 +9,7 @@ import pytest
 
 from results.nano_recipe import corpus
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
-from ttabench.mini.world import KINDS, SPLITS, entities, name_pieces, rng
+from ttabench.mini.world import KINDS, SPLITS, entities, name_parts, rng
 
 QA = {"streamingqa": qa.streamingqa, "squad_seq": qa.squad_seq, "archivalqa": qa.archivalqa}
 
@@ -26,15 +26,21 @@ def test_entities_of_the_splits_are_disjoint_and_share_their_pieces(kind: str) -
     for one, other in combinations(SPLITS, 2):
         assert not set(entities(kind, one)) & set(entities(kind, other))
     for position in (0, 1):
-        pieces = [{name.split()[position] for name in entities(kind, split)} for split in ("train", "test")]
-        assert pieces[0] == pieces[1] == set(name_pieces(kind)[position])
+        pieces = [
+            {name.split()[position] for name in entities(kind, split)}
+            for split in ("train", "test")
+        ]
+        assert pieces[0] == pieces[1] == set(name_parts(kind)[position])
 
 
 def everything(split: str) -> dict[str, object]:
     """A sample of every family in one split."""
     return {
         **{name: make(split, 0, 12) for name, make in QA.items()},
-        "superglue": [demonstrations.superglue(task, split, 0, 8, 8) for task in demonstrations.LABELS],
+        "superglue": [
+            demonstrations.superglue(task, split, 0, 8, 8)
+            for task in demonstrations.LABELS_PER_TASK
+        ],
         "metaicl": demonstrations.metaicl(split, 0, 4),
         "msc": dialogue.msc(split, 0, 4),
         "dailydialog": dialogue.dailydialog(split, 0, 4),
@@ -68,7 +74,9 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others(split: str) -
 
 
 @pytest.mark.parametrize("name", QA)
-def test_every_answer_stands_in_its_document_once_as_a_fact_of_the_entity_asked_for(name: str) -> None:
+def test_every_answer_stands_in_its_document_once_as_a_fact_of_the_entity_asked_for(
+    name: str,
+) -> None:
     for row in QA[name]("test", 0, 30, questions=4):
         text = str(row.get("context") or row.get("ans_paragraph") or row["text"])
         gold = row.get("answer") or row["answers"]
@@ -78,7 +86,9 @@ def test_every_answer_stands_in_its_document_once_as_a_fact_of_the_entity_asked_
 
 
 def test_demonstrations_leave_every_label_equally_likely() -> None:
-    for task in demonstrations.LABELS:
-        labels = [row["label"] for row in demonstrations.superglue(task, "test", 1, 32, 60)["validation"]]
+    for task in demonstrations.LABELS_PER_TASK:
+        labels = [
+            row["label"] for row in demonstrations.superglue(task, "test", 1, 32, 60)["validation"]
+        ]
         counts = {labels.count(label) for label in set(labels)}
         assert max(counts) - min(counts) <= 1

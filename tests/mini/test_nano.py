@@ -35,7 +35,9 @@ def test_it_is_a_small_plain_transformers_folder() -> None:
     assert model.config.model_type == "llama"
     assert model.config.num_key_value_heads < model.config.num_attention_heads
     assert model.config.max_position_embeddings >= 4096
-    assert len(AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)) <= model.config.vocab_size
+    assert (
+        len(AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)) <= model.config.vocab_size
+    )
 
 
 def test_it_answers_about_unseen_entities_from_its_context_alone(lm: LM) -> None:
@@ -62,9 +64,16 @@ def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
 
 def tiny() -> LlamaForCausalLM:
     torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=3072, hidden_size=32, intermediate_size=48, num_hidden_layers=4,
-                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=8192,
-                         initializer_range=0.3)  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=3072,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=8192,
+        initializer_range=0.3,
+    )
     return LlamaForCausalLM(config).eval()
 
 
@@ -73,7 +82,9 @@ def batches_of_questions(lm: LM) -> lessons.Batch:
         lessons.encoded(lm.tokenizer.backend_tokenizer, far.dense_questions(rng("test", seed), 128))
         for seed in range(2)
     ]
-    return lessons.batch_of(made, [far.jumped(each, 4000, rng("jump", place)) for place, each in enumerate(made)])
+    return lessons.batch_of(
+        made, [far.jumped(each, 4000, rng("jump", place)) for place, each in enumerate(made)]
+    )
 
 
 def test_losses_see_through_jumps(lm: LM) -> None:
@@ -82,8 +93,12 @@ def test_losses_see_through_jumps(lm: LM) -> None:
     answer, _ = losses_of(model, batch, lessons.Teaching(0.0, 0.0))
     rows, width = batch.ids_BT.shape
     causal = torch.ones(width, width).tril().log()[None, None].expand(rows, 1, -1, -1)
-    logits = model(input_ids=batch.ids_BT, position_ids=batch.positions_BT, attention_mask=causal).logits
-    each = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none")
+    logits = model(
+        input_ids=batch.ids_BT, position_ids=batch.positions_BT, attention_mask=causal
+    ).logits
+    each = F.cross_entropy(
+        logits[:, :-1].flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none"
+    )
     weights = batch.weights_BT[:, 1:].flatten()
     torch.testing.assert_close(answer, torch.dot(each, weights) / weights.sum())
     plain = replace(batch, positions_BT=torch.arange(width).expand(rows, -1))

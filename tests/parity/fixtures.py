@@ -14,7 +14,13 @@ from typing import Any
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from tests.places import fixture_file
 from ttabench.lm.model import LM
@@ -30,7 +36,11 @@ class Fixture:
     def under(self, folder: str) -> dict[str, Tensor]:
         """The tensors of a folder, by their names in it."""
         start = f"{folder}/"
-        return {name.removeprefix(start): t for name, t in self.tensors.items() if name.startswith(start)}
+        return {
+            name.removeprefix(start): t
+            for name, t in self.tensors.items()
+            if name.startswith(start)
+        }
 
     def case(self, name: str) -> Fixture:
         """One case, by a name of `cases`."""
@@ -48,7 +58,9 @@ def cases(name: str, **wanted: Any) -> list[str]:
     """Names of the cases of a fixture, or of those whose fields, where they have them, have the wanted values."""
     found = json.loads(fixture_file(f"{name}.json").read_text(encoding="utf-8"))["cases"]
     return [
-        case for case, spec in found.items() if all(spec.get(field, value) == value for field, value in wanted.items())
+        case
+        for case, spec in found.items()
+        if all(spec.get(field, value) == value for field, value in wanted.items())
     ]
 
 
@@ -77,13 +89,19 @@ def base_lm(kind: str, config: dict[str, Any], weights: dict[str, Tensor]) -> LM
         config: as transformers names its fields.
         weights: as transformers names them; tied ones may be left out.
     """
-    model = GPT2LMHeadModel(GPT2Config(**config)) if kind == "gpt2" else LlamaForCausalLM(LlamaConfig(**config))
+    model = (
+        GPT2LMHeadModel(GPT2Config(**config))
+        if kind == "gpt2"
+        else LlamaForCausalLM(LlamaConfig(**config))
+    )
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected
     assert set(missing) <= {"lm_head.weight"}
     assert not missing or model.config.tie_word_embeddings
     model.tie_weights()
-    backend = Tokenizer(models.WordLevel({f"w{i}": i for i in range(config["vocab_size"])}, unk_token="w0"))
+    backend = Tokenizer(
+        models.WordLevel({f"w{i}": i for i in range(config["vocab_size"])}, unk_token="w0")
+    )
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     eos = f"w{model.config.eos_token_id}"
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos, pad_token=eos)

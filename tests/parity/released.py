@@ -18,7 +18,9 @@ PARTS = {
     "fastlora_B": "outputs",
 }
 """Our names of what the released code calls so."""
-KEY = re.compile(r"(?:base_model\.model\.)?(?P<map>.+)\.(?P<part>fastlora_\w+)(?:\.default)?\.weight")
+KEY = re.compile(
+    r"(?:base_model\.model\.)?(?P<map>.+)\.(?P<part>fastlora_\w+)(?:\.default)?\.weight"
+)
 
 
 @torch.no_grad()

@@ -11,7 +11,13 @@ from torch import Tensor
 from tests.parity.fixtures import Fixture, base_lm, cases, load
 from ttabench.lm.model import LM
 from ttabench.methods.online import OnlineSettings
-from ttabench.methods.online.camels import Document, TokenWeights, answers_loss, moved, stepped
+from ttabench.methods.online.camels import (
+    TokenWeightNetwork,
+    WeightedDocument,
+    next_token_kl,
+    target_loss,
+    unroll_steps,
+)
 
 OURS = cases("camels", normalize=False, c_norm=0)
 """Other cases are options of their code that are none here."""
@@ -31,23 +37,27 @@ ENDS = {"bos_token_id": 1, "eos_token_id": 1}
 QUIET = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
-def weigher() -> TokenWeights:
+def weigher() -> TokenWeightNetwork:
     fixture = load("camels")
     own, sizes = fixture.under("weight_model"), dict(fixture.spec["config"]["weight_model"])
     sizes.pop("head")
-    body = {f"transformer.{name.removeprefix('gpt_base.')}": each for name, each in own.items() if "gpt_base" in name}
+    body = {
+        f"transformer.{name.removeprefix('gpt_base.')}": each
+        for name, each in own.items()
+        if "gpt_base" in name
+    }
     there = {
         "vocab_size": body["transformer.wte.weight"].shape[0],
         "n_positions": body["transformer.wpe.weight"].shape[0],
     }
-    made = TokenWeights(base_lm("gpt2", {**sizes, **there, **ENDS, **QUIET}, body))
+    made = TokenWeightNetwork(base_lm("gpt2", {**sizes, **there, **ENDS, **QUIET}, body))
     for theirs, ours in HEAD.items():
         for leaf in ("weight", "bias"):
             getattr(getattr(made, ours), leaf).data.copy_(own[f"{theirs}.{leaf}"])
     return made.eval()
 
 
-def named(theirs: str, made: TokenWeights) -> torch.nn.Parameter:
+def named(theirs: str, made: TokenWeightNetwork) -> torch.nn.Parameter:
     """Our parameter of that name of theirs."""
     first, _, rest = theirs.partition(".")
     found = f"decoder.{rest}" if first == "gpt_base" else f"{HEAD[first]}.{rest}"
@@ -61,7 +71,8 @@ def given(name: str) -> Tensor:
 def real(name: str) -> list[list[int]]:
     """The rows of ids without padding."""
     return [
-        ids[mask.bool()].tolist() for ids, mask in zip(given(f"{name}_ids"), given(f"{name}_attention"), strict=True)
+        ids[mask.bool()].tolist()
+        for ids, mask in zip(given(f"{name}_ids"), given(f"{name}_attention"), strict=True)
     ]
 
 
@@ -73,9 +84,11 @@ def asked() -> list[tuple[list[int], list[int]]]:
     return items
 
 
-def steps(case: Fixture, weights_BT: Tensor) -> list[list[Document]]:
+def steps(case: Fixture, weights_BT: Tensor) -> list[list[WeightedDocument]]:
     """One step a document, or one for all, as often as the case says."""
-    documents = [(ids, weights[: len(ids)]) for ids, weights in zip(real("text"), weights_BT, strict=True)]
+    documents = [
+        (ids, weights[: len(ids)]) for ids, weights in zip(real("text"), weights_BT, strict=True)
+    ]
     batches = [[document] for document in documents] if case.spec["sequential"] else [documents]
     return batches * int(case.spec["num_inner_steps"])
 
@@ -84,16 +97,23 @@ def learned(case: Fixture) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """What the fixture has of a case, and the gradient of the total loss by their names of the parameters."""
     config, lm, made = load("camels").spec["config"], base(), weigher()
     weights_BT = made(given("text_ids"), given("text_attention"))
-    before = {key: weight.detach().clone().requires_grad_() for key, weight in lm.model.named_parameters()}
+    before = {
+        key: weight.detach().clone().requires_grad_() for key, weight in lm.model.named_parameters()
+    }
     settings = OnlineSettings(pad_len=config["text_len"])
     documents = steps(case, weights_BT)
-    after, losses = stepped(lm, before, documents, settings, config["inner_lr"])
-    answer = answers_loss(lm, after, asked())
-    moves = [moved(lm, before, after, ids)[mask] for ids, mask in elsewhere()]
+    after, losses = unroll_steps(lm, before, documents, settings, config["inner_lr"])
+    answer = target_loss(lm, after, asked())
+    moves = [next_token_kl(lm, before, after, ids)[mask] for ids, mask in elsewhere()]
     locality = torch.cat(moves).mean()
     total = answer + config["c_kl"] * locality
     total.backward()  # type: ignore[no-untyped-call]
-    found = {"token_weights": weights_BT, "inner_losses": torch.stack(losses), "qa_loss": answer, "kl": locality}
+    found = {
+        "token_weights": weights_BT,
+        "inner_losses": torch.stack(losses),
+        "qa_loss": answer,
+        "kl": locality,
+    }
     updated = {f"updated_params/{key}": value for key, value in after.items()}
     gradients = {key: named(key, made).grad for key in load("camels").under("weight_model")}
     assert all(each is not None for each in gradients.values())
@@ -121,4 +141,6 @@ def test_inner_steps_the_outer_loss_and_its_gradient_are_theirs(name: str) -> No
             found[key], case.tensors[key], rtol=0, **tolerance, msg=lambda m, key=key: f"{key}: {m}"
         )
     assert {"total_loss", "inner_losses"} < found.keys() & case.tensors.keys()
-    assert max(worst(gradients[key], theirs) for key, theirs in case.under("meta_grad").items()) <= 1
+    assert (
+        max(worst(gradients[key], theirs) for key, theirs in case.under("meta_grad").items()) <= 1
+    )

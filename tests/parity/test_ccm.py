@@ -12,14 +12,16 @@ from torch import Tensor
 
 from tests.parity.fixtures import base_lm, llama_config, load
 from tests.places import fixture_file
-from ttabench.core.types import Ask, Episode, Observe, Score
+from ttabench.core.types import Chunk, Episode, Query, Score
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods.ccm import CcmSettings
 from ttabench.methods.ccm.method import Ccm
 
-CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file("ccm_model.json").read_text(encoding="utf-8"))["configs"]
+CONFIGS: dict[str, dict[str, Any]] = json.loads(
+    fixture_file("ccm_model.json").read_text(encoding="utf-8")
+)["configs"]
 ANSWER = 3
 """Last tokens of a question, which are what is learned."""
 WAYS = {"concat_recur": {}, "merge_recur": {"update": "merge"}}
@@ -30,10 +32,20 @@ TWICE = [(name, way) for name in CONFIGS for way in WAYS]
 def base(name: str) -> LM:
     """The fixture's model; its head has rows for COMP tokens, too, which count in the losses."""
     told, state = CONFIGS[name], load("ccm_model").under(f"{name}/state")
-    weights = {key: tensor for key, tensor in state.items() if "lora" not in key and "embeddings" not in key}
-    rows = [state[f"model.embed_tokens.{part}.weight"] for part in ("embeddings", "comp_embeddings")]
+    weights = {
+        key: tensor
+        for key, tensor in state.items()
+        if "lora" not in key and "embeddings" not in key
+    }
+    rows = [
+        state[f"model.embed_tokens.{part}.weight"] for part in ("embeddings", "comp_embeddings")
+    ]
     weights["model.embed_tokens.weight"] = torch.cat(rows)
-    ends = {"bos_token_id": told["bos_id"], "eos_token_id": told["pad_id"], "pad_token_id": told["pad_id"]}
+    ends = {
+        "bos_token_id": told["bos_id"],
+        "eos_token_id": told["pad_id"],
+        "pad_token_id": told["pad_id"],
+    }
     config = {**llama_config(told), "vocab_size": len(state["lm_head.weight"]), **ends}
     lm = base_lm("llama", config, weights)
     lm.bos_ids = (told["bos_id"],)
@@ -45,9 +57,15 @@ def method(name: str, way: str, **settings: Any) -> Ccm:
     told, state = CONFIGS[name], load("ccm_model").under(f"{name}/state")
     made = Ccm(
         base(name),
-        CcmSettings(rank=told["lora_r"], alpha=told["lora_alpha"], targets=tuple(told["lora_targets"]),
-                    comp_tokens=told["n_comp"], **WAYS[way], **settings),
-    )  # fmt: skip
+        CcmSettings(
+            rank=told["lora_r"],
+            alpha=told["lora_alpha"],
+            targets=tuple(told["lora_targets"]),
+            comp_tokens=told["n_comp"],
+            **WAYS[way],
+            **settings,
+        ),
+    )
     for place, key in enumerate(made.names):
         made.a[place].data.copy_(state[f"{key}.lora_A.default.weight"])
         made.b[place].data.copy_(state[f"{key}.lora_B.default.weight"])
@@ -60,10 +78,13 @@ def words(ids: Tensor) -> str:
     return " ".join(f"w{token}" for token in ids.tolist())
 
 
-def pieces(name: str) -> list[Observe]:
+def pieces(name: str) -> list[Chunk]:
     """The context, piece by piece; what begins the first is not among its words."""
     parts = load("ccm_model").tensors[f"{name}/context_tokens"].split(CONFIGS[name]["context_lens"])
-    return [Observe(text=words(part if number else part[1:]), joiner="") for number, part in enumerate(parts)]
+    return [
+        Chunk(text=words(part if number else part[1:]), joiner="")
+        for number, part in enumerate(parts)
+    ]
 
 
 @pytest.mark.parametrize(("name", "way"), TWICE)
@@ -90,8 +111,12 @@ def numbers(told: dict[str, Any]) -> dict[str, float]:
 def test_loss_and_gradients_of_one_forward(name: str, way: str) -> None:
     fixture, made = load("ccm_model"), method(name, way)
     *_, prompt, answer = fixture.tensors[f"{name}/query_tokens"].tensor_split([0, -ANSWER])
-    want = Score(continuation=words(answer), ids=tuple(answer.tolist()), prompt_ids=tuple(prompt.tolist()))
-    episode = Episode(key="one", steps=(*pieces(name), Ask(prompt=words(prompt), key="q", want=want)))
+    want = Score(
+        continuation=words(answer), ids=tuple(answer.tolist()), prompt_ids=tuple(prompt.tolist())
+    )
+    episode = Episode(
+        key="one", steps=(*pieces(name), Query(prompt=words(prompt), key="q", want=want))
+    )
     loss = made.loss_parts([episode])["answer"]
     numbers_of_loss = {"atol": fixture.spec["tolerance"]["loss"]["atol"], "rtol": 0.0}
     torch.testing.assert_close(loss, fixture.tensors[f"{name}/train/{way}/loss"], **numbers_of_loss)
@@ -126,6 +151,10 @@ def test_a_stream_token_by_token(name: str) -> None:
     assert lengths == given["kv_len_before"].tolist()
     assert done == int((given["kv_len_before"] >= told["window"]).sum())
     found = torch.stack(logits)
-    torch.testing.assert_close(found, given["logits"], **numbers(fixture.spec["tolerance"]["logits"]))
+    torch.testing.assert_close(
+        found, given["logits"], **numbers(fixture.spec["tolerance"]["logits"])
+    )
     nll = torch.nn.functional.cross_entropy(found, given["text"][1:], reduction="none")
-    torch.testing.assert_close(nll, given["nll"], atol=fixture.spec["tolerance"]["nll"]["atol"], rtol=0.0)
+    torch.testing.assert_close(
+        nll, given["nll"], atol=fixture.spec["tolerance"]["nll"]["atol"], rtol=0.0
+    )

@@ -18,8 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.parity.fixtures import Fixture, base_lm, load
 from tests.places import fixture_file
-from ttabench.core.types import Ask, Episode, Observe, Score
-from ttabench.lm.attention import Call
+from ttabench.core.types import Chunk, Episode, Query, Score
+from ttabench.lm.attention import AttentionCall
 from ttabench.lm.model import LM
 from ttabench.methods.ccm import CcmSettings, GistingSettings
 from ttabench.methods.ccm.method import Ccm, Gisting
@@ -27,7 +27,8 @@ from ttabench.methods.parts import one_forward
 from ttabench.methods.parts.one_forward import Batch
 
 CASES: dict[str, dict[str, Any]] = {
-    case["case"]: case for case in json.loads(fixture_file("ccm_masks.json").read_text(encoding="utf-8"))["cases"]
+    case["case"]: case
+    for case in json.loads(fixture_file("ccm_masks.json").read_text(encoding="utf-8"))["cases"]
 }
 MERGED = [name for name, case in CASES.items() if "merge" in case["attn_type"]]
 
@@ -35,8 +36,19 @@ MERGED = [name for name, case in CASES.items() if "merge" in case["attn_type"]]
 @cache
 def base(vocabulary: int, bos: int, pad: int) -> LM:
     """Of the fixture's ids; its weights do not matter."""
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    config = {**sizes, "vocab_size": vocabulary, "bos_token_id": bos, "eos_token_id": pad, "pad_token_id": pad}
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    config = {
+        **sizes,
+        "vocab_size": vocabulary,
+        "bos_token_id": bos,
+        "eos_token_id": pad,
+        "pad_token_id": pad,
+    }
     lm = base_lm("llama", config, dict(LlamaForCausalLM(LlamaConfig(**config)).state_dict()))
     lm.bos_ids = (bos,)
     return lm
@@ -72,7 +84,9 @@ class Row:
     @property
     def sums(self) -> Tensor:
         """bool: which of them are SUM tokens."""
-        return torch.isin(self.tensor("input_ids"), torch.tensor(self.case["sum_ids"], dtype=torch.int64))
+        return torch.isin(
+            self.tensor("input_ids"), torch.tensor(self.case["sum_ids"], dtype=torch.int64)
+        )
 
     def tensor(self, name: str) -> Tensor:
         """Of the row's tokens, [T] or [T, T]."""
@@ -82,7 +96,9 @@ class Row:
     def pieces(self) -> tuple[list[list[int]], list[int]]:
         """Ids of each piece, and those of the question; what begins the text is of none."""
         spec = self.case["rows"][self.number]
-        text = [token for token in self.tensor("input_ids").tolist() if token < self.case["comp_ids"][0]]
+        text = [
+            token for token in self.tensor("input_ids").tolist() if token < self.case["comp_ids"][0]
+        ]
         split = torch.tensor(text).split([1, *spec["context_lens"], spec["query_len"]])
         _, *context, query = [part.tolist() for part in split]
         return context, query
@@ -104,9 +120,11 @@ class Row:
         """The row as it is trained on; the answer is one more token, which is not read."""
         context, query = self.pieces()
         want = Score(continuation="w5", ids=(5,), prompt_ids=tuple(query))
-        ask = Ask(prompt=words(query), key="q", want=want)
-        episode = Episode(key="one", steps=(*[Observe(text=words(part), joiner="") for part in context], ask))
-        laid = self.method(**changes).laid(episode)
+        ask = Query(prompt=words(query), key="q", want=want)
+        episode = Episode(
+            key="one", steps=(*[Chunk(text=words(part), joiner="") for part in context], ask)
+        )
+        laid = self.method(**changes).episode_row(episode)
         return laid, Batch.of([laid], self.lm)
 
 
@@ -125,7 +143,7 @@ def test_tokens_positions_and_marks(name: str, number: int) -> None:
     (_, batch), kept = asked.ours(), ~asked.sums
     assert batch.ids_BT[0].tolist() == asked.tensor("input_ids")[kept].tolist()
     if "position_ids" in asked.theirs.tensors:
-        assert batch.marked_BT[0].tolist() == asked.tensor("comp_mask")[kept].bool().tolist()
+        assert batch.delta_mask_BT[0].tolist() == asked.tensor("comp_mask")[kept].bool().tolist()
         assert batch.positions_BT[0].tolist() == asked.tensor("position_ids")[kept].tolist()
 
 
@@ -142,19 +160,23 @@ def test_who_sees_whom(name: str, number: int) -> None:
     assert not torch.equal(changed.sees_BTT[0], wanted[:, kept]), "a sink changes who is seen"
 
 
-@pytest.mark.parametrize(("name", "number"), [(name, number) for name, number in rows() if name in MERGED])
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name, number in rows() if name in MERGED]
+)
 def test_who_sees_which_merged_memory_and_what_it_is_made_of(name: str, number: int) -> None:
     """A span of SUM tokens follows every piece, or, where pieces do not see the memory, the last one alone."""
     asked = row(name, number)
     (laid, batch), kept, method = asked.ours(), ~asked.sums, asked.method()
     assert isinstance(method, Ccm)
-    make, sees_BTE = method.merged([laid], batch)
+    make, sees_BTE = method.merge_slots([laid], batch)
     each_1TT = torch.eye(len(laid.ids))[None, None]
-    mix_BET = make(Call(0, each_1TT, each_1TT, each_1TT, None, 1.0))[0][0]
+    mix_BET = make(AttentionCall(0, each_1TT, each_1TT, each_1TT, None, 1.0))[0][0]
     spans = int(asked.sums.sum()) // asked.case["n_comp"]
     assert spans == (len(asked.pieces()[0]) if asked.settings.recursive else 1)
     last = spans * asked.case["n_comp"]
-    assert torch.equal(sees_BTE[0, :, -last:], asked.tensor("effective_mask").bool()[kept][:, asked.sums])
+    assert torch.equal(
+        sees_BTE[0, :, -last:], asked.tensor("effective_mask").bool()[kept][:, asked.sums]
+    )
     assert not sees_BTE[0, :, :-last].any(), "memories that have no span there are seen by nobody"
     if "merge_matrix" in asked.theirs.tensors:
         wanted = asked.tensor("merge_matrix")[asked.sums][:, kept]

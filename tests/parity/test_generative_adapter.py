@@ -13,16 +13,18 @@ from torch import Tensor
 from tests.parity import released
 from tests.parity.fixtures import base_lm, llama_config, load
 from tests.places import fixture_file
-from ttabench.core.types import Observe
+from ttabench.core.types import Chunk
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.method import GenerativeAdapter, Row, row_logprobs
-from ttabench.methods.generative_adapter.networks import Generator, directions
+from ttabench.methods.generative_adapter.networks import DeltaGenerator, singular_vectors
 
 FIXTURE = "generative_adapter"
-CONFIGS: dict[str, dict[str, Any]] = json.loads(fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8"))["configs"]
+CONFIGS: dict[str, dict[str, Any]] = json.loads(
+    fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8")
+)["configs"]
 NORMS = {"frobenius": "frobenius/", "svd": "svd/exact_"}
 """Where the fixture has the numbers of each norm."""
 WHOLE = [name for name in CONFIGS if name != "generator"]
@@ -34,17 +36,23 @@ def close(ours: Tensor, theirs: Tensor, kind: str) -> None:
 
 
 def sizes(told: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {"inner": told["r"], "inner_keys": told["inter_size"], "rank": told["max_rank"],
-            "scale": told["scaling"], "rank_tol": 0.0, **changes}  # fmt: skip
+    return {
+        "inner": told["r"],
+        "inner_keys": told["inter_size"],
+        "rank": told["max_rank"],
+        "scale": told["scaling"],
+        "rank_tol": 0.0,
+        **changes,
+    }
 
 
 # --- the generator ---------------------------------------------------------------------------------------------------
 
 
-def generator(norm: Any, **changes: Any) -> Generator:
+def generator(norm: Any, **changes: Any) -> DeltaGenerator:
     told, state = CONFIGS["generator"], load(FIXTURE).under("generator/state")
     settings = GenerativeAdapterSettings(norm=norm, **sizes(told, **changes))
-    made = Generator(told["hidden"], told["in_features"], told["out_features"], settings)
+    made = DeltaGenerator(told["hidden"], told["in_features"], told["out_features"], settings)
     with torch.no_grad():
         for theirs, ours in released.PARTS.items():
             getattr(made, ours).copy_(state[f"{theirs}.weight"])
@@ -55,7 +63,7 @@ def generator(norm: Any, **changes: Any) -> Generator:
 def test_the_sum_of_outer_products() -> None:
     given = load(FIXTURE).under("generator")
     hidden, mask = (given[name].flatten(1, 2) for name in ("hidden_states", "attention_mask"))
-    close(generator("frobenius").summed(hidden, mask.bool()).mT, given["S_sum"], "S")
+    close(generator("frobenius").sum_outer_products(hidden, mask.bool()).mT, given["S_sum"], "S")
 
 
 @pytest.mark.parametrize(("norm", "folder"), NORMS.items())
@@ -72,7 +80,7 @@ def test_the_delta_of_a_sum(norm: str, folder: str) -> None:
 @torch.no_grad()
 def test_the_truncated_decomposition() -> None:
     given = load(FIXTURE).under("generator")
-    left, right = directions(given["S_sum"].mT, generator("svd").settings)
+    left, right = singular_vectors(given["S_sum"].mT, generator("svd").settings)
     close((left @ right).mT, given["svd/exact_norm"], "generator")
 
 
@@ -94,10 +102,10 @@ def method(name: str, **changes: Any) -> GenerativeAdapter:
     return made
 
 
-def contexts(name: str) -> list[Observe]:
+def contexts(name: str) -> list[Chunk]:
     given = load(FIXTURE).under(name)
     rows = zip(given["context"], given["context_mask"].bool(), strict=True)
-    return [Observe(text=" ".join(f"w{token}" for token in row[mask].tolist())) for row, mask in rows]
+    return [Chunk(text=" ".join(f"w{token}" for token in row[mask].tolist())) for row, mask in rows]
 
 
 def read(made: GenerativeAdapter, name: str) -> State:
@@ -114,7 +122,7 @@ def test_contexts_are_cut_as_they_are(name: str) -> None:
     """Into as few chunks as the window allows, of one length."""
     lengths, mask = CONFIGS[name]["context_lens"], load(FIXTURE).tensors[f"{name}/chunks_mask"]
     cuts = [[count for count in row.tolist() if count] for row in mask.sum(2)]
-    assert [method(name).settings.cut(length) for length in lengths] == cuts
+    assert [method(name).settings.chunk_lengths(length) for length in lengths] == cuts
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -145,10 +153,14 @@ def training_rows(name: str) -> list[Row]:
     """[c1..cm, question] of every context, each row adapted to the chunks before it."""
     given = load(FIXTURE).under(f"{name}/train")
     chunks, asked = [], []
-    for owner, (rows, masks) in enumerate(zip(given["input_ids"], given["attention_mask"].bool(), strict=True)):
+    for owner, (rows, masks) in enumerate(
+        zip(given["input_ids"], given["attention_mask"].bool(), strict=True)
+    ):
         *read_rows, question = [row[mask].tolist() for row, mask in zip(rows, masks, strict=True)]
         own = [ids for ids in read_rows if ids]
-        chunks += [Row(ids, owner, at, first=1, part="text", chunk=at) for at, ids in enumerate(own)]
+        chunks += [
+            Row(ids, owner, at, first=1, part="text", chunk=at) for at, ids in enumerate(own)
+        ]
         asked.append(Row(question, owner, len(own), first=1, part="text"))
     return [*chunks, *asked]
 
@@ -164,7 +176,9 @@ def test_the_training_loss_and_its_gradients(name: str) -> None:
         matched = released.KEY.fullmatch(key)
         assert matched is not None
         place = made.networks.names.index(matched["map"].replace(".base_layer.", "."))
-        ours = made.networks.get_parameter(f"generators.{place}.{released.PARTS[matched['part']]}").grad
+        ours = made.networks.get_parameter(
+            f"generators.{place}.{released.PARTS[matched['part']]}"
+        ).grad
         assert ours is not None
         assert float((ours - wanted).abs().max()) <= 2e-3 * float(wanted.abs().max()) + 1e-7, key
     assert gradients or CONFIGS[name]["norm"] == "svd"

@@ -9,8 +9,8 @@ from tests.methods.test_eviction import call, dense_sums, whole
 from tests.parity.fixtures import cases, load
 from ttabench.lm.patch import Prefix
 from ttabench.methods.eviction import H2OSettings
-from ttabench.methods.eviction.evicting import EvictedCache, column_sums, grouped
-from ttabench.methods.eviction.h2o import HeavyHitters, evicted
+from ttabench.methods.eviction.evicting import EvictedCache, column_sums, group_heads
+from ttabench.methods.eviction.h2o import HeavyHitters, evict_slots
 
 TOLERANCE = load("h2o").spec["tolerance"]["score"]
 
@@ -34,10 +34,14 @@ def test_reading_keeps_what_the_published_rule_keeps_at_every_step(case: str) ->
             scores = torch.cat([kept.scores, scores], 3)
         counted = torch.ones(rows, end - begin, dtype=torch.bool)
         sums = column_sums(call(t["q"][:, :, begin:end], keys[0]), counted)
-        scores = scores + grouped(sums, spec["kv_heads"], 1).sum(2)
-        kept = evicted(EvictedCache(keys, keys, index, torch.full((rows,), end), scores), heavy, recent)
+        scores = scores + group_heads(sums, spec["kv_heads"], 1).sum(2)
+        kept = evict_slots(
+            EvictedCache(keys, keys, index, torch.full((rows,), end), scores), heavy, recent
+        )
         expected = t["kept_after_step"][:, step]
-        assert torch.equal(kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1))
+        assert torch.equal(
+            kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1)
+        )
     assert kept is not None
     assert kept.scores is not None
     assert torch.equal(kept.index[0].long(), t["kept"])
@@ -51,12 +55,14 @@ def test_decoding_keeps_what_the_published_rule_keeps(case: str) -> None:
     spec, t = fixture.spec, fixture.tensors
     rows, first = spec["layers"], spec["first_step_tokens"]
     places = torch.arange(first, dtype=torch.int32).expand(1, rows, spec["kv_heads"], -1)
-    sums = grouped(dense_sums(t["q"][:, :, :first], t["k"][:, :, :first]), spec["kv_heads"], 1).sum(2)
+    sums = group_heads(
+        dense_sums(t["q"][:, :, :first], t["k"][:, :, :first]), spec["kv_heads"], 1
+    ).sum(2)
     keys = t["k"][None, :, :, :first]
     read = EvictedCache(keys, keys, places, torch.full((rows,), first), sums[None])
     heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))
     settings = H2OSettings(heavy=spec["hh_size"], recent=spec["recent_size"])
-    rule = HeavyHitters(evicted(read, heavy, recent), None, settings)
+    rule = HeavyHitters(evict_slots(read, heavy, recent), None, settings)
     for number in range(first, spec["tokens"]):
         held = torch.cat([rule.kept.keys[0], t["k"][:, :, number : number + 1]], dim=2)
         step = rule.step(torch.ones(rows, 1, dtype=torch.bool))
@@ -65,7 +71,9 @@ def test_decoding_keeps_what_the_published_rule_keeps(case: str) -> None:
         assert isinstance(left.eviction, HeavyHitters)
         rule = left.eviction
         expected = t["kept_after_step"][:, number + 1 - first]
-        assert torch.equal(rule.kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1))
+        assert torch.equal(
+            rule.kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1)
+        )
     assert rule.kept.scores is not None
     group = spec["heads"] // spec["kv_heads"]
     torch.testing.assert_close(rule.kept.scores[0] / group, t["score"], **TOLERANCE)

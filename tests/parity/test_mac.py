@@ -12,13 +12,13 @@ from torch import Tensor
 from transformers import T5Config
 
 from tests.parity.fixtures import base_lm, load
-from ttabench.core.types import Ask, Episode, Observe, Score
+from ttabench.core.types import Chunk, Episode, Query, Score
 from ttabench.lm.forward.patching import forward, select_rows
+from ttabench.lm.inference.answering import generate
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.answering import generate
 from ttabench.methods.mac import MacSettings
 from ttabench.methods.mac.method import loss_parts
-from ttabench.methods.mac.networks import MacNetworks, by_group, latent
+from ttabench.methods.mac.networks import MacNetworks, aggregate_hierarchy, apply_by_group
 
 KEYS = {"gpt2": "out/qa_logits", "llama": "out/qa_logits_llama"}
 BASES = [(kind, key) for kind, key in KEYS.items() if key in load("mac").tensors]
@@ -45,10 +45,18 @@ def located(key: str) -> tuple[str, int | None, bool] | None:
         return f"aggregator.blocks.{found[1]}.{PARTS[found[2]]}.{found[3]}", None, False
     if found := re.fullmatch(r"(?:aggregator\.)?mlps\.(\d+)\.(.+)\.(weight|bias)", key):
         part = SLOTS[found[2]]
-        return f"{encoder}.{part}.{found[3]}", int(found[1]), part != "norm" and found[3] == "weight"
+        return (
+            f"{encoder}.{part}.{found[3]}",
+            int(found[1]),
+            part != "norm" and found[3] == "weight",
+        )
     if found := re.fullmatch(r"token_SA\.mlp_layers\.(\d+)\.(.+)\.(weight|bias)", key):
         part = EXPANSION[found[2]]
-        return f"expansion.expand.{part}.{found[3]}", int(found[1]), part != "norm" and found[3] == "weight"
+        return (
+            f"expansion.expand.{part}.{found[3]}",
+            int(found[1]),
+            part != "norm" and found[3] == "weight",
+        )
     rest = key.removeprefix("aggregator.question_encoder.").removeprefix("enc_decoder.")
     if rest == "learnable_prompts":
         return f"{encoder}.prompts", None, False
@@ -96,16 +104,23 @@ class Reference:
             "lite": "released",
         }
         self.networks = MacNetworks(self.lm, MacSettings(**{**defaults, **settings}))
-        inputs = [self.tensors[f"input/{name}"] for name in ("text_ids_amort", "text_attention_amort")]
-        self.networks.document_text = Rows(*inputs)  # type: ignore[assignment]
-        inputs = [self.tensors[f"input/{name}"] for name in ("gen_q_ids_amort", "gen_q_attn_mask_amort")]
-        self.networks.question_text = Rows(*inputs)  # type: ignore[assignment]
+        inputs = [
+            self.tensors[f"input/{name}"] for name in ("text_ids_amort", "text_attention_amort")
+        ]
+        self.networks.document_tokenizer = Rows(*inputs)  # type: ignore[assignment]
+        inputs = [
+            self.tensors[f"input/{name}"] for name in ("gen_q_ids_amort", "gen_q_attn_mask_amort")
+        ]
+        self.networks.question_tokenizer = Rows(*inputs)  # type: ignore[assignment]
         self._load()
 
     def _load(self) -> None:
         ours, filled = dict(self.networks.named_parameters()), set()
         for key, tensor in self.tensors.items():
-            if key.startswith("state/") and (place := located(key.removeprefix("state/"))) is not None:
+            if (
+                key.startswith("state/")
+                and (place := located(key.removeprefix("state/"))) is not None
+            ):
                 with torch.no_grad():
                     target = piece(ours[place[0]], *place[1:])
                     target.copy_(tensor.view_as(target))
@@ -125,11 +140,15 @@ class Reference:
         A query's prompt is the row that the input encoder reads; what the base model reads stands in its key.
         """
         asks = []
-        for row, (ids, targets) in enumerate(zip(self["qa_ids"], self["qa_target_ids"], strict=True)):
+        for row, (ids, targets) in enumerate(
+            zip(self["qa_ids"], self["qa_target_ids"], strict=True)
+        ):
             words = [f"w{token}" for token, target in zip(ids, targets, strict=True) if target >= 0]
             read = " ".join(f"w{token}" for token in ids[: int((targets >= 0).nonzero()[0])])
-            asks.append(Ask(prompt=str(row), key=read, want=Score(continuation=f" {' '.join(words)}")))
-        observes = [Observe(text=str(row)) for row in range(len(asks))]
+            asks.append(
+                Query(prompt=str(row), key=read, want=Score(continuation=f" {' '.join(words)}"))
+            )
+        observes = [Chunk(text=str(row)) for row in range(len(asks))]
         return Episode(key="fixture", steps=(*observes, *asks))
 
     @property
@@ -149,7 +168,9 @@ def reference(tmp_path: Path) -> Reference:
 @pytest.fixture
 def own_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The base model reads the query's key, see `Reference.episode`."""
-    monkeypatch.setattr("ttabench.methods.trainable.prompt_ids", lambda lm, ask, **_: lm.encode(ask.key))
+    monkeypatch.setattr(
+        "ttabench.methods.trainable.prompt_ids", lambda lm, ask, **_: lm.encode(ask.key)
+    )
 
 
 def test_documents_become_the_bank(reference: Reference) -> None:
@@ -181,15 +202,17 @@ def test_expansion_to_a_prefix(reference: Reference) -> None:
     reference.check(expansion.expand(reference.tensors["out/latent"]), "out/actual_tokens")  # type: ignore[operator]
     prefix = reference.networks.modulate(reference.tensors["out/latent"]).prefix
     assert prefix is not None
-    layers = [torch.stack(pair) for pair in zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)]
+    layers = [
+        torch.stack(pair) for pair in zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
+    ]
     reference.check(torch.stack(layers), "out/prompts")
     assert prefix.next_position_B.tolist() == [reference.spec["dims"]["Lv"]] * reference.rows
 
 
 def whole(reference: Reference) -> Patch:
     networks = reference.networks
-    bank = networks.documents([[row] for row in range(reference.rows)])
-    x = networks.questions([str(row) for row in range(reference.rows)])
+    bank = networks.encode_documents([[row] for row in range(reference.rows)])
+    x = networks.encode_questions([str(row) for row in range(reference.rows)])
     return networks.modulate(networks.aggregator(x[None], bank[None])[0])
 
 
@@ -218,12 +241,16 @@ def test_losses_and_gradients(tmp_path: Path, name: str) -> None:
     reference.networks.train()
     loss = loss_parts(reference.networks, [reference.episode()])["answer"]
     tolerance = reference.spec["tolerance"]["losses"]
-    torch.testing.assert_close(loss.detach(), reference.tensors[f"out/loss_{name}"], rtol=0.0, **tolerance)
+    torch.testing.assert_close(
+        loss.detach(), reference.tensors[f"out/loss_{name}"], rtol=0.0, **tolerance
+    )
     loss.backward()  # type: ignore[no-untyped-call]
     ours = dict(reference.networks.named_parameters())
     compared = 0
     for key, expected in reference.tensors.items():
-        place = located(key.removeprefix(f"grad_{name}/")) if key.startswith(f"grad_{name}/") else None
+        place = (
+            located(key.removeprefix(f"grad_{name}/")) if key.startswith(f"grad_{name}/") else None
+        )
         if place is None:
             continue
         gradient = ours[place[0]].grad
@@ -240,9 +267,9 @@ def test_hierarchy_level_by_level(reference: Reference) -> None:
     level, group = reference.tensors["out/bank"][None], reference.spec["config"]["hier_window"]
     levels = sorted(key for key in reference.tensors if key.startswith("out/hier_level_"))
     for key in (*levels, "out/hier_final"):
-        level = by_group(aggregator, x, level, group)
+        level = apply_by_group(aggregator, x, level, group)
         reference.check(level[0], key)
-    final = latent(aggregator, x, reference.tensors["out/bank"], group=group)
+    final = aggregate_hierarchy(aggregator, x, reference.tensors["out/bank"], group=group)
     reference.check(final, "out/hier_final")
 
 
@@ -255,4 +282,7 @@ def test_with_ordinary_masks(tmp_path: Path) -> None:
     reference.check(bank, "out/masked_bank")
     ids, mask = reference["gen_q_ids_amort"], reference["gen_q_attn_mask_amort"]
     reference.check(networks.input_encoder.hidden(ids, mask), "out/masked_q_hidden")
-    reference.check(networks.aggregator(networks.input_encoder(ids, mask)[None], bank[None])[0], "out/masked_latent")
+    reference.check(
+        networks.aggregator(networks.input_encoder(ids, mask)[None], bank[None])[0],
+        "out/masked_latent",
+    )

@@ -26,7 +26,10 @@ def test_streams_give_the_published_logits(case: str, block: int | None) -> None
     fixture = load("streamingllm").case(case)
     spec, t = fixture.spec, fixture.tensors
     settings = WindowSettings(
-        n_sink=spec["n_sink"], recent=spec["recent"], evict=spec["evict"], positions=spec["positions"]
+        n_sink=spec["n_sink"],
+        recent=spec["recent"],
+        evict=spec["evict"],
+        positions=spec["positions"],
     )
     method, kept, out = SlidingWindow(model(spec["model"]), settings), None, []
     ids = t["input_ids"][None]

@@ -6,30 +6,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttabench.core.architectures import names
+from ttabench.core.architectures import model_names
 from ttabench.methods.registry import formulas, methods
+from ttabench.profiling.analytic import analytic_rows, break_even
 from ttabench.profiling.job import Load
-from ttabench.profiling.on_paper import break_even, table
 
 LENGTHS = (1, 100, 1024, 65_536)
 ALL = list(formulas())
 
 
-@pytest.mark.parametrize("model", names())
+@pytest.mark.parametrize("model", model_names())
 def test_every_method_has_a_row_a_length(model: str) -> None:
-    found = table(model, ALL, LENGTHS, Load(), dtype="bfloat16")
-    assert [(row["method"], row["context_tokens"]) for row in found] == [(m, n) for m in ALL for n in LENGTHS]
+    found = analytic_rows(model, ALL, LENGTHS, Load(), dtype="bfloat16")
+    assert [(row["method"], row["context_tokens"]) for row in found] == [
+        (m, n) for m in ALL for n in LENGTHS
+    ]
     columns = set(found[0])
     for row in found:
         assert set(row) == columns
         assert row["total_flops"] == row["adapt_flops"] + row["ask_flops"]
         assert row["implemented"] == (row["method"] in methods())
-        assert all(row[key] >= 0 for key in columns if key.endswith(("flops", "bytes", "floats", "parameters")))
+        assert all(
+            row[key] >= 0
+            for key in columns
+            if key.endswith(("flops", "bytes", "floats", "parameters"))
+        )
         assert row["ask_flops"] > 0
 
 
 def test_what_grows_and_what_does_not() -> None:
-    rows = {(row["method"], row["context_tokens"]): row for row in table("llama-2-7b", ALL, LENGTHS, Load())}
+    rows = {
+        (row["method"], row["context_tokens"]): row
+        for row in analytic_rows("llama-2-7b", ALL, LENGTHS, Load())
+    }
 
     def grows(method: str, key: str) -> bool:
         return bool(rows[method, 65_536][key] > rows[method, 1024][key])

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from tests.conftest import Command
-from ttabench.core.child import Death
+from ttabench.core.child import ProcessDeath
 from ttabench.core.errors import UserError
 from ttabench.profiling import driver, measure
-from ttabench.profiling.driver import Lines, execute
-from ttabench.profiling.job import Job, Load, choose
+from ttabench.profiling.driver import Findings, execute
+from ttabench.profiling.job import Job, Load, choose_methods
 from ttabench.profiling.record import Row, load_profile
 
 LENGTHS = (32, 64, 96)
@@ -27,8 +27,10 @@ Requests = list[Mapping[str, Any]]
 @pytest.fixture
 def job(tiny_base: Path) -> Job:
     load = Load(piece_tokens=16, prompt_tokens=8, generate=2, repeat=1)
-    chosen = choose("none,icl")
-    return Job(model=str(tiny_base), lengths=LENGTHS, chosen=chosen, load=load, device="cpu")
+    chosen = choose_methods("none,icl")
+    return Job(
+        model=str(tiny_base), lengths=LENGTHS, method_requests=chosen, load=load, device="cpu"
+    )
 
 
 @pytest.fixture
@@ -36,23 +38,23 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
     """Processes that run right here, each request noted."""
     asked: Requests = []
 
-    def here(request: Mapping[str, Any]) -> Lines:
+    def here(request: Mapping[str, Any]) -> Findings:
         asked.append(request)
         found: list[tuple[str, Any]] = []
-        measure.answer(request, found.append)
+        measure.measure_method(request, found.append)
         for kind, value in found:
             yield kind, json.loads(json.dumps(value))
 
-    monkeypatch.setattr(driver, "launched", here)
+    monkeypatch.setattr(driver, "launch_measurement", here)
     before = torch.are_deterministic_algorithms_enabled()
     yield asked
     torch.use_deterministic_algorithms(before)
 
 
-def dying(end: Death, at: tuple[str, int]) -> Any:
+def dying(end: ProcessDeath, at: tuple[str, int]) -> Any:
     """Processes that end like this when they come to a method's length; elsewhere all goes well."""
 
-    def process(request: Mapping[str, Any]) -> Lines:
+    def process(request: Mapping[str, Any]) -> Findings:
         for length in request["lengths"]:
             yield "at", length
             if (request["method"], length) == at:
@@ -65,7 +67,7 @@ def dying(end: Death, at: tuple[str, int]) -> Any:
 
 def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path: Path) -> None:
     first = execute(job, tmp_path)
-    assert first.how == "new"
+    assert first.status == "new"
     assert [request["method"] for request in requests] == ["none", "icl"]
     assert [(row.method, row.prefill, row.status) for row in first.record.rows] == [
         (method, length, "ok") for method in ("none", "icl") for length in LENGTHS
@@ -73,85 +75,115 @@ def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path
     assert first.record.growth("icl") == "linear"
     assert first.record.model["architecture"] == "llama"
     again = execute(job, tmp_path)
-    assert (again.how, again.record, len(requests)) == ("stored", first.record, 2)
-    assert execute(job, tmp_path, force=True).how == "new"
+    assert (again.status, again.record, len(requests)) == ("stored", first.record, 2)
+    assert execute(job, tmp_path, force=True).status == "new"
     assert len(requests) == 4
 
 
 @pytest.mark.parametrize(
     ("end", "status", "said"),
     [
-        (Death(code=-signal.SIGKILL), "oom", "was killed"),
-        (Death(code=1, said="RuntimeError: DefaultCPUAllocator: can't allocate memory: ..."), "oom", "DefaultCPU"),
-        (Death(code=1, said="RuntimeError: shapes differ"), "failed", "shapes differ"),
+        (ProcessDeath(code=-signal.SIGKILL), "oom", "was killed"),
+        (
+            ProcessDeath(
+                code=1, last_line="RuntimeError: DefaultCPUAllocator: can't allocate memory: ..."
+            ),
+            "oom",
+            "DefaultCPU",
+        ),
+        (ProcessDeath(code=1, last_line="RuntimeError: shapes differ"), "failed", "shapes differ"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_death_of_a_process_is_a_row(
-    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: Death, status: str, said: str
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    end: ProcessDeath,
+    status: str,
+    said: str,
 ) -> None:
-    monkeypatch.setattr(driver, "launched", dying(end, ("icl", 64)))
+    monkeypatch.setattr(driver, "launch_measurement", dying(end, ("icl", 64)))
     done = execute(job, tmp_path)
     found = {(row.method, row.prefill): row for row in done.record.rows}
     assert found["icl", 64].status == status
     assert said in found["icl", 64].detail
-    assert all(row.status == "ok" for at, row in found.items() if at != ("icl", 64)), "a fresh process goes on"
+    assert all(row.status == "ok" for at, row in found.items() if at != ("icl", 64)), (
+        "a fresh process goes on"
+    )
     # what failed is tried again, what ran out of memory is an answer
-    monkeypatch.setattr(driver, "launched", dying(end, ("none", 1)))
+    monkeypatch.setattr(driver, "launch_measurement", dying(end, ("none", 1)))
     again = execute(job, tmp_path)
-    assert again.how == ("stored" if status == "oom" else "continued")
-    assert {row.status for row in again.record.rows} == ({"ok", "oom"} if status == "oom" else {"ok"})
+    assert again.status == ("stored" if status == "oom" else "continued")
+    assert {row.status for row in again.record.rows} == (
+        {"ok", "oom"} if status == "oom" else {"ok"}
+    )
 
 
 def test_an_interrupted_profile_keeps_its_rows_and_goes_on(
     job: Job, requests: Requests, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    whole = driver.launched
+    whole = driver.launch_measurement
 
-    def interrupted(request: Mapping[str, Any]) -> Lines:
+    def interrupted(request: Mapping[str, Any]) -> Findings:
         for line in whole(request):
             yield line
             if line == ("at", 64) and request["method"] == "icl":
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(driver, "launched", interrupted)
+    monkeypatch.setattr(driver, "launch_measurement", interrupted)
     with pytest.raises(KeyboardInterrupt):
         execute(job, tmp_path)
-    monkeypatch.setattr(driver, "launched", whole)
+    monkeypatch.setattr(driver, "launch_measurement", whole)
     (folder,) = tmp_path.iterdir()
     assert len(load_profile(folder).rows) == 4
     before = len(requests)
     done = execute(job, tmp_path)
     (request,) = requests[before:]
-    assert (done.how, request["method"], request["lengths"]) == ("continued", "icl", [64, 96])
+    assert (done.status, request["method"], request["lengths"]) == ("continued", "icl", [64, 96])
     assert len(done.record.rows) == 6
 
 
-def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refusing(request: Mapping[str, Any]) -> Lines:
+def test_a_fault_of_the_user_leaves_nothing_behind(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refusing(request: Mapping[str, Any]) -> Findings:
         yield "fault", ("Model 'x' could not be loaded.", "Give another.")
 
-    monkeypatch.setattr(driver, "launched", refusing)
+    monkeypatch.setattr(driver, "launch_measurement", refusing)
     with pytest.raises(UserError, match="could not be loaded"):
         execute(job, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_settings_find_their_methods() -> None:
-    chosen = choose("all", settings=("chunk=64", "h2o.heavy=8"))
+    chosen = choose_methods("all", settings=("chunk=64", "h2o.heavy=8"))
     assert chosen["snapkv"] == {"method": "snapkv", "preset": "stream", "settings": ("chunk=64",)}
     assert chosen["h2o"]["settings"] == ("chunk=64", "heavy=8")
     assert chosen["icl"]["settings"] == ()
-    assert choose("snapkv", preset="streamadapter")["snapkv"]["preset"] == "streamadapter"
+    assert choose_methods("snapkv", preset="streamadapter")["snapkv"]["preset"] == "streamadapter"
 
 
 def test_the_command_shows_stores_and_draws(
     ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path
 ) -> None:
     picture = tmp_path / "profile.png"
-    common = ["profile", "--methods", "icl,mac", *SMALL, "--model", tiny_base, "--out", tmp_path / "runs",
-              "--set", "mac.amortiser=scratch:16,1,2,32", "--set", "mac.input_encoder=scratch:16,1,2,32",
-              "--set", "num_virtual_tokens=4"]  # fmt: skip
+    common = [
+        "profile",
+        "--methods",
+        "icl,mac",
+        *SMALL,
+        "--model",
+        tiny_base,
+        "--out",
+        tmp_path / "runs",
+        "--set",
+        "mac.amortiser=scratch:16,1,2,32",
+        "--set",
+        "mac.input_encoder=scratch:16,1,2,32",
+        "--set",
+        "num_virtual_tokens=4",
+    ]
     ran = ttabench(*common, "--plot", picture)
     assert ran.code == 0, ran.err
     for shown in ("token ms", "tokens/s", "peak memory", "mac untrained"):
@@ -167,15 +199,22 @@ def test_the_command_shows_stores_and_draws(
     assert "| icl | 32 |" in ttabench(*common, "--format", "markdown").out
 
 
-@pytest.mark.parametrize(("flags", "shown"), [(["--training"], "document s"),
-                                              (["--throughput", "--memory-limit", "1t"], "largest batch")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [(["--training"], "document s"), (["--throughput", "--memory-limit", "1t"], "largest batch")],
+)
 def test_other_profiles(
-    ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    flags: list[str], shown: str,
-) -> None:  # fmt: skip
+    ttabench: Command,
+    requests: Requests,
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    shown: str,
+) -> None:
     # this process has other things to do yet
     monkeypatch.setattr("ttabench.lm.loading.devices.limit_memory", lambda *_: None)
-    monkeypatch.setattr("ttabench.profiling.measure.MOST", 2)
+    monkeypatch.setattr("ttabench.profiling.measure.MAX_BATCH_SIZE", 2)
     picture = tmp_path / "picture.svg"
     out = ["--model", tiny_base, "--out", tmp_path / "runs", "--plot", picture, "--device", "cpu"]
     ran = ttabench("profile", "--methods", "icl", *SMALL, *flags, *out)

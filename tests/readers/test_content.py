@@ -13,7 +13,16 @@ from ttabench.readers import cards, content_digest
 from ttabench.readers.cards import Card, cards_folder, load_card
 
 ROWS = ("files", "whole", "hub", "note")
-ASIDE = ("title", "paper", "arxiv", "licence", "source.how", "source.hub", "source.folders", "source.articles.files")
+ASIDE = (
+    "title",
+    "paper",
+    "arxiv",
+    "licence",
+    "source.how",
+    "source.hub",
+    "source.folders",
+    "source.articles.files",
+)
 OPTIONS = ("protocol", "twin.protocol", "twin.arguments", "prompt.chat")
 """What is in an identity already, resolved."""
 
@@ -48,13 +57,20 @@ def aside(place: tuple[str, ...]) -> bool:
 @pytest.mark.parametrize("name", ["streamingqa", "superglue", "lamp"])
 def test_fields_count_but_for_prose_places_and_options(name: str) -> None:
     """Of a reader of another package options count, too."""
-    card, raw = load_card(name), yaml.safe_load((cards_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
+    card, raw = (
+        load_card(name),
+        yaml.safe_load((cards_folder() / f"{name}.yaml").read_text(encoding="utf-8")),
+    )
     theirs = card.model_copy(update={"reader": "theirs"})
     for place in leaves(raw):
         option = any(".".join(place).startswith(name) for name in OPTIONS)
         if place != ("reader",):
-            assert (content_digest(edited(card, *place)) != content_digest(card)) == (not aside(place) and not option)
-            assert (content_digest(edited(theirs, *place)) != content_digest(theirs)) == (not aside(place)), place
+            assert (content_digest(edited(card, *place)) != content_digest(card)) == (
+                not aside(place) and not option
+            )
+            assert (content_digest(edited(theirs, *place)) != content_digest(theirs)) == (
+                not aside(place)
+            ), place
 
 
 def test_a_field_at_its_default_is_as_if_it_were_not_there() -> None:
@@ -67,4 +83,7 @@ def test_a_field_at_its_default_is_as_if_it_were_not_there() -> None:
     assert content_digest(Wider.model_construct(**values)) == before
     assert content_digest(Wider.model_construct(**values, pauses=0)) == before
     assert content_digest(Wider.model_construct(**values, pauses=1)) != before
-    assert content_digest(Wider.model_construct(**values, more=cards.Source(answers="joined"))) != before
+    assert (
+        content_digest(Wider.model_construct(**values, more=cards.Source(answers="joined")))
+        != before
+    )

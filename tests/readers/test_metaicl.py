@@ -10,15 +10,15 @@ import pytest
 
 from tests.qa_files import write_jsonl
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Choose, Observe, wanted
+from ttabench.core.types import Choose, Chunk, Query, wants_of_kind
 from ttabench.readers import load
-from ttabench.readers.metaicl import DRAWS
+from ttabench.readers.metaicl import PUBLISHED_DRAWS
 
 SMALL = {"tasks": 2, "queries": 3, "demonstrations": 4, "steps": "1,4"}
 
 
-def chosen(asks: list[Ask]) -> list[tuple[Choose, Ask]]:
-    return list(zip(wanted(asks, Choose), asks, strict=True))
+def chosen(asks: list[Query]) -> list[tuple[Choose, Query]]:
+    return list(zip(wants_of_kind(asks, Choose), asks, strict=True))
 
 
 class Letters:
@@ -35,7 +35,13 @@ LETTERS = Letters()
 
 
 def row(number: int, task: str = "quarel", **changes: Any) -> dict[str, Any]:
-    return {"task": task, "input": f"in {number}", "output": "yes", "options": ["no", "yes"], **changes}
+    return {
+        "task": task,
+        "input": f"in {number}",
+        "output": "yes",
+        "options": ["no", "yes"],
+        **changes,
+    }
 
 
 def official(base: Path, **test_row: Any) -> Path:
@@ -46,8 +52,11 @@ def official(base: Path, **test_row: Any) -> Path:
     for task in ("quarel", "piqa"):
         place = base / "data" / task
         place.mkdir(parents=True)
-        for draw in DRAWS:
-            write_jsonl(place / f"{task}_16_{draw}_train.jsonl", [row(draw * 100 + i, task) for i in range(16)])
+        for draw in PUBLISHED_DRAWS:
+            write_jsonl(
+                place / f"{task}_16_{draw}_train.jsonl",
+                [row(draw * 100 + i, task) for i in range(16)],
+            )
     held = [row(7, **test_row), row(1300), row(8)]
     write_jsonl(base / "data" / "quarel" / "quarel_16_100_test.jsonl", held)
     return base
@@ -56,15 +65,19 @@ def official(base: Path, **test_row: Any) -> Path:
 def test_rows_are_asked_after_each_step_of_one_pass() -> None:
     task = load("metaicl", options=SMALL)
     episodes = list(task.episodes())
-    assert (len(episodes), task.n_observes, task.n_asks) == (2, 8, 12)
+    assert (len(episodes), task.n_chunks, task.n_queries) == (2, 8, 12)
     for episode in episodes:
-        kinds = [step.at.count if isinstance(step, Ask) else None for step in episode.steps]
+        kinds = [step.at.count if isinstance(step, Query) else None for step in episode.steps]
         assert kinds == [None, 1, 1, 1, None, None, None, 4, 4, 4]
-        asked = episode.asks()
+        asked = episode.queries()
         assert [ask.prompt for ask in asked[:3]] == [ask.prompt for ask in asked[3:]]
         assert len({ask.key for ask in asked}) == 6
-        assert all(piece.text.startswith("Input: ") and piece.joiner == " " for piece in episode.observes())
-        assert all(want.options[want.gold or 0] == f" {ask.answers[0]}" for want, ask in chosen(asked))
+        assert all(
+            piece.text.startswith("Input: ") and piece.joiner == " " for piece in episode.chunks()
+        )
+        assert all(
+            want.options[want.gold or 0] == f" {ask.answers[0]}" for want, ask in chosen(asked)
+        )
 
 
 def test_the_official_folder(tmp_path: Path) -> None:
@@ -73,11 +86,19 @@ def test_the_official_folder(tmp_path: Path) -> None:
     equal = f"rows of {base} were left out (quarel: query equal to a demonstration: 1)"
     assert task.notes == ("1 of 2 tasks have no files and were left out: codah", equal)
     (episode,) = task.episodes()
-    assert [piece.text for piece in episode.observes()] == [f"Input: in {1300 + i} Output: yes" for i in range(16)]
-    assert {ask.prompt for ask in episode.asks()} == {"Input: in 7 Output:", "Input: in 8 Output:"}
+    assert [piece.text for piece in episode.chunks()] == [
+        f"Input: in {1300 + i} Output: yes" for i in range(16)
+    ]
+    assert {ask.prompt for ask in episode.queries()} == {
+        "Input: in 7 Output:",
+        "Input: in 8 Output:",
+    }
     assert task.dropped == {"quarel: query equal to a demonstration": 1}
-    assert {ask.at.count for ask in episode.asks()} == {1, 2, 4, 8, 16}
-    assert next(load("metaicl", source=str(base), seed=0).episodes()).asks()[1].prompt == "Input: in 1300 Output:"
+    assert {ask.at.count for ask in episode.queries()} == {1, 2, 4, 8, 16}
+    assert (
+        next(load("metaicl", source=str(base), seed=0).episodes()).queries()[1].prompt
+        == "Input: in 1300 Output:"
+    )
 
 
 # --- lengths --------------------------------------------------------------------------------------------------------
@@ -89,7 +110,9 @@ def sized(base: Path, demonstrations: list[int], queries: list[int], spare: int 
     place = base / "data" / "quarel"
 
     def rows(sizes: list[int], letter: str) -> list[dict[str, Any]]:
-        return [row(i, input=f"{letter}{i:x}".ljust(size - 19, ".")) for i, size in enumerate(sizes)]
+        return [
+            row(i, input=f"{letter}{i:x}".ljust(size - 19, ".")) for i, size in enumerate(sizes)
+        ]
 
     write_jsonl(place / "quarel_16_100_train.jsonl", rows(demonstrations, "d"))
     write_jsonl(place / "quarel_16_13_train.jsonl", rows([spare] * 16, "s"))
@@ -99,12 +122,16 @@ def sized(base: Path, demonstrations: list[int], queries: list[int], spare: int 
 
 def asked_after(source: Path, **options: Any) -> tuple[list[str], dict[str, int]]:
     """(first characters of what is read, how many of them before each query), one character a token."""
-    task = load("metaicl", source=str(source), options={"max_example_tokens": 60, "max_tokens": 0, **options})
+    task = load(
+        "metaicl",
+        source=str(source),
+        options={"max_example_tokens": 60, "max_tokens": 0, **options},
+    )
     read: list[str] = []
     before: dict[str, int] = {}
     for episode in task.episodes(LETTERS):
         for step in episode.steps:
-            if isinstance(step, Observe):
+            if isinstance(step, Chunk):
                 read.append(step.text.removeprefix("Input: ").partition(".")[0].split()[0])
             else:
                 before[step.key] = len(read)
@@ -121,7 +148,7 @@ def test_examples_that_are_too_long_are_replaced_from_the_next_draw(tmp_path: Pa
     list(task.episodes(LETTERS))
     assert task.dropped["quarel: demonstration too long"] == 1
     assert task.dropped["quarel: query too long"] == 1
-    assert len(next(task.training(0, 8)).observes()) == 8
+    assert len(next(task.training_episodes(0, 8)).chunks()) == 8
 
 
 def test_a_query_is_asked_after_as_many_demonstrations_as_fit_beside_it(tmp_path: Path) -> None:
@@ -130,7 +157,11 @@ def test_a_query_is_asked_after_as_many_demonstrations_as_fit_beside_it(tmp_path
     read, before = asked_after(source, steps="4,8,16", max_tokens=300)
     assert len(read) == 8
     assert before == {"0@4": 4, "1@4": 4, "0@8": 8, "1@8": 7, "0@16": 8, "1@16": 7}
-    task = load("metaicl", source=str(source), options={"steps": "4,8,16", "max_tokens": 300, "max_example_tokens": 60})
+    task = load(
+        "metaicl",
+        source=str(source),
+        options={"steps": "4,8,16", "max_tokens": 300, "max_example_tokens": 60},
+    )
     list(task.episodes(LETTERS))
     assert task.dropped == {"quarel: query asked after fewer demonstrations": 3}
 

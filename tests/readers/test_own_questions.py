@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.qa_files import steps, write_csv, write_jsonl
 from ttabench.core.errors import UserError
 from ttabench.readers import load
-from ttabench.readers.qa_rows import own_questions
+from ttabench.readers.qa_rows import read_questions
 
 OPENS, CLOSES, GAVE = "When does it open?", "When does it close?", "Who gave the atlas?"
 LIBRARY, ATLAS = "The library opens at nine and closes at six.", "Tom Reed gave the atlas."
-SYNONYMS = [("text", "question", "answers"), ("context", "query", "answer"), ("document", "question", "answer")]
+SYNONYMS = [
+    ("text", "question", "answers"),
+    ("context", "query", "answer"),
+    ("document", "question", "answer"),
+]
 
 
 def rows(text: str, question: str, answers: str) -> list[dict[str, Any]]:
@@ -27,7 +31,9 @@ def rows(text: str, question: str, answers: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("columns", SYNONYMS, ids=lambda columns: "-".join(columns))
-def test_columns_are_found_by_any_of_their_names(tmp_path: Path, columns: tuple[str, str, str]) -> None:
+def test_columns_are_found_by_any_of_their_names(
+    tmp_path: Path, columns: tuple[str, str, str]
+) -> None:
     task = load("qa", source=str(write_csv(tmp_path / "mine.csv", rows(*columns))))
     observed, asked = steps(task)
     assert observed == [LIBRARY, ATLAS], "in the order of the file, a text once"
@@ -49,10 +55,14 @@ def test_columns_are_found_by_any_of_their_names(tmp_path: Path, columns: tuple[
 )
 def test_a_list_in_a_cell_is_a_list(tmp_path: Path, cell: str, answers: tuple[str, ...]) -> None:
     table = [{"text": LIBRARY, "question": OPENS, "answers": cell}]
-    assert steps(load("qa", source=str(write_csv(tmp_path / "mine.csv", table))))[1] == [(OPENS, answers)]
+    assert steps(load("qa", source=str(write_csv(tmp_path / "mine.csv", table))))[1] == [
+        (OPENS, answers)
+    ]
 
 
-@pytest.mark.parametrize("cell", ["['geese' 'grey geese']", "['geese', os.getcwd()]", "['geese']]", "{'a': 1}"])
+@pytest.mark.parametrize(
+    "cell", ["['geese' 'grey geese']", "['geese', os.getcwd()]", "['geese']]", "{'a': 1}"]
+)
 def test_a_cell_that_is_half_a_list_is_refused(tmp_path: Path, cell: str) -> None:
     table = [{"text": LIBRARY, "question": OPENS, "answers": cell}]
     with pytest.raises(UserError, match=r"mine\.csv line 2"):
@@ -60,30 +70,49 @@ def test_a_cell_that_is_half_a_list_is_refused(tmp_path: Path, cell: str) -> Non
 
 
 def test_answers_may_be_numbers(tmp_path: Path) -> None:
-    table = [{"text": LIBRARY, "question": OPENS, "answers": value} for value in (9, 1999.0, [2.5, "nine"])]
+    table = [
+        {"text": LIBRARY, "question": OPENS, "answers": value}
+        for value in (9, 1999.0, [2.5, "nine"])
+    ]
     asked = steps(load("qa", source=str(write_jsonl(tmp_path / "mine.jsonl", table))))[1]
     assert [answers for _, answers in asked] == [("9",), ("1999",), ("2.5", "nine")]
 
 
-def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path, tiny_base: Path) -> None:
+def test_a_data_file_may_be_named_as_the_task(
+    ttabench: Command, tmp_path: Path, tiny_base: Path
+) -> None:
     path = write_jsonl(tmp_path / "mine.jsonl", rows(*SYNONYMS[2]))
-    words = ("--model", tiny_base, "--method", "none", "--out", tmp_path / "runs", "--task-set", "max_new_tokens=2")
+    words = (
+        "--model",
+        tiny_base,
+        "--method",
+        "none",
+        "--out",
+        tmp_path / "runs",
+        "--task-set",
+        "max_new_tokens=2",
+    )
     (record,) = ttabench("eval", "--task", path, *words, "--json").json()["runs"]
     assert (record["config"]["task"], record["source"], record["n"]) == ("qa", f"file:{path}", 3)
     assert record["rows"][0]["stderr"] is not None
     again = ttabench("eval", "--task", "qa", "--source", path, *words, "--json").json()["runs"][0]
     assert again["id"] == record["id"]
-    assert "is a file of data, so --source cannot be given" in one_line(
+    assert "is a file of data, so --source cannot be given" in error_line(
         ttabench("eval", "--task", path, "--source", path, *words)
     )
-    assert "to read qa from" in one_line(ttabench("eval", "--task", "nope.jsonl", *words))
+    assert "to read qa from" in error_line(ttabench("eval", "--task", "nope.jsonl", *words))
 
 
 def test_questions_of_a_file(tmp_path: Path) -> None:
-    table = [{"question": f" {OPENS} ", "answers": ["at nine", "nine"]}, {"question": CLOSES, "answers": None}]
-    first, second = own_questions(write_jsonl(tmp_path / "q.jsonl", table))
-    assert (first.question, first.answers) == (OPENS, ("nine", "at nine")), "the shortest is the target, as in tasks"
+    table = [
+        {"question": f" {OPENS} ", "answers": ["at nine", "nine"]},
+        {"question": CLOSES, "answers": None},
+    ]
+    first, second = read_questions(write_jsonl(tmp_path / "q.jsonl", table))
+    assert (first.question, first.answers) == (OPENS, ("nine", "at nine")), (
+        "the shortest is the target, as in tasks"
+    )
     assert (second.question, second.answers) == (CLOSES, ())
     assert first.key != second.key
     (tmp_path / "q.txt").write_text(f"{OPENS}\n\n  {CLOSES}\n")
-    assert [each.question for each in own_questions(tmp_path / "q.txt")] == [OPENS, CLOSES]
+    assert [each.question for each in read_questions(tmp_path / "q.txt")] == [OPENS, CLOSES]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Episode, Generate, wanted
+from ttabench.core.types import Episode, Generate, Query, wants_of_kind
 from ttabench.lm.forward.tokens import gold_ids, prompt_ids
 from ttabench.readers import load
 from ttabench.readers.ruler import Ruler
@@ -24,7 +24,10 @@ from ttabench.stats.metrics import metric
 
 MADE = ("niah_single_1", "niah_multikey_2", "niah_multikey_3", "vt", "cwe", "fwe")
 SIZES = {"niah_single_1": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa_1": 32, "qa_2": 32}
-ESSAY = " ".join(f"Essay sentence {number} says {word}." for number, word in enumerate("one two three".split() * 700))
+ESSAY = " ".join(
+    f"Essay sentence {number} says {word}."
+    for number, word in enumerate("one two three".split() * 700)
+)
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -51,41 +54,60 @@ def episodes(limit: int | None = 1, source: str = "generated", **options: Any) -
     return list(load("ruler", source=source, limit=limit, options=options).episodes(FOUR))
 
 
-def only(name: str, **options: Any) -> tuple[str, Ask]:
+def only(name: str, **options: Any) -> tuple[str, Query]:
     """(context, first query) of the first context of a sub-task."""
     (episode, *_) = episodes(tasks=name, **options)
-    return "".join(piece.text for piece in episode.observes()), episode.asks()[0]
+    return "".join(piece.text for piece in episode.chunks()), episode.queries()[0]
 
 
-def room(ask: Ask) -> int:
-    (want,) = wanted([ask], Generate)
+def room(ask: Query) -> int:
+    (want,) = wants_of_kind([ask], Generate)
     return want.max_new_tokens
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(MADE), st.integers(3000, 9000), st.integers(0, 99))
-def test_a_context_fills_its_length_and_a_longer_one_asks_the_same(name: str, length: int, seed: int) -> None:
-    task = load("ruler", source="generated", seed=seed, limit=1, options={"tasks": name, "length": length})
-    ((episode, (key, sample)),) = task.laid(FOUR)  # type: ignore[attr-defined]
-    (ask,) = episode.asks()
+def test_a_context_fills_its_length_and_a_longer_one_asks_the_same(
+    name: str, length: int, seed: int
+) -> None:
+    task = load(
+        "ruler", source="generated", seed=seed, limit=1, options={"tasks": name, "length": length}
+    )
+    ((episode, (key, sample)),) = task.episodes_with_source(FOUR)  # type: ignore[attr-defined]
+    (ask,) = episode.queries()
     assert isinstance(task, Ruler)
     size = task._sizes[id(FOUR), key]
     for units, fits in ((size, True), (size + 1, False)):
-        used = len(FOUR.encode(sample.write(units))) + len(FOUR.encode("\n\n" + ask.prompt)) + 5 + room(ask)
-        assert (used <= length) == fits or (units > size and sample.most == size)
-    assert "".join(piece.text for piece in episode.observes()) + ask.joiner == sample.write(size)
+        used = (
+            len(FOUR.encode(sample.write(units)))
+            + len(FOUR.encode("\n\n" + ask.prompt))
+            + 5
+            + room(ask)
+        )
+        assert (used <= length) == fits or (units > size and sample.max_units == size)
+    assert "".join(piece.text for piece in episode.chunks()) + ask.joiner == sample.write(size)
     assert room(ask) == SIZES.get(name, 128)
     if name not in ("cwe", "fwe"):  # words come as often as their length has it
-        longer = load("ruler", source="generated", seed=seed, limit=1, options={"tasks": name, "length": 2 * length})
-        ((other, _),) = longer.laid(FOUR)  # type: ignore[attr-defined]
-        assert [one.prompt for one in other.asks()] == [ask.prompt]
-        assert sum(len(piece.text) for piece in other.observes()) > 1.5 * sum(len(p.text) for p in episode.observes())
+        longer = load(
+            "ruler",
+            source="generated",
+            seed=seed,
+            limit=1,
+            options={"tasks": name, "length": 2 * length},
+        )
+        ((other, _),) = longer.episodes_with_source(FOUR)  # type: ignore[attr-defined]
+        assert [one.prompt for one in other.queries()] == [ask.prompt]
+        assert sum(len(piece.text) for piece in other.chunks()) > 1.5 * sum(
+            len(p.text) for p in episode.chunks()
+        )
 
 
 def test_answers_are_what_a_context_tells() -> None:
     context, ask = only("niah_multikey_2", questions=3)
     key = re.findall(r"for (\S+) mentioned", ask.prompt)[0]
-    assert f"One of the special magic numbers for {key} is: {ask.answers[0]}." in context.splitlines()
+    assert (
+        f"One of the special magic numbers for {key} is: {ask.answers[0]}." in context.splitlines()
+    )
     context, ask = only("vt", questions=2)
     first = re.findall(r"VAR (\w{5}) = (\d{5})", context)
     links = dict(re.findall(r"VAR (\w{5}) = VAR (\w{5})", context))
@@ -127,8 +149,12 @@ def test_prompts_have_the_words_of_lm_eval() -> None:
     prefix = f"The special magic number for {key} mentioned in the provided text is"
     theirs = f"{template.format(type_needle_v='number', context=body, query=key)} {prefix}"
     assert context + ask.joiner + ask.prompt == theirs
-    needle = written("prepare_niah")["NEEDLE"].format(type_needle_v="numbers", key=key, value=ask.answers[0])
-    noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+    needle = written("prepare_niah")["NEEDLE"].format(
+        type_needle_v="numbers", key=key, value=ask.answers[0]
+    )
+    noise = (
+        "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+    )
     assert set(body.splitlines()) == {needle, noise}
 
     context, ask = only("vt")
@@ -137,7 +163,9 @@ def test_prompts_have_the_words_of_lm_eval() -> None:
     template = own["template"] + own["answer_prefix"]
     last = context.rpartition("Memorize and track")[2].partition("\n\n")[2]
     theirs = template.format(context=f"{last}\n", query=value, num_v=5).rstrip()
-    assert ("Memorize and track" + context.rpartition("Memorize and track")[2] + ask.joiner + ask.prompt) == theirs
+    assert (
+        "Memorize and track" + context.rpartition("Memorize and track")[2] + ask.joiner + ask.prompt
+    ) == theirs
 
     for name, opening in (("cwe", "Below is"), ("fwe", "Read the")):
         context, ask = only(name)
@@ -155,18 +183,32 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "PaulGrahamEssays.json").write_text(json.dumps({"text": ESSAY}))
     answers = [{"text": "in 1066", "answer_start": 0}, {"text": "1066", "answer_start": 3}]
     paragraphs = [
-        {"context": f"Paragraph {n} of article {a}. " + "Words. " * 40, "qas": [
-            {"id": f"{a}{n}", "question": f"When is {a}{n}?", "answers": answers, "is_impossible": False},
-            {"id": f"{a}{n}x", "question": "Never?", "answers": [], "is_impossible": True},
-        ]} for a in range(8) for n in range(10)
-    ]  # fmt: skip
+        {
+            "context": f"Paragraph {n} of article {a}. " + "Words. " * 40,
+            "qas": [
+                {
+                    "id": f"{a}{n}",
+                    "question": f"When is {a}{n}?",
+                    "answers": answers,
+                    "is_impossible": False,
+                },
+                {"id": f"{a}{n}x", "question": "Never?", "answers": [], "is_impossible": True},
+            ],
+        }
+        for a in range(8)
+        for n in range(10)
+    ]
     data = [{"title": f"A{a}", "paragraphs": paragraphs[10 * a : 10 * a + 10]} for a in range(8)]
     (tmp_path / "dev-v2.0.json").write_text(json.dumps({"version": "v2.0", "data": data}))
     hops = [
-        {"_id": str(n), "question": f"Who is {n}?", "answer": f"Person {n}",
-         "context": [[f"Title {n}.{i}", ["A sentence. ", "Another. " * 20]] for i in range(10)]}
+        {
+            "_id": str(n),
+            "question": f"Who is {n}?",
+            "answer": f"Person {n}",
+            "context": [[f"Title {n}.{i}", ["A sentence. ", "Another. " * 20]] for i in range(10)],
+        }
         for n in range(9)
-    ]  # fmt: skip
+    ]
     (tmp_path / "hotpotqa.json").write_text(json.dumps(hops))
     return tmp_path
 
@@ -176,9 +218,11 @@ def test_all_thirteen_are_made_of_a_folder_of_files(folder: Path) -> None:
     assert task.notes == ()
     texts = {}
     for episode in task.episodes(FOUR):
-        (ask,) = episode.asks()
-        texts[ask.subtask] = "".join(piece.text for piece in episode.observes()), ask
-        assert all(answer in texts[ask.subtask][0] for answer in ask.answers) == (ask.subtask[:3] != "qa_")
+        (ask,) = episode.queries()
+        texts[ask.subtask] = "".join(piece.text for piece in episode.chunks()), ask
+        assert all(answer in texts[ask.subtask][0] for answer in ask.answers) == (
+            ask.subtask[:3] != "qa_"
+        )
     assert len(texts) == 13
     assert len(texts["niah_multiquery"][1].answers) == len(texts["niah_multivalue"][1].answers) == 4
     context, ask = texts["qa_1"]
@@ -198,7 +242,9 @@ def test_what_cannot_be_made_is_left_out_or_refused_in_one_line(tmp_path: Path) 
     assert note.startswith("left out: niah_single_2, niah_single_3, niah_multikey_1")
     assert "squad.json" in note
     for name, needed in (("niah_single_2", "PaulGrahamEssays.json"), ("qa_2", "hotpotqa.json")):
-        with pytest.raises(UserError, match=f"{name} of ruler needs files that are not given.*{needed}"):
+        with pytest.raises(
+            UserError, match=f"{name} of ruler needs files that are not given.*{needed}"
+        ):
             load("ruler", source="generated", options={"tasks": name})
     with pytest.raises(UserError, match="length=240 has no room for niah_single_1: it needs 2"):
         episodes(length=240)
@@ -206,10 +252,13 @@ def test_what_cannot_be_made_is_left_out_or_refused_in_one_line(tmp_path: Path) 
         load("ruler", source=str(tmp_path))
 
 
-def test_of_several_right_strings_the_share_counts_and_of_alternatives_whether_one_is_there() -> None:
+def test_of_several_right_strings_the_share_counts_and_of_alternatives_whether_one_is_there() -> (
+    None
+):
     judge = metric("string_match")
     second, alternatives = (
-        Ask(prompt="Which?", key="k", want=Generate(answers=("Rex", "Tom"), all_of=all_of)) for all_of in (True, False)
+        Query(prompt="Which?", key="k", want=Generate(answers=("Rex", "Tom"), all_of=all_of))
+        for all_of in (True, False)
     )
     assert [judge(told, second) for told in ("it is TOM", "Rex or tom", "")] == [0.5, 1.0, 0.0]
     assert [judge(told, alternatives) for told in ("it is TOM", "")] == [1.0, 0.0]
@@ -218,12 +267,15 @@ def test_of_several_right_strings_the_share_counts_and_of_alternatives_whether_o
 def test_the_beginning_of_an_answer_is_given_in_the_turn_of_the_assistant() -> None:
     lm = tiny_llama()
     want = Generate(answers=("1", "2"), prefix="They are", all_of=True)
-    ask = Ask(prompt="Which? They are", key="k", want=want, joiner="\n")
-    assert lm.decode(prompt_ids(lm, ask, follows=True)) == "\nWhich? They are"
+    ask = Query(prompt="Which? They are", key="k", want=want, joiner="\n")
+    assert lm.decode(prompt_ids(lm, ask, is_continuation=True)) == "\nWhich? They are"
     assert lm.decode(gold_ids(lm, ask)) == " 1, 2"
     around = lm.frame_tokens
     lm.tokenizer.chat_template = TEMPLATE
     lm.use_chat_template()
-    assert lm.decode(prompt_ids(lm, ask, follows=True)) == "\nWhich?<|end|><|assistant|>They are"
+    assert (
+        lm.decode(prompt_ids(lm, ask, is_continuation=True))
+        == "\nWhich?<|end|><|assistant|>They are"
+    )
     assert lm.decode(gold_ids(lm, ask)) == " 1, 2"
     assert lm.frame_tokens - around == len("<|user|>") - around + len("<|end|><|assistant|>")

@@ -20,11 +20,11 @@ from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Choose, Generate, Score
-from ttabench.records.local_paths import without_paths
+from ttabench.records.local_paths import remove_paths
 from ttabench.records.samples import MODES, SCORES_FILE, digest_of, read_samples
 from ttabench.records.schema import RUNS_FILE, SAMPLES_FILE, is_stored, load_record, save_record
-from ttabench.records.submissions import part_of, write_submission
-from ttabench.report.finding import runs_in, selected
+from ttabench.records.submissions import export_run, write_submission
+from ttabench.report.selection import list_runs, select_runs
 
 FILES = (RUNS_FILE, SAMPLES_FILE)
 RUNS = ("cc33", "aa11", "bb22")
@@ -35,15 +35,19 @@ def store(suite: Path, run: str) -> None:
     """A run; each has samples of another kind, the last has none."""
     place = RUNS.index(run)
     (suite / run).mkdir(parents=True)
-    save_record(record(run, created=f"2025-01-0{place + 1}T00:00:00+00:00", notes=(f"café {run}",)), suite / run)
+    save_record(
+        record(run, created=f"2025-01-0{place + 1}T00:00:00+00:00", notes=(f"café {run}",)),
+        suite / run,
+    )
     texts = [replace(sample(key, value=0.1 + 0.2), episode=run) for key in ("b", "a")]
     if place == 0:
-        store_samples(suite / run, [text.flat() for text in texts])
+        store_samples(suite / run, [text.to_row() for text in texts])
     if place == 1:  # another metric, nothing scored, and a column in which nothing stands
         others = [
-            replace(text, metrics={"em": 1.0}, answer=Answer(prediction=""), context_tokens=None) for text in texts
+            replace(text, metrics={"em": 1.0}, answer=Answer(prediction=""), context_tokens=None)
+            for text in texts
         ]
-        store_samples(suite / run, [text.flat() for text in others])
+        store_samples(suite / run, [text.to_row() for text in others])
 
 
 @pytest.fixture
@@ -61,7 +65,9 @@ def test_a_packed_run_is_what_it_was_in_its_folder(suite: Path, tmp_path: Path) 
         assert is_stored(suite / run)
     for run in RUNS[:2]:
         for columns in (None, ["key", "em", "context_tokens"], ["f1"]):
-            assert read_samples(suite / run, columns) == read_samples(tmp_path / "folders" / run, columns)
+            assert read_samples(suite / run, columns) == read_samples(
+                tmp_path / "folders" / run, columns
+            )
     with pytest.raises(UserError, match="holds a record and not its answers"):
         read_samples(suite / "bb22")
 
@@ -71,7 +77,7 @@ def test_a_run_in_a_folder_stands_for_the_packed_one(suite: Path, tmp_path: Path
     (suite / "aa11").mkdir()
     newer = record("aa11", created="2026-01-01T00:00:00+00:00")
     save_record(newer, suite / "aa11")
-    assert runs_in(suite) == [suite / run for run in ("cc33", "bb22", "aa11")]
+    assert list_runs(suite) == [suite / run for run in ("cc33", "bb22", "aa11")]
     assert load_record(suite / "aa11") == newer
     assert pack(suite) == 1
     assert load_record(suite / "aa11") == newer
@@ -81,9 +87,16 @@ def test_a_run_in_a_folder_stands_for_the_packed_one(suite: Path, tmp_path: Path
 
 def test_packed_runs_are_found_like_folders(suite: Path, tmp_path: Path) -> None:
     def found(*names: str) -> list[str]:
-        return [str(run.relative_to(suite)) for run, _ in selected(names, suite, {}).runs]
+        return [str(run.relative_to(suite)) for run, _ in select_runs(names, suite, {}).runs]
 
-    names = (str(suite), f"{suite}/*", f"{suite}/bb*", f"{tmp_path}/s*e/aa11", f"{suite}/cc33", "aa")
+    names = (
+        str(suite),
+        f"{suite}/*",
+        f"{suite}/bb*",
+        f"{tmp_path}/s*e/aa11",
+        f"{suite}/cc33",
+        "aa",
+    )
     before = {name: found(name) for name in names}
     assert [len(runs) for runs in before.values()] == [3, 3, 1, 1, 1, 1]
     pack(suite)
@@ -130,12 +143,20 @@ def check_no_text(suite: Path) -> None:
 def marked(folder: Path) -> None:
     """A run whose every text has a mark, of all three kinds of queries."""
     text = f"{MARK} of others"
-    wants = (Generate(answers=(f"{MARK} a", "b")), Choose(options=(MARK, "no")), Score(continuation=MARK))
+    wants = (
+        Generate(answers=(f"{MARK} a", "b")),
+        Choose(options=(MARK, "no")),
+        Score(continuation=MARK),
+    )
     samples = []
     for want in wants:
         plain = sample(f"key of {text}", f"episode of {text}")
         ask = replace(plain.ask, prompt=text, want=want, source_key=text, subtask=text)
-        samples.append(replace(plain, ask=ask, answer=Answer(prediction=text, logprobs=(-1.5,), tokens=(2,))).flat())
+        samples.append(
+            replace(
+                plain, ask=ask, answer=Answer(prediction=text, logprobs=(-1.5,), tokens=(2,))
+            ).to_row()
+        )
     folder.mkdir(parents=True)
     save_record(record(folder.name), folder)
     store_samples(folder, [{**each, "a_new_column": text} for each in samples])
@@ -158,14 +179,26 @@ def test_committed_scores_hold_no_text() -> None:
     ],
 )
 def test_of_a_path_its_last_part_stays_and_all_else_does(text: str, told: str) -> None:
-    assert without_paths({"notes": [text], text: 1}) == {"notes": [told], told: 1}
+    assert remove_paths({"notes": [text], text: 1}) == {"notes": [told], told: 1}
 
 
-def test_paths_that_the_configuration_names_or_that_are_here_are_found_in_every_text(tmp_path: Path) -> None:
+def test_paths_that_the_configuration_names_or_that_are_here_are_found_in_every_text(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "models" / "my model").mkdir(parents=True)
-    config = {"source": "data/of mine/dev.json", "checkpoint": "runs/a/mac", "settings": {"encoder": str(tmp_path)}}
-    found = without_paths({"config": config, "notes": ["data/of mine/dev.json is short"], "model": {"name": "x/y"}})
-    assert found["config"] == {"source": "dev.json", "checkpoint": "mac", "settings": {"encoder": tmp_path.name}}
+    config = {
+        "source": "data/of mine/dev.json",
+        "checkpoint": "runs/a/mac",
+        "settings": {"encoder": str(tmp_path)},
+    }
+    found = remove_paths(
+        {"config": config, "notes": ["data/of mine/dev.json is short"], "model": {"name": "x/y"}}
+    )
+    assert found["config"] == {
+        "source": "dev.json",
+        "checkpoint": "mac",
+        "settings": {"encoder": tmp_path.name},
+    }
     assert found["notes"] == ["dev.json is short"]
     assert found["model"] == {"name": "x/y"}
 
@@ -175,7 +208,7 @@ def test_no_text_of_samples_and_no_words_of_the_chat_are_in_the_file(tmp_path: P
     words = {"start": f"{MARK}: be helpful", "chat_end": "", "name": "nano"}
     found = load_record(tmp_path / "aa11").model_copy(update={"model": words})
     save_record(found, tmp_path / "aa11")
-    write_submission(tmp_path / "b.parquet", [part_of(tmp_path / "aa11", found)])
+    write_submission(tmp_path / "b.parquet", [export_run(tmp_path / "aa11", found)])
     table = parquet.read_table(tmp_path / "b.parquet")
     parquet.write_table(table, tmp_path / "plain", compression="none", use_dictionary=False)
     assert MARK.encode() not in (tmp_path / "plain").read_bytes()
@@ -190,14 +223,18 @@ def test_no_text_of_samples_and_no_words_of_the_chat_are_in_the_file(tmp_path: P
 def test_committed_runs_lose_no_score_and_keep_no_path(ttabench: Command, tmp_path: Path) -> None:
     suite = ROOT / "results" / "english" / "msc"
     assert ttabench("export", suite, "-o", tmp_path / "b.parquet").code == 0
-    found = ttabench("compare", tmp_path / "none", "--out", tmp_path, tmp_path / "b.parquet", "--json")
+    found = ttabench(
+        "compare", tmp_path / "none", "--out", tmp_path, tmp_path / "b.parquet", "--json"
+    )
     assert found.code == 2, "a name that leads nowhere is still refused"
     theirs = ttabench("compare", tmp_path / "b.parquet", "--json").json()
     ours = ttabench("compare", suite, "--json").json()
     for name in ("value", "stderr", "n"):
         assert [row[name] for row in theirs["runs"]] == [row[name] for row in ours["runs"]]
     assert [row["p"] for row in theirs["differences"]] == [row["p"] for row in ours["differences"]]
-    texts = [text for _, text in texts_in(parquet.read_table(suite / RUNS_FILE, columns=["record"]))]
+    texts = [
+        text for _, text in texts_in(parquet.read_table(suite / RUNS_FILE, columns=["record"]))
+    ]
     assert any("results/" in text for text in texts)
     for text in parquet.read_table(tmp_path / "b.parquet")["record"].drop_null().to_pylist():
         assert "results/" not in text

@@ -11,28 +11,65 @@ from typing import Any
 import pytest
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Answer, Ask, At, Episode, Generate, Json
+from ttabench.core.types import Answer, Episode, Generate, Json, Query, StreamPosition
 from ttabench.records.folder import RunFolder
 from ttabench.records.samples import EpisodeCost, Sample, write_samples
-from ttabench.records.schema import KINDS, RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record, save_record
+from ttabench.records.schema import (
+    RECORD_FILE,
+    RECORD_TYPES,
+    SAMPLES_FILE,
+    Row,
+    RunRecord,
+    load_record,
+    save_record,
+)
 
 
 def record(run: str = "0123456789ab", **changes: object) -> RunRecord:
-    row = Row(run=run, method="icl", task="t", source="mini", model="nano", seed=0, metric="f1", value=0.5, n=2)
+    row = Row(
+        run=run,
+        method="icl",
+        task="t",
+        source="mini",
+        model="nano",
+        seed=0,
+        metric="f1",
+        value=0.5,
+        n=2,
+    )
     values: dict[str, object] = {
-        "id": run, "created": "2025-01-01T00:00:00+00:00",
+        "id": run,
+        "created": "2025-01-01T00:00:00+00:00",
         "config": {"method": "icl", "task": "t", "model": "nano", "seed": 0},
-        "method": {}, "model": {}, "task": {"main_metric": "f1"}, "source": "mini", "seeds": {"run": 0}, "n": 2,
-        "rows": (row,), "cost": {"ask_ms": 1.5}, "dropped": {}, "versions": {}, "hardware": {},
-        "determinism": {}, "code": {},
-    }  # fmt: skip
+        "method": {},
+        "model": {},
+        "task": {"main_metric": "f1"},
+        "source": "mini",
+        "seeds": {"run": 0},
+        "n": 2,
+        "rows": (row,),
+        "cost": {"ask_ms": 1.5},
+        "dropped": {},
+        "versions": {},
+        "hardware": {},
+        "determinism": {},
+        "code": {},
+    }
     return RunRecord.model_validate(values | changes)
 
 
 def sample(key: str, episode: str = "e", value: float = 1.0) -> Sample:
-    ask = Ask(prompt="Who?", key=key, want=Generate(answers=("Ada",)), source_key="d", at=At(1))
+    ask = Query(
+        prompt="Who?",
+        key=key,
+        want=Generate(answers=("Ada",)),
+        source_key="d",
+        at=StreamPosition(1),
+    )
     answer = Answer(prediction="Ada", logprobs=(-1.5,), tokens=(2,))
-    return Sample(episode=episode, ask=ask, answer=answer, metrics={"f1": value}, context_tokens=5, ask_ms=2.0)
+    return Sample(
+        episode=episode, ask=ask, answer=answer, metrics={"f1": value}, context_tokens=5, ask_ms=2.0
+    )
 
 
 def store_samples(folder: Path, rows: Sequence[Mapping[str, Json]]) -> None:
@@ -44,9 +81,16 @@ def store_samples(folder: Path, rows: Sequence[Mapping[str, Json]]) -> None:
 
 def episode_cost(episode: str = "e") -> EpisodeCost:
     return EpisodeCost(
-        episode=episode, pieces=1, tokens_read=5, adapt_seconds=0.1, encode_seconds=0.0, state_bytes=8, patch_bytes=8,
-        adapt_peak_bytes=9, ask_peak_bytes=9,
-    )  # fmt: skip
+        episode=episode,
+        pieces=1,
+        tokens_read=5,
+        adapt_seconds=0.1,
+        encode_seconds=0.0,
+        state_bytes=8,
+        patch_bytes=8,
+        adapt_peak_bytes=9,
+        ask_peak_bytes=9,
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 1}'])
@@ -67,12 +111,12 @@ def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
     episode = Episode(key="e", steps=tuple(sample(key).ask for key in "abc"))
     again = RunFolder(tmp_path, "r")
     assert again.resume() == 2
-    assert again.take_up([episode], ["f1"]) == ([sample("a"), sample("b")], False)
+    assert again.resume_episodes([episode], ["f1"]) == ([sample("a"), sample("b")], False)
     again.append([sample("c")])
-    again.end_episode(episode_cost())
+    again.finish_episode(episode_cost())
     third = RunFolder(tmp_path, "r")
     assert third.resume() == 3
-    assert third.take_up([episode], ["f1"]) == (again.samples, True)
+    assert third.resume_episodes([episode], ["f1"]) == (again.samples, True)
     assert third.costs == again.costs
 
 
@@ -81,12 +125,12 @@ def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
     heard: list[str] = []
     waiting, found = threading.Event(), []
 
-    def notify(line: str) -> None:
+    def log(line: str) -> None:
         heard.append(line)
         waiting.set()
 
     def other() -> None:
-        with second.locked(notify):
+        with second.locked(log):
             found.append(load_record(second.path))
 
     with first.locked(heard.append):
@@ -101,7 +145,7 @@ def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
     assert found == [load_record(tmp_path / "r")]
 
 
-NAMES = [(group, name) for group, kinds in KINDS.items() for name in list(kinds)[:4]]
+NAMES = [(group, name) for group, kinds in RECORD_TYPES.items() for name in list(kinds)[:4]]
 
 
 def changed(at: Path, group: str, name: str, value: Any) -> Path:
@@ -114,6 +158,10 @@ def changed(at: Path, group: str, name: str, value: Any) -> Path:
 
 @pytest.mark.parametrize(("group", "name"), NAMES)
 def test_a_value_of_another_kind_is_refused(tmp_path: Path, group: str, name: str) -> None:
-    value = -1.5 if name in ("settings", "task_options", "stands_on", "protocol", "arguments") else [{"a": [1]}]
+    value = (
+        -1.5
+        if name in ("settings", "task_options", "stands_on", "protocol", "arguments")
+        else [{"a": [1]}]
+    )
     with pytest.raises(UserError, match=rf"cannot be read: {group}\.{name}"):
         load_record(changed(tmp_path / "run", group, name, value))

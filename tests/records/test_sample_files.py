@@ -17,10 +17,10 @@ from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.records.samples import has_samples, read_samples
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
-from ttabench.report.finding import runs_in
+from ttabench.report.selection import list_runs
 
 COLUMNS = ("key", "f1", "logprobs", "answers")
-ROWS = [sample(key, value=value).flat() for key, value in (("a", 0.1 + 0.2), ("b", 1.0))]
+ROWS = [sample(key, value=value).to_row() for key, value in (("a", 0.1 + 0.2), ("b", 1.0))]
 Columns: TypeAlias = dict[str, list[Any]]
 
 
@@ -53,9 +53,14 @@ def test_samples_of_another_run_are_refused_even_where_they_are_as_many(run: Pat
     save_record(record(other.name), other)
     store_samples(other, [{**row, "f1": 1.0} for row in ROWS])
     (run / SAMPLES_FILE).write_bytes((other / SAMPLES_FILE).read_bytes())
-    with pytest.raises(UserError, match=r"run 0123456789ab .* not those of its record: the column f1 has other values"):
+    with pytest.raises(
+        UserError,
+        match=r"run 0123456789ab .* not those of its record: the column f1 has other values",
+    ):
         read_samples(run, COLUMNS, load_record(run))
-    assert read_samples(run, ("key",), load_record(run)) == {"key": ["a", "b"]}, "that column is what it was"
+    assert read_samples(run, ("key",), load_record(run)) == {"key": ["a", "b"]}, (
+        "that column is what it was"
+    )
     assert read_samples(other, COLUMNS, load_record(other))["f1"] == [1.0, 1.0]
 
 
@@ -79,7 +84,7 @@ def test_committed_runs_read_their_own_samples() -> None:
     suites = sorted((ROOT / "results").glob(f"*/{SAMPLES_FILE}"))
     assert suites
     for suite in suites:
-        runs = [run for run in runs_in(suite.parent) if has_samples(run)]
+        runs = [run for run in list_runs(suite.parent) if has_samples(run)]
         assert runs
         for run in runs:
             read_samples(run, ("episode", "key", "logprobs"), load_record(run))

@@ -18,10 +18,10 @@ from tests.stats.test_aggregation import aggregate
 from ttabench.core.types import Answer, Score
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
-from ttabench.report.compare import Comparison, compared
+from ttabench.report.compare import Comparison, compare_runs
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
-from ttabench.report.entries import shown
-from ttabench.report.finding import loaded
+from ttabench.report.method_rows import format_value
+from ttabench.report.selection import load_runs
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
 from ttabench.terminal.render import as_markdown
@@ -29,26 +29,45 @@ from ttabench.terminal.render import as_markdown
 
 def compare(folders: Sequence[Path], **more: Any) -> Comparison:
     """The comparison of runs in folders."""
-    found = loaded(folders)
-    return compared(found.runs, damaged=found.damaged, **more)
+    found = load_runs(folders)
+    return compare_runs(found.runs, damaged=found.damaged, **more)
 
 
-def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **config: object) -> Path:
+def stored(
+    folder: Path, run: str, values: dict[str, float], seed: int = 0, **config: object
+) -> Path:
     """A finished run with these values of f1."""
     settings: dict[str, object] = {
-        "method": "icl", "task": "t", "model": "nano", "seed": seed, "settings": {},
+        "method": "icl",
+        "task": "t",
+        "model": "nano",
+        "seed": seed,
+        "settings": {},
         "inputs": {"rows": f"of seed {seed}"},
-    } | config  # fmt: skip
+    } | config
     found = aggregate(list(values.values()))
     row = Row(
-        run=run, method=str(settings["method"]), task=str(settings["task"]), source="mini", model="nano", seed=seed,
-        metric="f1", value=found.mean, n=found.n, stderr=found.stderr,
-    )  # fmt: skip
+        run=run,
+        method=str(settings["method"]),
+        task=str(settings["task"]),
+        source="mini",
+        model="nano",
+        seed=seed,
+        metric="f1",
+        value=found.mean,
+        n=found.n,
+        stderr=found.stderr,
+    )
     path = folder / run
     path.mkdir()
-    cost = {"adapt_seconds": 1.0 + seed, "ask_ms": 2.0, "state_bytes": 1024, "peak_memory_bytes": 2**20}
+    cost = {
+        "adapt_seconds": 1.0 + seed,
+        "ask_ms": 2.0,
+        "state_bytes": 1024,
+        "peak_memory_bytes": 2**20,
+    }
     save_record(record(run, rows=(row,), config=settings, cost=cost), path)
-    store_samples(path, [sample(key, value=value).flat() for key, value in values.items()])
+    store_samples(path, [sample(key, value=value).to_row() for key, value in values.items()])
     return path
 
 
@@ -61,8 +80,12 @@ def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
         stored(tmp_path, "r4", bad, seed=0, method="none"),
     ]
     found = compare(folders)
-    assert [entry.label for entry in found.entries] == ["none", "icl k=1", "icl k=2"], "the floor first"
-    first = found.entries[1]
+    assert [method_row.label for method_row in found.method_rows] == [
+        "none",
+        "icl k=1",
+        "icl k=2",
+    ], "the floor first"
+    first = found.method_rows[1]
     assert first.seeds == (0, 1)
     assert first.n == 6
     assert first.ids == ("r1", "r2")
@@ -85,10 +108,17 @@ def test_quality_by_step_is_pooled_over_seeds_and_shown(tmp_path: Path) -> None:
         save_record(found.model_copy(update={"rows": (*found.rows, *rows)}), path)
         return path
 
-    runs = [steps("one", 0, {4: 0.2, 16: 0.6}), steps("two", 1, {4: 0.4, 16: 1.0}), stored(tmp_path, "x", {"a": 1.0})]
+    runs = [
+        steps("one", 0, {4: 0.2, 16: 0.6}),
+        steps("two", 1, {4: 0.4, 16: 1.0}),
+        stored(tmp_path, "x", {"a": 1.0}),
+    ]
     found = compare(runs[:2])
-    ((entry),) = found.entries
-    assert {step: (round(value, 3), n) for step, (value, _, n) in entry.steps.items()} == {4: (0.3, 4), 16: (0.8, 4)}
+    ((method_row),) = found.method_rows
+    assert {step: (round(value, 3), n) for step, (value, _, n) in method_row.steps.items()} == {
+        4: (0.3, 4),
+        16: (0.8, 4),
+    }
     _, shown = comparison_tables(found)
     assert shown.columns == ("method", "#4", "#16")
     assert shown.rows[0][1:] == ("30.0 ± 14.1", "80.0 ± 22.4")
@@ -107,38 +137,56 @@ def test_only_shared_queries_are_paired(tmp_path: Path) -> None:
     assert (apart.n, apart.value) == (1, 0.5)
 
 
-@pytest.mark.parametrize(("reader", "units"), [("qa_stream", 2), ("demonstrations", 4), ("other", 8)])
+@pytest.mark.parametrize(
+    ("reader", "units"), [("qa_stream", 2), ("demonstrations", 4), ("other", 8)]
+)
 def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) -> None:
     """Two seeds of four queries, which are of two sub-tasks and about one document a seed."""
     folders = []
     for method, gain in (("icl", 0.4), ("none", 0.0)):
         for seed in (0, 1):
-            values = {f"q{index}": gain + 0.1 * index + 0.2 * seed * (gain > 0) for index in range(4)}
+            values = {
+                f"q{index}": gain + 0.1 * index + 0.2 * seed * (gain > 0) for index in range(4)
+            }
             path = stored(tmp_path, f"{method}{seed}", values, seed=seed, method=method)
             found = load_record(path)
             save_record(found.model_copy(update={"task": {**found.task, "reader": reader}}), path)
-            own = [asked(sample(key, value=value), source_key="d", subtask=f"t{index % 2}" * (units == 4))
-                   for index, (key, value) in enumerate(values.items())]  # fmt: skip
-            store_samples(path, [each.flat() for each in own])
+            own = [
+                asked(
+                    sample(key, value=value), source_key="d", subtask=f"t{index % 2}" * (units == 4)
+                )
+                for index, (key, value) in enumerate(values.items())
+            ]
+            store_samples(path, [each.to_row() for each in own])
             folders.append(path)
     (apart,) = compare(folders).differences
     assert apart.value == pytest.approx(0.5)
     assert (apart.n, apart.units) == (8, units)
     assert apart.ci_low is not None
-    alone = compare(folders[:2]).entries[0]
+    alone = compare(folders[:2]).method_rows[0]
     by_seed = [0.55, 0.75] if reader != "other" else [0.4, 0.5, 0.6, 0.7, 0.6, 0.7, 0.8, 0.9]
     if reader == "demonstrations":
         assert alone.stderr == pytest.approx(0.1 / 2**0.5)
     else:
         assert alone.stderr == pytest.approx(aggregate(by_seed).stderr)
     once = compare([folders[0], folders[2]])
-    assert ("errors are too small" in verdict(once)) == (reader != "other"), "a single draw or document"
-    (whole,) = (row for row in run_table([(load_record(each), each) for each in folders[:2]]).rows if row[0] == "all")
-    assert whole[2] == shown(alone.metric, alone.value, alone.stderr), "`eval` and `compare` say the same"
+    assert ("errors are too small" in verdict(once)) == (reader != "other"), (
+        "a single draw or document"
+    )
+    (whole,) = (
+        row
+        for row in run_table([(load_record(each), each) for each in folders[:2]]).rows
+        if row[0] == "all"
+    )
+    assert whole[2] == format_value(alone.metric, alone.value, alone.stderr), (
+        "`eval` and `compare` say the same"
+    )
 
 
 @pytest.mark.parametrize(("documents", "heads"), [(1, []), (2, ["#documents"])])
-def test_a_column_counts_what_it_is_called(tmp_path: Path, documents: int, heads: list[str]) -> None:
+def test_a_column_counts_what_it_is_called(
+    tmp_path: Path, documents: int, heads: list[str]
+) -> None:
     """Six questions about one document, or two: of one, errors are over its questions, which are n."""
     folders = []
     for method, gain in (("icl", 0.1), ("none", 0.0)):
@@ -146,9 +194,11 @@ def test_a_column_counts_what_it_is_called(tmp_path: Path, documents: int, heads
         folders.append(path := stored(tmp_path, method, values, method=method))
         run = load_record(path)
         save_record(run.model_copy(update={"task": {**run.task, "unit": "document"}}), path)
-        own = [asked(sample(key, value=value), prompt=key, source_key=f"d{index % documents}")
-               for index, (key, value) in enumerate(values.items())]  # fmt: skip
-        store_samples(path, [each.flat() for each in own])
+        own = [
+            asked(sample(key, value=value), prompt=key, source_key=f"d{index % documents}")
+            for index, (key, value) in enumerate(values.items())
+        ]
+        store_samples(path, [each.to_row() for each in own])
     found = compare(folders)
     (apart,) = found.differences
     assert (apart.n, apart.units) == (6, documents if documents > 1 else 6)
@@ -166,11 +216,23 @@ Stretches = dict[tuple[str, int], tuple[int, int, float]]
 """(tokens, words, mean NLL) by (text, first token)."""
 
 
-def scored(folder: Path, run: str, stretches: Stretches, metric: str = "ppl", **model: object) -> Path:
+def scored(
+    folder: Path, run: str, stretches: Stretches, metric: str = "ppl", **model: object
+) -> Path:
     """A finished run that scored these stretches of text."""
     base = {"name": "nano", "fingerprint": "f", "tokenizer": "nano"} | model
-    row = Row(run=run, method=run, task="t", source="mini", model=str(base["name"]), seed=0, metric=metric, value=9.0,
-              n=len(stretches), weight=100.0)  # fmt: skip
+    row = Row(
+        run=run,
+        method=run,
+        task="t",
+        source="mini",
+        model=str(base["name"]),
+        seed=0,
+        metric=metric,
+        value=9.0,
+        n=len(stretches),
+        weight=100.0,
+    )
     samples = []
     for (text, start), (tokens, words, mean) in stretches.items():
         want = Score(continuation="", words=words, position=start)
@@ -180,17 +242,32 @@ def scored(folder: Path, run: str, stretches: Stretches, metric: str = "ppl", **
     path = folder / run
     path.mkdir(parents=True)
     config = {"method": run, "task": "t", "model": base["name"], "seed": 0}
-    save_record(record(run, rows=(row,), config=config, model=base, task={"main_metric": metric, "unit": "book"}), path)
-    store_samples(path, [each.flat() for each in samples])
+    save_record(
+        record(
+            run,
+            rows=(row,),
+            config=config,
+            model=base,
+            task={"main_metric": metric, "unit": "book"},
+        ),
+        path,
+    )
+    store_samples(path, [each.to_row() for each in samples])
     return path
 
 
-LONG: Stretches = {("a", 1024): (512, 300, 2.0), ("a", 1536): (512, 310, 2.5), ("b", 1024): (512, 305, 3.0)}
+LONG: Stretches = {
+    ("a", 1024): (512, 300, 2.0),
+    ("a", 1536): (512, 310, 2.5),
+    ("b", 1024): (512, 305, 3.0),
+}
 TAIL: Stretches = {("a", 2048): (40, 30, 1.0), ("b", 1536): (50, 33, 2.0)}
 
 
 def test_perplexities_are_paired_over_the_same_stretches_only(tmp_path: Path) -> None:
-    worse = {place: (tokens, words, mean + 1) for place, (tokens, words, mean) in (LONG | TAIL).items()}
+    worse = {
+        place: (tokens, words, mean + 1) for place, (tokens, words, mean) in (LONG | TAIL).items()
+    }
     short = dict.fromkeys(LONG, (256, 150, 2.2))
     folders = [scored(tmp_path, "long", LONG | TAIL), scored(tmp_path, "worse", worse)]
     (apart,) = compare(folders).differences
@@ -205,13 +282,19 @@ def test_perplexities_are_paired_over_the_same_stretches_only(tmp_path: Path) ->
     assert comparison_tables(compare(folders))[0].caption == ""
 
 
-@pytest.mark.parametrize("change", [{"fingerprint": "g"}, {"tokenizer": "gpt2"}, {"name": "gpt2", "fingerprint": "g"}])
-def test_perplexities_of_other_bases_have_no_difference(tmp_path: Path, change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"fingerprint": "g"}, {"tokenizer": "gpt2"}, {"name": "gpt2", "fingerprint": "g"}]
+)
+def test_perplexities_of_other_bases_have_no_difference(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
     one = scored(tmp_path, "one", LONG)
-    assert compare([one, scored(tmp_path, "renamed", LONG, name="the same by another name")]).differences
+    assert compare(
+        [one, scored(tmp_path, "renamed", LONG, name="the same by another name")]
+    ).differences
     found = compare([one, scored(tmp_path, "other", LONG, **change)])
     assert found.differences == ()
-    assert len(found.blocks) == 2
+    assert len(found.groups) == 2
 
 
 def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
@@ -232,11 +315,20 @@ def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path
     folders = [
         stored(tmp_path, "earlier", answers),
         stored(tmp_path, "own", answers, seed=1, state_of="own"),
-        *(stored(tmp_path, f"{number}", {"a": 0.0, "b": 0.5}, seed=number, state_of="other",
-                 inputs={"rows": f"{number}", "others": f"of seed {number}"}) for number in range(2)),
-    ]  # fmt: skip
+        *(
+            stored(
+                tmp_path,
+                f"{number}",
+                {"a": 0.0, "b": 0.5},
+                seed=number,
+                state_of="other",
+                inputs={"rows": f"{number}", "others": f"of seed {number}"},
+            )
+            for number in range(2)
+        ),
+    ]
     found = compare(folders)
-    assert [(entry.label, entry.seeds) for entry in found.entries] == [
+    assert [(method_row.label, method_row.seeds) for method_row in found.method_rows] == [
         ("icl", (0, 1)),
         ("icl, another text's state", (0, 1)),
     ]
@@ -253,5 +345,7 @@ def test_comparing_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
         "heavy = {'torch', 'pandas', 'transformers', 'datasets', 'scipy.stats', 'pyarrow.dataset'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
     assert done.returncode == 0, done.stderr

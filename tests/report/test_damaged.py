@@ -10,7 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 from packing import pack
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.report.test_compare import stored
 from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE
 
@@ -33,7 +33,9 @@ def cut_record(run: Path) -> None:
 
 def no_numbers(run: Path) -> None:
     columns = parquet.read_table(run / SAMPLES_FILE).to_pydict()
-    parquet.write_table(pa.table({**columns, "f1": [float("nan")] * len(VALUES)}), run / SAMPLES_FILE)
+    parquet.write_table(
+        pa.table({**columns, "f1": [float("nan")] * len(VALUES)}), run / SAMPLES_FILE
+    )
 
 
 @pytest.mark.parametrize("damage", [cut_record, no_numbers])
@@ -42,7 +44,9 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(
 ) -> None:
     whole = ttabench("compare", out)
     assert (whole.code, whole.err) == (0, "")
-    expected = ttabench("compare", out / "aaaa00000001", out / "bbbb00000002", "--format", "csv").out
+    expected = ttabench(
+        "compare", out / "aaaa00000001", out / "bbbb00000002", "--format", "csv"
+    ).out
     damage(out / "cccc00000003")
     ran = ttabench("compare", out, "--format", "csv")
     assert (ran.code, ran.out) == (0, expected)
@@ -71,5 +75,5 @@ def test_a_damaged_file_of_runs_is_named_and_other_folders_are_compared(
         assert (ran.code, ran.out) == (0, expected)
         (line,) = ran.err.splitlines()
         assert line.startswith(f"Left out: {suite / RUNS_FILE} cannot be read: ")
-    assert str(suite / RUNS_FILE) in one_line(ttabench("compare", suite))
-    assert str(suite / RUNS_FILE) in one_line(ttabench("show", "dddd00000004", "--out", suite))
+    assert str(suite / RUNS_FILE) in error_line(ttabench("compare", suite))
+    assert str(suite / RUNS_FILE) in error_line(ttabench("show", "dddd00000004", "--out", suite))

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, compare, stored
 from ttabench.core.errors import UserError
-from ttabench.core.types import At
+from ttabench.core.types import StreamPosition
 from ttabench.records.samples import digest_of
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.charts import by_bytes, by_step, by_time
-from ttabench.report.comparison_tables import title_of
-from ttabench.report.page import digest, disagreeing, libraries, page
+from ttabench.report.comparison_tables import group_title
+from ttabench.report.page import csp_digest, disagreeing_samples, libraries, page
 from ttabench.report.pictures import SUFFIXES, styles, write
 from ttabench.report.verdict import sentences
 
@@ -61,7 +61,11 @@ class Read(HTMLParser):
 
 
 def answering(
-    folder: Path, run: str, answers: Mapping[str, tuple[str, float]], method: str, prompt: str = "Who?"
+    folder: Path,
+    run: str,
+    answers: Mapping[str, tuple[str, float]],
+    method: str,
+    prompt: str = "Who?",
 ) -> Path:
     """A run of a method that gave these answers, each with its f1."""
     path = stored(folder, run, {key: value for key, (_, value) in answers.items()}, method=method)
@@ -69,12 +73,16 @@ def answering(
     for key, (prediction, value) in answers.items():
         plain = sample(key, value=value)
         asked = replace(plain.ask, prompt=prompt)
-        rows.append(replace(plain, ask=asked, answer=replace(plain.answer, prediction=prediction)).flat())
+        rows.append(
+            replace(plain, ask=asked, answer=replace(plain.answer, prediction=prediction)).to_row()
+        )
     store_samples(path, rows)
     return path
 
 
-def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **more: object) -> Path:
+def stepped(
+    folder: Path, run: str, by_step: dict[int, tuple[float, float]], **more: object
+) -> Path:
     """A run with values and standard errors by step."""
     path = stored(folder, run, {"a": 1.0, "b": 0.0}, **more)  # type: ignore[arg-type]
     found = load_record(path)
@@ -84,11 +92,11 @@ def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **m
     ]
     save_record(found.model_copy(update={"rows": (*found.rows, *rows)}), path)
     samples = [
-        asked(sample(f"{step} {sign}", value=value + sign * stderr), at=At(count=step))
+        asked(sample(f"{step} {sign}", value=value + sign * stderr), at=StreamPosition(count=step))
         for step, (value, stderr) in by_step.items()
         for sign in (-1, 1)
     ]
-    store_samples(path, [each.flat() for each in samples])
+    store_samples(path, [each.to_row() for each in samples])
     return path
 
 
@@ -113,17 +121,28 @@ def folders(tmp_path: Path) -> list[Path]:
 def test_verdict_first_then_tables_charts_samples_and_runs(folders: list[Path]) -> None:
     found = compare(folders)
     read = Read(page(found))
-    assert [attributes.get("id") for attributes in read.of("section")] == ["verdict", "tables", "blocks", "runs"]
+    assert [attributes.get("id") for attributes in read.of("section")] == [
+        "verdict",
+        "tables",
+        "blocks",
+        "runs",
+    ]
     assert [name for name, _ in read.elements].count("h1") == 1
     assert all(sentence in read.said("p") for sentence in sentences(found))
-    assert {attributes.get("id") for attributes in read.of("table")} >= {"lines", "differences", "run-table"}
+    assert {attributes.get("id") for attributes in read.of("table")} >= {
+        "lines",
+        "differences",
+        "run-table",
+    }
     assert len([each for each in read.of("details") if each.get("class") == "sample"]) == 2
     for run in ("r1", "r2", "r3", "r4"):
         assert run in read.said("summary")
     assert "Who?" in read.said("span"), "a closed sample is known by its question"
     assert "ttabench eval --method mac --task t" in read.said("dd")
     assert all(each.get("scope") in ("col", "row") for each in read.of("th"))
-    assert all(each.get("aria-label") for each in read.of("div") if each.get("role") in ("img", "region"))
+    assert all(
+        each.get("aria-label") for each in read.of("div") if each.get("role") in ("img", "region")
+    )
     assert len(read.of("caption")) == len(read.of("table"))
 
 
@@ -132,12 +151,19 @@ def test_no_home_folder_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
     path = stored(
-        tmp_path, "r1", {"a": 1.0}, checkpoint=f"{here}/adapters/mine", base_checkpoint="/home/bob/models/base",
+        tmp_path,
+        "r1",
+        {"a": 1.0},
+        checkpoint=f"{here}/adapters/mine",
+        base_checkpoint="/home/bob/models/base",
         settings={"file": "/Users/carl/notes.txt", "home": "/home/bob", "kept": "/opt/models/tiny"},
-    )  # fmt: skip
+    )
     text = page(compare([path, stored(tmp_path, "r2", {"a": 0.0}, method="mac")]))
     assert not re.findall(r"/(?:home|Users)/\w+", text)
-    assert all(told in text for told in ("checkpoint = mine", "base_checkpoint = base", "notes.txt", "tiny"))
+    assert all(
+        told in text
+        for told in ("checkpoint = mine", "base_checkpoint = base", "notes.txt", "tiny")
+    )
 
 
 def test_nothing_in_it_is_fetched_and_only_its_own_scripts_may_run(folders: list[Path]) -> None:
@@ -150,7 +176,7 @@ def test_nothing_in_it_is_fetched_and_only_its_own_scripts_may_run(folders: list
     assert "default-src 'none'" in policy
     scripts = re.findall(r"<script(?: type=\"module\")?>(.*?)</script>", text, re.S)
     assert len(scripts) == 4
-    assert set(re.findall(r"'sha256-[^']+'", policy)) == {digest(script) for script in scripts}
+    assert set(re.findall(r"'sha256-[^']+'", policy)) == {csp_digest(script) for script in scripts}
     assert not re.search(r"url\((?!data:)|@import", read.said("style"))
 
 
@@ -168,40 +194,56 @@ def test_texts_of_samples_stay_texts(tmp_path: Path) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text.replace(libraries().tables, ""))
     for element in ("pre", "td", "p"):
         assert "</script><script>alert(1)</script>" in read.said(element), element
-    (charts,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', text, re.S)
+    (charts,) = re.findall(
+        r'<script type="application/json" id="charts">(.*?)</script>', text, re.S
+    )
     assert "</script><script>alert(1)</script>" in str(json.loads(charts))
 
 
 def test_samples_are_those_on_which_methods_disagree_the_widest_first(folders: list[Path]) -> None:
-    (block,) = compare(folders).blocks
-    found = disagreeing(block, most=1)
-    assert found["count"] == 2, "that icl and none differ on the third is no disagreement of methods"
+    (group,) = compare(folders).groups
+    found = disagreeing_samples(group, most=1)
+    assert found["count"] == 2, (
+        "that icl and none differ on the third is no disagreement of methods"
+    )
     (first,) = found["shown"]
     assert (first["key"], first["prompt"], first["gold"]) == ("a", "Who?", "Ada")
     assert {side["label"]: (side["prediction"], side["gain"]) for side in first["sides"]} == {
-        "icl": ("Ada", "100.0"), "mac": ("Ada", "100.0"), "none": ("Bob", "0.0"), "lora": ("Bob", "0.0"),
-    }  # fmt: skip
+        "icl": ("Ada", "100.0"),
+        "mac": ("Ada", "100.0"),
+        "none": ("Bob", "0.0"),
+        "lora": ("Bob", "0.0"),
+    }
     assert first["sides"][0]["nats"] == "-1.50 (2 tokens)"
-    assert disagreeing(block, most=0)["shown"] == []
+    assert disagreeing_samples(group, most=0)["shown"] == []
 
 
 def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Path]) -> None:
     for folder in folders:
-        rows = [sample(key, value=float(folder.name in ("r2", "r3"))).flat() for key in "abc"]
-        hidden = {"prompt": digest_of("Who?"), "prediction": digest_of("Ada"), "answers": [digest_of("Ada")]}
+        rows = [sample(key, value=float(folder.name in ("r2", "r3"))).to_row() for key in "abc"]
+        hidden = {
+            "prompt": digest_of("Who?"),
+            "prediction": digest_of("Ada"),
+            "answers": [digest_of("Ada")],
+        }
         store_samples(folder, [{**row, **hidden} for row in rows])
-    (block,) = compare(folders).blocks
-    found = disagreeing(block, most=5)
+    (group,) = compare(folders).groups
+    found = disagreeing_samples(group, most=5)
     assert "Scores are stored with these runs, and not the texts" in found["note"]
     assert {
-        (each["prompt"], each["gold"], side["prediction"]) for each in found["shown"] for side in each["sides"]
+        (each["prompt"], each["gold"], side["prediction"])
+        for each in found["shown"]
+        for side in each["sides"]
     } == {("", "", "")}
     text = page(compare(folders))
     assert "sha256:" not in re.sub(r"<(script|style).*?</\1>", "", text, flags=re.S)
     for folder in folders:
         (folder / SAMPLES_FILE).unlink()
-    (block,) = compare(folders).blocks
-    assert disagreeing(block, most=5)["note"] == "Answers are not stored with these runs, only their figures."
+    (group,) = compare(folders).groups
+    assert (
+        disagreeing_samples(group, most=5)["note"]
+        == "Answers are not stored with these runs, only their figures."
+    )
 
 
 def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> None:
@@ -210,28 +252,36 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
         stepped(tmp_path, "s2", {1: (0.3, 0.1), 4: (0.5, 0.1)}, task="u", method="mac"),
     ]
     found = compare([*folders, *steps])
-    look = styles(entry.method for entry in found.entries)
-    drawn = [[draw(block, look) for draw in (by_bytes, by_time)] for block in found.blocks]
+    look = styles(method_row.method for method_row in found.method_rows)
+    drawn = [[draw(group, look) for draw in (by_bytes, by_time)] for group in found.groups]
     assert [[chart.title for chart in own if chart] for own in drawn] == 2 * [
         ["f1 against bytes of state", "f1 against milliseconds of a query"]
     ]
     assert all("Base nano, n = " in chart.caption for own in drawn for chart in own if chart)
-    assert by_step(found.blocks[0], look) is None
-    chart = by_step(found.blocks[1], look)
+    assert by_step(found.groups[0], look) is None
+    chart = by_step(found.groups[1], look)
     assert chart is not None
     assert chart.title == "f1 by pieces read before the query"
     assert "Base nano, n = 2; bars: one standard error over questions." in chart.caption
     assert [(row["label"], row["x"], row["n"]) for row in rows_of(chart.spec)] == [
-        ("icl", 1, "2"), ("icl", 4, "2"), ("mac", 1, "2"), ("mac", 4, "2"),
-    ]  # fmt: skip
-    spec = by_bytes(found.blocks[0], look).spec  # type: ignore[union-attr]
+        ("icl", 1, "2"),
+        ("icl", 4, "2"),
+        ("mac", 1, "2"),
+        ("mac", 4, "2"),
+    ]
+    spec = by_bytes(found.groups[0], look).spec  # type: ignore[union-attr]
     assert {row["label"]: (row["x"], round(row["value"], 1)) for row in rows_of(spec)} == {
-        "none": (1024, 0.0), "icl": (1024, 100.0), "mac": (1024, 66.7), "lora": (1024, 66.7),
-    }  # fmt: skip
+        "none": (1024, 0.0),
+        "icl": (1024, 100.0),
+        "mac": (1024, 66.7),
+        "lora": (1024, 66.7),
+    }
     assert look["mac"][0] in json.dumps(spec)
     assert '"#000000"' in json.dumps(spec), "floor and ceiling are black"
     read = Read(page(found))
-    assert all(title_of(block) in read.said("h3") for block in found.blocks), "several blocks, one page"
+    assert all(group_title(group) in read.said("h3") for group in found.groups), (
+        "several blocks, one page"
+    )
 
 
 def test_the_command_writes_it_and_refuses_what_compare_refuses(
@@ -243,10 +293,17 @@ def test_the_command_writes_it_and_refuses_what_compare_refuses(
     assert "a.html: 4 runs in 1 block, " in ran.out
     assert Path("a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     (tmp_path / "empty").mkdir()
-    for words in (["empty"], ["nothing/here"], [*folders, "--metric", "f2"], [*folders, "--task", "nope"]):
-        assert one_line(ttabench("report", *words)) == one_line(ttabench("compare", *words))
-    assert "no page" in one_line(ttabench("report", *folders, "-o", "a.pdf"))
-    assert "no/a.html cannot be written" in one_line(ttabench("report", *folders, "-o", "no/a.html"))
+    for words in (
+        ["empty"],
+        ["nothing/here"],
+        [*folders, "--metric", "f2"],
+        [*folders, "--task", "nope"],
+    ):
+        assert error_line(ttabench("report", *words)) == error_line(ttabench("compare", *words))
+    assert "no page" in error_line(ttabench("report", *folders, "-o", "a.pdf"))
+    assert "no/a.html cannot be written" in error_line(
+        ttabench("report", *folders, "-o", "no/a.html")
+    )
     assert not Path("report.html").exists()
 
 

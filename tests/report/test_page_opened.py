@@ -33,9 +33,14 @@ def opened(tmp_path: Path) -> Iterator[tuple[Any, list[str]]]:
         ("mac", {"a": (HOSTILE, 1.0), "b": ("Bob", 0.0), "c": ("Ada", 1.0)}),
         ("lora", {"a": ("Bob", 0.0), "b": ("Bob", 0.0), "c": (HOSTILE, 0.5)}),
     ]
-    folders = [answering(tmp_path, f"r{place}", own, method, HOSTILE) for place, (method, own) in enumerate(answers)]
-    folders += [stepped(tmp_path, name, {1: (0.2, 0.1), 4: (0.4, 0.1)}, method=name, task="u")
-                for name in ("mac", "lora")]  # fmt: skip
+    folders = [
+        answering(tmp_path, f"r{place}", own, method, HOSTILE)
+        for place, (method, own) in enumerate(answers)
+    ]
+    folders += [
+        stepped(tmp_path, name, {1: (0.2, 0.1), 4: (0.4, 0.1)}, method=name, task="u")
+        for name in ("mac", "lora")
+    ]
     path = tmp_path / "report.html"
     path.write_text(report.page(compare(folders)), encoding="utf-8")
     with sync_playwright() as driver:
@@ -44,7 +49,12 @@ def opened(tmp_path: Path) -> Iterator[tuple[Any, list[str]]]:
         page.set_default_timeout(WAIT)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.route("**/*", lambda route: route.continue_() if route.request.url == path.as_uri() else route.abort())
+        page.route(
+            "**/*",
+            lambda route: (
+                route.continue_() if route.request.url == path.as_uri() else route.abort()
+            ),
+        )
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready=yes]")
         yield page, complaints

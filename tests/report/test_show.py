@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packing import pack
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
@@ -24,13 +24,22 @@ OURS, THEIRS = "aaaa00000001", "bbbb00000002"
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     """Two runs of five queries: the second answers one otherwise; both have one wrong."""
-    for run, name, given in ((OURS, "icl", ["Ada"] * 4 + ["Bob"]), (THEIRS, "mac", ["Ada"] * 3 + ["Bob"] * 2)):
-        config = {"method": name, "task": "streamingqa", "model": "nano", "source": "mini", "seed": 0}
+    for run, name, given in (
+        (OURS, "icl", ["Ada"] * 4 + ["Bob"]),
+        (THEIRS, "mac", ["Ada"] * 3 + ["Bob"] * 2),
+    ):
+        config = {
+            "method": name,
+            "task": "streamingqa",
+            "model": "nano",
+            "source": "mini",
+            "seed": 0,
+        }
         texts = [
             replace(
                 sample(f"q{number}", value=float(text == "Ada")),
                 answer=Answer(prediction=text, logprobs=(-1.5,), tokens=(2,)),
-            ).flat()
+            ).to_row()
             for number, text in enumerate(given)
         ]
         texts[0]["prompt"] = "a\x1b[2Jb: who?"
@@ -47,12 +56,56 @@ def out(tmp_path: Path) -> Path:
         ["--method", "mac", "--set", "hierarchy=16", "--task-set", "documents=8"],
         ["--method", "mac", "--checkpoint", "none", "--preset", "distilgpt2"],
         ["--method", "mac", "--checkpoint", "none"],
-        ["--method", "snapkv", "--preset", "streamadapter", "--set", "budget=0.5", "--task", "superglue"],
-        ["--method", "window", "--preset", "book", "--task", "pg19", "--task-set", "tokens=16k,32k"],
-        ["--method", "streamadapter", "--task", "arc_easy", "--checkpoint", "shipped:streamadapter-superglue"],
+        [
+            "--method",
+            "snapkv",
+            "--preset",
+            "streamadapter",
+            "--set",
+            "budget=0.5",
+            "--task",
+            "superglue",
+        ],
+        [
+            "--method",
+            "window",
+            "--preset",
+            "book",
+            "--task",
+            "pg19",
+            "--task-set",
+            "tokens=16k,32k",
+        ],
+        [
+            "--method",
+            "streamadapter",
+            "--task",
+            "arc_easy",
+            "--checkpoint",
+            "shipped:streamadapter-superglue",
+        ],
         ["--method", "icl", "--task", "metaicl", "--task-set", "steps=1,2"],
-        ["--method", "none", "--model", "smollm2-135m-qa", "--source", "mini", "--task", "squad_seq"],
-        ["--method", "none", "--model", "gpt2", "--random-weights", "--source", "mini", "--dtype", "float32"],
+        [
+            "--method",
+            "none",
+            "--model",
+            "smollm2-135m-qa",
+            "--source",
+            "mini",
+            "--task",
+            "squad_seq",
+        ],
+        [
+            "--method",
+            "none",
+            "--model",
+            "gpt2",
+            "--random-weights",
+            "--source",
+            "mini",
+            "--dtype",
+            "float32",
+        ],
         ["--method", "templora", "--task", "pg19", "--task-set", "books=1", "--bos", "no"],
     ],
     ids=" ".join,
@@ -69,11 +122,21 @@ def test_the_command_gives_the_run_again(ttabench: Command, words: list[str]) ->
     again = planned(shlex.split(command)[2:])
     assert again["id"] == first["id"], command
     assert not notes
-    assert len(shlex.split(command)) <= 2 + len(words) + 4, "nothing is said that goes without saying"
+    assert len(shlex.split(command)) <= 2 + len(words) + 4, (
+        "nothing is said that goes without saying"
+    )
 
 
-def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(ttabench: Command, out: Path) -> None:
-    config = {"method": "gone", "task": "streamingqa", "model": "nano", "source": "mini", "settings": {"size": 3}}
+def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(
+    ttabench: Command, out: Path
+) -> None:
+    config = {
+        "method": "gone",
+        "task": "streamingqa",
+        "model": "nano",
+        "source": "mini",
+        "settings": {"size": 3},
+    }
     config |= {"checkpoint": "away", "inputs": {"method": "theirs==1.0"}}
     digests = load_record(out / OURS).sample_digests
     save_record(record("cccc00000003", config=config, n=5, sample_digests=digests), out / OURS)
@@ -87,9 +150,17 @@ def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(ttabench: C
 def test_what_a_run_is_stands_above_its_samples(ttabench: Command, out: Path) -> None:
     shown = ttabench("show", "aaaa", "--out", out).out
     for told in (
-        "icl on streamingqa (mini)", "ttabench eval --method icl --task streamingqa", "* f1", "ask ms 1.5",
-        "a note", "samples: 5, page 1 of 2", "sample 1: q0", "(2 tokens)", "gold", "Next: --page 2",
-    ):  # fmt: skip
+        "icl on streamingqa (mini)",
+        "ttabench eval --method icl --task streamingqa",
+        "* f1",
+        "ask ms 1.5",
+        "a note",
+        "samples: 5, page 1 of 2",
+        "sample 1: q0",
+        "(2 tokens)",
+        "gold",
+        "Next: --page 2",
+    ):
         assert told in shown, shown
     assert "batch_size" not in shown
     everything = ttabench("show", "aaaa", "--out", out, "--all").out
@@ -102,7 +173,11 @@ def test_samples_alone_where_some_are_asked_for(ttabench: Command, out: Path) ->
         ran = ttabench("show", OURS, "--out", out, *words)
         assert ran.code == 0, ran.err
         assert "command" not in ran.out
-        return [line.split()[1].rstrip(":") for line in ran.out.splitlines() if line.startswith("sample ")]
+        return [
+            line.split()[1].rstrip(":")
+            for line in ran.out.splitlines()
+            if line.startswith("sample ")
+        ]
 
     assert numbers("--page", "2") == ["5"]
     assert numbers("--page", "2", "--per-page", "2") == ["3", "4"]
@@ -110,7 +185,8 @@ def test_samples_alone_where_some_are_asked_for(ttabench: Command, out: Path) ->
     assert numbers("--grep", "BOB") == ["5"]
     assert numbers("--grep", "nothing of it") == []
     assert (
-        "samples, wrong, with 'bob': 1, page 1 of 1" in ttabench("show", OURS, "--out", out, "-w", "--grep", "bob").out
+        "samples, wrong, with 'bob': 1, page 1 of 1"
+        in ttabench("show", OURS, "--out", out, "-w", "--grep", "bob").out
     )
 
 
@@ -118,7 +194,9 @@ def test_other_programs_get_all_samples(ttabench: Command, out: Path) -> None:
     found = ttabench("show", OURS, "--out", out, "--json").json()
     assert found["run"]["command"] == "ttabench eval --method icl --task streamingqa"
     assert [each["prediction"] for each in found["samples"]] == ["Ada"] * 4 + ["Bob"]
-    rows = list(csv.DictReader(io.StringIO(ttabench("show", OURS, "--out", out, "--format", "csv").out)))
+    rows = list(
+        csv.DictReader(io.StringIO(ttabench("show", OURS, "--out", out, "--format", "csv").out))
+    )
     assert [row["sample"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert json.loads(rows[0]["answers"]) == ["Ada"]
 
@@ -130,5 +208,5 @@ def test_a_suite_without_samples_says_so(ttabench: Command, out: Path) -> None:
     ran = ttabench("show", f"{out}/{OURS}")
     assert ran.code == 0
     assert ran.out.count(f"holds the record of run {OURS} and not its samples.") == 1
-    assert "not its samples" in one_line(ttabench("show", f"{out}/{OURS}", "--wrong"))
+    assert "not its samples" in error_line(ttabench("show", f"{out}/{OURS}", "--wrong"))
     assert ttabench("show", f"{out}/{OURS}", "--json").json()["samples"] == []

@@ -13,7 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 from packing import pack
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.report.test_compare import stored
 from ttabench.records.samples import digest_of
 from ttabench.records.schema import load_record, save_record
@@ -60,7 +60,11 @@ def rewritten(file: Path, change: Callable[[list[Row]], list[Row] | None]) -> No
         if cells["record"] is not None:
             queries = {name: [] for name in cells["own_columns"].split()}
             rows.append(
-                {"id": cells["run"], **{name: cells[name] for name in ("created", "record")}, "queries": queries}
+                {
+                    "id": cells["run"],
+                    **{name: cells[name] for name in ("created", "record")},
+                    "queries": queries,
+                }
             )
         for name, column in rows[-1]["queries"].items():
             column.append(cells[name])
@@ -70,19 +74,26 @@ def rewritten(file: Path, change: Callable[[list[Row]], list[Row] | None]) -> No
         common = {"run": row["id"], "own_columns": " ".join(queries)}
         first = {name: row[name] for name in ("created", "record")}
         for at, cells in enumerate(zip(*queries.values(), strict=True)):
-            flat.append({**common, **(first if not at else {}), **dict(zip(queries, cells, strict=True))})
+            flat.append(
+                {**common, **(first if not at else {}), **dict(zip(queries, cells, strict=True))}
+            )
     parquet.write_table(pa.Table.from_pylist(flat, schema=table.schema), file)
 
 
-def test_others_stand_beside_ours_marked_and_paired(ttabench: Command, out: Path, file: Path) -> None:
+def test_others_stand_beside_ours_marked_and_paired(
+    ttabench: Command, out: Path, file: Path
+) -> None:
     ran = ttabench("compare", out, file)
     assert (ran.code, ran.err) == (0, "")
     assert "mac (theirs: lab-b) − none" in ran.out
     found = ttabench("compare", out, file, "--json").json()
     runs = {row["label"]: row for row in found["runs"]}
     assert {label: row["from"] for label, row in runs.items()} == {
-        "none": "", "icl": "", "mac (theirs: lab-b)": "lab-b", "lora (theirs: lab-b)": "lab-b",
-    }  # fmt: skip
+        "none": "",
+        "icl": "",
+        "mac (theirs: lab-b)": "lab-b",
+        "lora (theirs: lab-b)": "lab-b",
+    }
     apart = {(row["left"], row["right"]): row for row in found["differences"]}
     assert apart["mac (theirs: lab-b)", "none"]["n"] == 6
     assert apart["mac (theirs: lab-b)", "none"]["better"] == 2
@@ -90,13 +101,19 @@ def test_others_stand_beside_ours_marked_and_paired(ttabench: Command, out: Path
     assert apart["mac (theirs: lab-b)", "icl"]["family"] == "icl", "and so is the ceiling"
 
 
-def test_what_is_exported_is_said_and_holds_no_text(ttabench: Command, lab: Path, tmp_path: Path) -> None:
+def test_what_is_exported_is_said_and_holds_no_text(
+    ttabench: Command, lab: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "sub.parquet"
     ran = ttabench("export", lab, "-o", path)
     assert re.search(r"queries .* 12 ", ran.out)
     assert ttabench("export", lab, "-o", path, "--json").json() == {
-        "file": str(path), "bytes": path.stat().st_size, "runs": 2, "without_queries": 0, "queries": 12,
-    }  # fmt: skip
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "runs": 2,
+        "without_queries": 0,
+        "queries": 12,
+    }
     assert ttabench("export", lab, "-o", path, "--quiet").out == f"{path}\n"
     before = path.read_bytes()
     pack(lab)
@@ -113,7 +130,9 @@ def test_what_is_exported_is_said_and_holds_no_text(ttabench: Command, lab: Path
     assert "holds the scores of run bbbb00000001 and not its texts." in " ".join(shown.out.split())
 
 
-def test_questions_of_one_file_are_paired_wherever_it_lies(ttabench: Command, out: Path, lab: Path) -> None:
+def test_questions_of_one_file_are_paired_wherever_it_lies(
+    ttabench: Command, out: Path, lab: Path
+) -> None:
     for run, place in (
         *((run, "/home/ada/my data/dev.json") for run in lab.iterdir()),
         (out / "aaaa00000001", "d/dev.json"),
@@ -130,11 +149,15 @@ def test_questions_of_one_file_are_paired_wherever_it_lies(ttabench: Command, ou
     assert not re.search(r"/|home|\bada\b|my data", text)
     assert json.loads(text)["notes"] == ["read dev.json", "kept in mine, half of it"]
     assert json.loads(text)["config"]["checkpoint"] == "mac"
-    (difference, *_) = ttabench("compare", out / "aaaa00000001", path, "--json").json()["differences"]
+    (difference, *_) = ttabench("compare", out / "aaaa00000001", path, "--json").json()[
+        "differences"
+    ]
     assert difference["n"] == 6
 
 
-def test_a_run_of_an_id_that_is_here_counts_once(ttabench: Command, out: Path, tmp_path: Path) -> None:
+def test_a_run_of_an_id_that_is_here_counts_once(
+    ttabench: Command, out: Path, tmp_path: Path
+) -> None:
     same = tmp_path / "same.parquet"
     assert ttabench("export", out, "-o", same).code == 0
     ran = ttabench("compare", out, same, same, "--json")
@@ -178,7 +201,9 @@ def other_table(file: Path) -> None:
     parquet.write_table(pa.table({"id": ["a"], "record": ["{}"]}), file)
 
 
-@pytest.mark.parametrize(("damage", "told"), [(no_parquet, "cannot be read"), (other_table, "it has no column run")])
+@pytest.mark.parametrize(
+    ("damage", "told"), [(no_parquet, "cannot be read"), (other_table, "it has no column run")]
+)
 def test_a_file_that_is_no_submission_is_skipped_or_refused(
     ttabench: Command, out: Path, file: Path, damage: Callable[[Path], None], told: str
 ) -> None:
@@ -186,7 +211,7 @@ def test_a_file_that_is_no_submission_is_skipped_or_refused(
     ran = ttabench("compare", out, file, "--json")
     assert "Skipped 1 of 2 names, which hold no runs" in ran.err
     assert len(ran.json()["runs"]) == 2
-    assert told in one_line(ttabench("compare", file))
+    assert told in error_line(ttabench("compare", file))
 
 
 @pytest.mark.parametrize("columns", ["f1 none_such", "f1 f1", "\0"])

@@ -12,20 +12,22 @@ import pytest
 from tests.conftest import Command
 from tests.report.test_compare import compare, stored
 from ttabench.records.schema import load_record, save_record
-from ttabench.report.compare import share
-from ttabench.report.differences import chosen, standing_of
-from ttabench.report.entries import end_of, front
+from ttabench.report.compare import recovered_in_group
+from ttabench.report.differences import choose_pairs, rank_rows
+from ttabench.report.method_rows import baseline_row, pareto_optimal
 from ttabench.report.verdict import sentences, verdict
-from ttabench.stats.clusters import Observed
-from ttabench.stats.estimate import LEVEL, difference, holm
+from ttabench.stats.clusters import Observation
+from ttabench.stats.estimate import SIGNIFICANCE_LEVEL, difference, holm
 
 
-def right(share: float, n: int = 60) -> dict[str, float]:
+def right(recovered_in_group: float, n: int = 60) -> dict[str, float]:
     """Answers of which the first are right."""
-    return {f"q{place:03}": float(place < share * n) for place in range(n)}
+    return {f"q{place:03}": float(place < recovered_in_group * n) for place in range(n)}
 
 
-def made(folder: Path, task: str, shares: dict[str, float], sizes: dict[str, int] | None = None) -> list[Path]:
+def made(
+    folder: Path, task: str, shares: dict[str, float], sizes: dict[str, int] | None = None
+) -> list[Path]:
     """A run a method, with these shares of right answers."""
     folders = []
     for method, part in shares.items():
@@ -39,10 +41,14 @@ def made(folder: Path, task: str, shares: dict[str, float], sizes: dict[str, int
 
 def test_a_method_that_beats_another_on_some_tasks(tmp_path: Path) -> None:
     shares = {"none": 0.0, "icl": 1.0, "mac": 0.8, "snapkv": 0.3}
-    folders = [run for task in ("one", "two") for run in made(tmp_path, task, shares, {"snapkv": 4096})]
+    folders = [
+        run for task in ("one", "two") for run in made(tmp_path, task, shares, {"snapkv": 4096})
+    ]
     folders += made(tmp_path, "three", {**shares, "snapkv": 0.78})
     told = verdict(compare(folders))
-    assert told.startswith("On the 3 blocks that 2 of 2 lines share, mac leads with the best mean, 80.0, 33.9 points [")
+    assert told.startswith(
+        "On the 3 blocks that 2 of 2 lines share, mac leads with the best mean, 80.0, 33.9 points ["
+    )
     assert "above snapkv (46.1), p <0.001." in told
     assert "recovers 80 % of the way from none to icl" in told
 
@@ -50,35 +56,55 @@ def test_a_method_that_beats_another_on_some_tasks(tmp_path: Path) -> None:
 def test_one_method_between_floor_and_ceiling(tmp_path: Path) -> None:
     found = compare(made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5}))
     first, second = sentences(found)
-    assert first.startswith("mac (50.0) is 50.0 points [35.2, 61.6] above none (0.0), p <0.001; 50.0 points [")
+    assert first.startswith(
+        "mac (50.0) is 50.0 points [35.2, 61.6] above none (0.0), p <0.001; 50.0 points ["
+    )
     assert first.endswith("below icl (100.0), p <0.001.")
-    assert second == "It recovers 50 % of the way from none to icl, and keeps 25 % of the bytes of icl."
-    (block,) = found.blocks
-    assert share(block, block.entries[2]) == pytest.approx(0.5)
-    assert [share(block, end) for end in (end_of(block.entries, "none"), end_of(block.entries, "icl")) if end] == [
-        None,
-        None,
+    assert (
+        second
+        == "It recovers 50 % of the way from none to icl, and keeps 25 % of the bytes of icl."
+    )
+    (group,) = found.groups
+    assert recovered_in_group(group, group.method_rows[2]) == pytest.approx(0.5)
+    assert [
+        recovered_in_group(group, end)
+        for end in (baseline_row(group.method_rows, "none"), baseline_row(group.method_rows, "icl"))
+        if end
+    ] == [None, None]
+    assert [method_row.label for method_row in pareto_optimal(group.method_rows)] == [
+        "none",
+        "icl",
+        "mac",
     ]
-    assert [entry.label for entry in front(block.entries)] == ["none", "icl", "mac"]
 
 
 def test_controls_are_not_on_the_front_and_keep_nobody_off_it(tmp_path: Path) -> None:
     runs = made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5})
     for state, part in (("other", 0.9), ("none", 0.7)):
-        run = stored(tmp_path, f"t-mac-{state}", right(part), method="mac", task="t", state_of=state)
+        run = stored(
+            tmp_path, f"t-mac-{state}", right(part), method="mac", task="t", state_of=state
+        )
         record = load_record(run)
         save_record(record.model_copy(update={"cost": {**record.cost, "state_bytes": 0}}), run)
         runs.append(run)
-    (block,) = compare(runs).blocks
-    assert len(block.entries) == 5
-    assert [entry.label for entry in front(block.entries)] == ["none", "icl", "mac"]
+    (group,) = compare(runs).groups
+    assert len(group.method_rows) == 5
+    assert [method_row.label for method_row in pareto_optimal(group.method_rows)] == [
+        "none",
+        "icl",
+        "mac",
+    ]
 
 
 def test_no_share_where_the_ceiling_is_not_above_the_floor(tmp_path: Path) -> None:
     found = compare(made(tmp_path, "t", {"none": 0.5, "icl": 0.52, "mac": 0.6}))
-    assert [share(found.blocks[0], entry) for entry in found.entries] == [None, None, None]
-    told = {part: verdict(compare(made(tmp_path, str(part), {"none": 0.5, "icl": part, "mac": 0.6})))
-            for part in (0.52, 0.5)}  # fmt: skip
+    assert [
+        recovered_in_group(found.groups[0], method_row) for method_row in found.method_rows
+    ] == [None, None, None]
+    told = {
+        part: verdict(compare(made(tmp_path, str(part), {"none": 0.5, "icl": part, "mac": 0.6})))
+        for part in (0.52, 0.5)
+    }
     assert "no significant gap" in told[0.52], "60 questions do not tell"
     assert "no gap" in told[0.5]
     assert not any("recovers" in text for text in told.values())
@@ -91,11 +117,16 @@ def test_an_untrained_method_is_called_so(ttabench: Command, tmp_path: Path) -> 
         run = stored(tmp_path, method, right(0.5), method=method, inputs={"checkpoint": digest})
         record = load_record(run)
         parameters = 0 if method == "rag" else 7
-        save_record(record.model_copy(update={"method": {**record.method, "parameters": parameters}}), run)
+        save_record(
+            record.model_copy(update={"method": {**record.method, "parameters": parameters}}), run
+        )
     lacking = {"mac", "camels+mac"}
     found = ttabench("compare", "--out", tmp_path, "--json").json()
     assert {row["method"] for row in found["runs"] if row["untrained"]} == lacking
-    assert {row["method"] for row in found["runs"] if row["trained_parameters"]} == {"camels", "camels+lora"}
+    assert {row["method"] for row in found["runs"] if row["trained_parameters"]} == {
+        "camels",
+        "camels+lora",
+    }
     (sentence,) = (part for part in found["verdict"].split(". ") if "ntrained" in part)
     assert all(name in sentence for name in lacking)
     for form in ("table", "markdown", "csv"):
@@ -111,8 +142,11 @@ def test_chance_is_never_called_a_win(tmp_path: Path) -> None:
         folders.append(stored(tmp_path, method, values, method=method))
     found = compare(folders, all_pairs=True)
     assert len(found.differences) == 15
-    assert all(each.p_holm is not None and each.p is not None and each.p_holm >= each.p for each in found.differences)
-    assert not any(each.beyond_chance for each in found.differences)
+    assert all(
+        each.p_holm is not None and each.p is not None and each.p_holm >= each.p
+        for each in found.differences
+    )
+    assert not any(each.is_significant for each in found.differences)
     told = verdict(found)
     assert "better than" not in told
     assert told.count("not settled with 40 questions") >= 3
@@ -123,9 +157,14 @@ def test_many_lines_show_few_pairs_and_all_on_demand(tmp_path: Path) -> None:
     shares = {"none": 0.0, "icl": 1.0, "mac": 0.5, "snapkv": 0.7, "h2o": 0.6, "window": 0.4}
     folders = made(tmp_path, "t", shares)
     pairs = {(each.left, each.right) for each in compare(folders).differences}
-    against_ceiling = {("icl", "none"), *((name, "icl") for name in ("mac", "snapkv", "h2o", "window"))}
+    against_ceiling = {
+        ("icl", "none"),
+        *((name, "icl") for name in ("mac", "snapkv", "h2o", "window")),
+    }
     against_floor = {(name, "none") for name in ("mac", "snapkv", "h2o", "window")}
-    assert pairs == against_ceiling | against_floor | {("snapkv", name) for name in ("mac", "h2o", "window")}
+    assert pairs == against_ceiling | against_floor | {
+        ("snapkv", name) for name in ("mac", "h2o", "window")
+    }
     assert len(compare(folders, all_pairs=True).differences) == 15
 
 
@@ -135,16 +174,29 @@ def test_choosing_the_pairs_by_what_was_found_raises_no_false_alarm() -> None:
     tables, alarms, naive = 250, 0, 0
     for _ in range(tables):
         answers = [[draw.gauss(0, 1) for _ in range(30)] for _ in range(12)]
-        entries: list[Any] = [
-            SimpleNamespace(label=str(i), method=["none", "icl"][i] if i < 2 else str(i), metric="f1", worth=sum(own),
-                            costs={}, state_of="own", aside="",
-                            theirs="", configured=i)
+        method_rows: list[Any] = [
+            SimpleNamespace(
+                label=str(i),
+                method=["none", "icl"][i] if i < 2 else str(i),
+                metric="f1",
+                oriented_value=sum(own),
+                costs={},
+                state_of="own",
+                exclusion_reason="",
+                submission="",
+                configuration_key=i,
+            )
             for i, own in enumerate(answers)
-        ]  # fmt: skip
-        sides = [[Observed(str(i), (value, 1.0)) for i, value in enumerate(own)] for own in answers]
-        apart = [difference(sides[a], sides[b]) for a, b in chosen(entries, standing_of([entries]))]
+        ]
+        sides = [
+            [Observation(str(i), (value, 1.0)) for i, value in enumerate(own)] for own in answers
+        ]
+        apart = [
+            difference(sides[a], sides[b])
+            for a, b in choose_pairs(method_rows, rank_rows([method_rows]))
+        ]
         found = [each.p if each else None for each in apart]
-        alarms += any(p is not None and p < LEVEL for p in holm(found, family=66))
-        naive += any(p is not None and p < LEVEL for p in holm(found))
-    assert alarms <= LEVEL * tables
+        alarms += any(p is not None and p < SIGNIFICANCE_LEVEL for p in holm(found, family=66))
+        naive += any(p is not None and p < SIGNIFICANCE_LEVEL for p in holm(found))
+    assert alarms <= SIGNIFICANCE_LEVEL * tables
     assert naive > alarms

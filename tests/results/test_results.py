@@ -9,11 +9,13 @@ import make
 import pytest
 
 from tests.places import ROOT
-from ttabench.records.schema import runs
-from ttabench.sweep.suite import cells, planned, read
+from ttabench.records.schema import packed_runs
+from ttabench.sweep.suite import expand_suite, plan_jobs, read_suite
 
 RESULTS = ROOT / "results"
-WRITTEN = sorted({path.stem for path in RESULTS.glob("*.yaml")} - {"diet"})  # a mixture of tasks to train on
+WRITTEN = sorted(
+    {path.stem for path in RESULTS.glob("*.yaml")} - {"diet"}
+)  # a mixture of tasks to train on
 LISTS = run_path(str(RESULTS / "suites.py"))
 ELSEWHERE = {*LISTS["UNDER_STATES"], *LISTS["ADAPTERS_ELSEWHERE"]}
 """Suites of which what they stand on is not kept."""
@@ -29,12 +31,16 @@ def test_every_suite_has_its_file() -> None:
 def test_a_suite_names_the_runs_that_are_stored_of_it(suite: str) -> None:
     if missing := [package for package in OF_PACKAGES.get(suite, ()) if find_spec(package) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    told = read(RESULTS / f"{suite}.yaml")
-    assert {run.id for run in planned(cells(told))} == set(runs(RESULTS / suite))
+    told = read_suite(RESULTS / f"{suite}.yaml")
+    assert {run.id for run in plan_jobs(expand_suite(told))} == set(packed_runs(RESULTS / suite))
 
 
 def test_grids_of_the_tables_are_what_the_records_say() -> None:
     tables = {path.stem: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md")}
     there = [suite for suite in make.SUITES if make.has_runs(suite)]
     assert "unseen" in there
-    assert [name for name in there if not tables[name].startswith(f"# {name}\n\n{make.grid_of(name, RESULTS)}")] == []
+    assert [
+        name
+        for name in there
+        if not tables[name].startswith(f"# {name}\n\n{make.grid_of(name, RESULTS)}")
+    ] == []

@@ -12,10 +12,10 @@ from tests.conftest import Command
 from tests.readers.test_book import SMALL, put
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
-from ttabench.core.types import Episode, Observe, Score, wanted
+from ttabench.core.types import Chunk, Episode, Score, wants_of_kind
+from ttabench.lm.inference.scoring import token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
@@ -47,10 +47,12 @@ def logprobs(method: BaseMethod[Any], episode: Episode) -> torch.Tensor:
     """Every scored token, through the method's own verbs."""
     state, found = method.begin(1), []
     for step in episode.steps:
-        if isinstance(step, Observe):
+        if isinstance(step, Chunk):
             state = method.adapt(state, [[step]])
         else:
-            found += token_logprobs(method.lm, method.patch(state, [step]), [training_item(method.lm, step)])
+            found += token_logprobs(
+                method.lm, method.patch(state, [step]), [training_item(method.lm, step)]
+            )
     return torch.cat(found)
 
 
@@ -58,13 +60,16 @@ def run(lm: LM, method: BaseMethod[Any], path: Path, out: Path, **options: Any) 
     task = load("pg19", source=str(path), options={**SMALL, **options})
     folder = RunFolder(out, method.name)
     run_episodes(
-        RunContext(lm=lm, method=method, metrics=tuple(map(metric, task.card.metrics))), task, folder, lambda *_: None
+        RunContext(lm=lm, method=method, metrics=tuple(map(metric, task.card.metrics))),
+        task,
+        folder,
+        lambda *_: None,
     )
     return folder.samples
 
 
 def end(sample: Sample) -> int:
-    (want,) = wanted([sample.ask], Score)
+    (want,) = wants_of_kind([sample.ask], Score)
     return want.position + sample.answer.tokens[0]
 
 
@@ -73,7 +78,9 @@ def test_the_sliding_window_is_a_rolling_score(lm: LM, tmp_path: Path) -> None:
     text = TEXT[:84]  # whole strides: at the end a rolling score fills its window with more context
     path = put(tmp_path, "a.txt", text)
     ids, starts = lm.encode(text), range(WINDOW, len(text), STRIDE)
-    pairs = [(ids[start + STRIDE - WINDOW : start], ids[start : start + STRIDE]) for start in starts]
+    pairs = [
+        (ids[start + STRIDE - WINDOW : start], ids[start : start + STRIDE]) for start in starts
+    ]
     expected = torch.cat(token_logprobs(lm, Patch(), pairs))
     torch.testing.assert_close(logprobs(sliding(lm), book(lm, path)), expected, **NOISE)
     samples = run(lm, sliding(lm), path, tmp_path)
@@ -87,30 +94,57 @@ def test_the_sliding_window_is_a_rolling_score(lm: LM, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [sliding, lambda lm: InContext(lm, InContextSettings()),
-     lambda lm: SlidingWindow(lm, WindowSettings(n_sink=2, recent=10)),
-     lambda lm: tiny_method("templora", lm), lambda lm: tiny_method("streamadapter", lm)],
+    [
+        sliding,
+        lambda lm: InContext(lm, InContextSettings()),
+        lambda lm: SlidingWindow(lm, WindowSettings(n_sink=2, recent=10)),
+        lambda lm: tiny_method("templora", lm),
+        lambda lm: tiny_method("streamadapter", lm),
+    ],
     ids=["stride", "icl", "stream", "templora", "streamadapter"],
-)  # fmt: skip
+)
 def test_an_edit_changes_no_stride_before_it(make: Any, tmp_path: Path) -> None:
     lm = tiny_llama()
     before = run(lm, make(lm), put(tmp_path, "a.txt", TEXT), tmp_path / "one")
     edited = TEXT[:46] + "#" + TEXT[47:]
     after = run(lm, make(lm), put(tmp_path, "a.txt", edited), tmp_path / "two")
-    same = [one.answer.logprobs == other.answer.logprobs for one, other in zip(before, after, strict=True)]
+    same = [
+        one.answer.logprobs == other.answer.logprobs
+        for one, other in zip(before, after, strict=True)
+    ]
     first = next(i for i, sample in enumerate(before) if end(sample) > 46)
     assert all(same[:first])
     assert first > 0
     assert not any(same[first : first + 2]), "the stride itself, and the next one, which sees it"
 
 
-def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+def test_one_pass_gives_the_figures_of_every_length(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
     put(tmp_path, "books/1.txt", TEXT)
     put(tmp_path, "books/2.txt", TEXT[::-1][:40])
-    common = ["eval", "--task", "pg19", "--source", tmp_path / "books", "--model", tiny_base,
-              "--out", tmp_path / "runs", "--task-set", "window=20", "--task-set", "stride=8",
-              "--set", "mode=stride", "--set", "recent=12",
-              "--method", "window", "--json"]  # fmt: skip
+    common = [
+        "eval",
+        "--task",
+        "pg19",
+        "--source",
+        tmp_path / "books",
+        "--model",
+        tiny_base,
+        "--out",
+        tmp_path / "runs",
+        "--task-set",
+        "window=20",
+        "--task-set",
+        "stride=8",
+        "--set",
+        "mode=stride",
+        "--set",
+        "recent=12",
+        "--method",
+        "window",
+        "--json",
+    ]
     record = ttabench(*common, "--task-set", "tokens=36,60,84").json()["runs"][0]
     rows = {(row["metric"], row["step"], row["subtask"]): row for row in record["rows"]}
     for length in (36, 60, 84):

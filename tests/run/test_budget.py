@@ -8,26 +8,39 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Generate, Observe
+from ttabench.core.types import Chunk, Generate, Query
 from ttabench.lm.model import LM
 from ttabench.methods.registry import methods
 from ttabench.methods.session import Session
 from ttabench.records.samples import EpisodeCost
-from ttabench.report.finding import load_run
+from ttabench.report.selection import load_run
 from ttabench.run.budget import kept_share
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 
-BESIDE = {"index", "scores", "next", "mask", "real", "tokens", "lengths", "texts", "texts_sizes", "words",
-          "words_sizes", "counts", "bias"}  # fmt: skip
+BESIDE = {
+    "index",
+    "scores",
+    "next",
+    "mask",
+    "real",
+    "tokens",
+    "lengths",
+    "texts",
+    "texts_sizes",
+    "words",
+    "words_sizes",
+    "counts",
+    "bias",
+}
 """Tensors of a state beside its keys and values: where slots stood, how many, scores, where the text goes on; ids and
 words."""
 TEXTS = [f"Document {number}: " + "the lamp stands by the door, " * 3 for number in range(4)]
-ASK = Ask(key="q", prompt="Where is it?", want=Generate(answers=("here",), max_new_tokens=2))
+ASK = Query(key="q", prompt="Where is it?", want=Generate(answers=("here",), max_new_tokens=2))
 """Settings of a method that keep more than the budget where there is none."""
 
 
@@ -44,7 +57,7 @@ def session(lm: LM, method: str, **budget: Any) -> Session:
     """A method under a budget that has read all texts."""
     resolved = resolve_method(request(method, **budget))
     reading = Session(lm, resolved.spec.load()(lm, resolved.settings_object))
-    reading.read([Observe(text=text, key=str(number)) for number, text in enumerate(TEXTS)])
+    reading.read([Chunk(text=text, key=str(number)) for number, text in enumerate(TEXTS)])
     return reading
 
 
@@ -53,7 +66,7 @@ def kept_slots(reading: Session) -> float:
     state, lm = reading.state, reading.lm
     own = {name: tensor for name, tensor in state.tensors.items() if name not in BESIDE}
     held = replace(state, tensors=own).nbytes / lm.slot_bytes
-    return max(held, reading.context_slots(reading.patch([ASK]), ASK))
+    return max(held, reading.count_context_slots(reading.patch([ASK]), ASK))
 
 
 @pytest.mark.parametrize("budget", [{"keep": 0.25}, {"keep": 0.5}, {"keep_tokens": 60}], ids=str)
@@ -78,8 +91,12 @@ def test_a_budget_is_its_settings_and_changes_no_other_id() -> None:
         return make_plan(request("snapkv", **more), 0).config.identity()
 
     plain = make_plan(request("snapkv"), 0).config
-    assert not {"keep", "keep_tokens", "window_share"} & set(plain.differing())
-    assert identity(keep=0.2) == identity(settings=("budget=0.2", "window_share=0.5")) != plain.identity()
+    assert not {"keep", "keep_tokens", "window_share"} & set(plain.non_default_values())
+    assert (
+        identity(keep=0.2)
+        == identity(settings=("budget=0.2", "window_share=0.5"))
+        != plain.identity()
+    )
     assert identity(keep=0.2) not in (identity(keep=0.3), identity(keep_tokens=9))
     config = make_plan(request("snapkv", keep=0.2), 0).config
     assert (config.keep, config.settings["budget"], config.preset) == (0.2, 0.2, "nano")
@@ -93,24 +110,43 @@ def test_a_budget_is_its_settings_and_changes_no_other_id() -> None:
         (("--keep", "0.2", "--set", "heavy=5"), "--keep sets heavy=0.1 of h2o, and --set says 5"),
     ],
 )
-def test_bad_budgets_are_refused_in_one_line(ttabench: Command, words: tuple[str, ...], fault: str) -> None:
+def test_bad_budgets_are_refused_in_one_line(
+    ttabench: Command, words: tuple[str, ...], fault: str
+) -> None:
     left = ttabench("eval", "--method", "h2o", "--task", "streamingqa", *words, "--dry-run")
     assert left.code == 2
-    assert fault in one_line(left)
+    assert fault in error_line(left)
 
 
 def test_the_share_is_of_all_that_was_read() -> None:
     one = EpisodeCost(
-        episode="0", pieces=1, tokens_read=99, adapt_seconds=0.0, encode_seconds=0.0, state_bytes=1,
-        patch_bytes=1, adapt_peak_bytes=None, ask_peak_bytes=None, slots=(20, 100),
-    )  # fmt: skip
+        episode="0",
+        pieces=1,
+        tokens_read=99,
+        adapt_seconds=0.0,
+        encode_seconds=0.0,
+        state_bytes=1,
+        patch_bytes=1,
+        adapt_peak_bytes=None,
+        ask_peak_bytes=None,
+        slots=(20, 100),
+    )
     costs = [one, replace(one, slots=(70, 300))]
     assert kept_share(costs) == 0.225
     assert kept_share([]) is kept_share([*costs, replace(one, slots=None)]) is None
 
 
 def test_a_run_says_what_was_kept_beside_what_was_asked(ttabench: Command, tmp_path: Path) -> None:
-    words = ("--task", "streamingqa", "--limit", "2", "--task-set", "documents=4", "--out", tmp_path)
+    words = (
+        "--task",
+        "streamingqa",
+        "--limit",
+        "2",
+        "--task-set",
+        "documents=4",
+        "--out",
+        tmp_path,
+    )
     ran = ttabench("eval", "--method", "h2o", "--keep", "0.25", *words)
     assert "(asked 25 %)" in ran.out, ran.err
     assert ttabench("eval", "--method", "h2o", "--keep", "0.5", *words).code == 0

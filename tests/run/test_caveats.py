@@ -10,10 +10,10 @@ import pytest
 from tests import fake_kvpress
 from tests.conftest import Command
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.core.types import Observe
+from ttabench.core.types import Chunk
 from ttabench.lm.model import LM, load
-from ttabench.methods.registry import find
-from ttabench.methods.settings import settings_of
+from ttabench.methods.registry import find_method
+from ttabench.methods.settings import build_settings
 from ttabench.run.recording import nano_caveats
 
 WORDS = "Ada Voss lives in Port Ansel."
@@ -36,13 +36,15 @@ def lm() -> LM:
 
 
 @pytest.mark.parametrize("name", AT_THE_BORDER)
-def test_a_method_that_evicts_knows_when_it_had_no_need(lm: LM, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_evicts_knows_when_it_had_no_need(
+    lm: LM, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_kvpress.installed(monkeypatch)
     changes, border = AT_THE_BORDER[name]
-    spec = find(name.split()[0])
+    spec = find_method(name.split()[0])
     for less in (0, 1):
-        method = spec.load()(lm, settings_of(spec, {**changes, border: changes[border] - less}))
-        state = method.adapt(method.begin(1), [[Observe(text=WORDS)]])
+        method = spec.load()(lm, build_settings(spec, {**changes, border: changes[border] - less}))
+        state = method.adapt(method.begin(1), [[Chunk(text=WORDS)]])
         assert state.meta["tokens_read"] == [TOKENS]
         prefix = method.patch(state, []).prefix
         assert prefix is not None
@@ -51,16 +53,31 @@ def test_a_method_that_evicts_knows_when_it_had_no_need(lm: LM, name: str, monke
 
 
 def test_a_run_says_what_would_mislead(ttabench: Command, tmp_path: Path) -> None:
-    words = ("--task", "metaicl", "--limit", 8, "--method", "snapkv", "--set", "budget=4000", "--out", tmp_path)
+    words = (
+        "--task",
+        "metaicl",
+        "--limit",
+        8,
+        "--method",
+        "snapkv",
+        "--set",
+        "budget=4000",
+        "--out",
+        tmp_path,
+    )
     (record,) = ttabench("eval", *words, "--json").json()["runs"]
     evicted, few = record["notes"]
     assert "evicted nothing" in evicted
     assert few.startswith("n = 5:")
-    assert ttabench("eval", *words, "--json").json()["runs"][0]["notes"] == record["notes"], "what is stored was said"
+    assert ttabench("eval", *words, "--json").json()["runs"][0]["notes"] == record["notes"], (
+        "what is stored was said"
+    )
     shown = ttabench("eval", *words, "--force").err
     assert evicted in shown
     assert few in shown
-    plain = ttabench("eval", "--task", "streamingqa", "--method", "icl", "--out", tmp_path, "--json")
+    plain = ttabench(
+        "eval", "--task", "streamingqa", "--method", "icl", "--out", tmp_path, "--json"
+    )
     assert plain.json()["runs"][0]["notes"] == []
 
 
@@ -70,7 +87,17 @@ def test_what_auto_came_to_is_recorded(ttabench: Command, tiny_base: Path, tmp_p
     gpt2.model.generation_config.update(repetition_penalty=1.3, do_sample=True, top_p=0.9)
     gpt2.model.save_pretrained(tmp_path / "gpt2")
     gpt2.tokenizer.save_pretrained(tmp_path / "gpt2")
-    asked = ("--task", "streamingqa", "--source", "mini", "--task-set", "documents=2", "--out", tmp_path, "--json")
+    asked = (
+        "--task",
+        "streamingqa",
+        "--source",
+        "mini",
+        "--task-set",
+        "documents=2",
+        "--out",
+        tmp_path,
+        "--json",
+    )
     asked += ("--set", "recent=64", "--set", "n_sink=1", "--device", "auto")
     notes = {}
     for model, positions in ((tiny_base, "cache"), (tmp_path / "gpt2", "original")):
@@ -81,7 +108,10 @@ def test_what_auto_came_to_is_recorded(ttabench: Command, tiny_base: Path, tmp_p
         assert record["auto"]["positions"] == positions
         assert {"device", "dtype", "bos"} <= record["auto"].keys()
         notes[positions] = " ".join(record["notes"])
-    assert all(word in notes["original"] for word in ("positions=auto", "repetition_penalty=1.3", "top_p=0.9"))
+    assert all(
+        word in notes["original"]
+        for word in ("positions=auto", "repetition_penalty=1.3", "top_p=0.9")
+    )
     assert not any(word in notes["cache"] for word in ("positions", "generation_config"))
     both = (
         "eval",

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ttabench.core.digests import changed
+from ttabench.core.digests import non_default_values
 from ttabench.methods import registry
-from ttabench.methods.settings import defaults
+from ttabench.methods.settings import default_settings
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers import READERS, cards, qa_stream
-from ttabench.readers.sources import defaults as task_defaults
+from ttabench.readers.sources import default_options as default_options
 from ttabench.records.run_fields import RunConfig
 from ttabench.run import resolve
 from ttabench.run.plan import make_plan
@@ -43,9 +43,17 @@ def run_id(seed: int = 0, **changes: Any) -> str:
 def wider(spec: MethodSpec) -> MethodSpec:
     """The method with one more setting."""
     made = make_dataclass(
-        "Wider", [("sharpness", float, field(default=1.0))], bases=(spec.Settings,), frozen=True, kw_only=True
+        "Wider",
+        [("sharpness", float, field(default=1.0))],
+        bases=(spec.Settings,),
+        frozen=True,
+        kw_only=True,
     )
-    return replace(spec, Settings=made, presets={name: made(**asdict(each)) for name, each in spec.presets.items()})
+    return replace(
+        spec,
+        Settings=made,
+        presets={name: made(**asdict(each)) for name, each in spec.presets.items()},
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,9 +66,11 @@ def wider(spec: MethodSpec) -> MethodSpec:
     ],
     ids=str,
 )
-def test_a_new_setting_of_a_method_leaves_ids(monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any]) -> None:
-    before, found = run_id(**chosen), wider(registry.find(chosen["method"]))
-    monkeypatch.setattr(resolve.registry, "find", lambda _: found)
+def test_a_new_setting_of_a_method_leaves_ids(
+    monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any]
+) -> None:
+    before, found = run_id(**chosen), wider(registry.find_method(chosen["method"]))
+    monkeypatch.setattr(resolve.registry, "find_method", lambda _: found)
     assert run_id(**chosen) == before
     typed = chosen.get("settings", ())
     assert run_id(**{**chosen, "settings": (*typed, "sharpness=1.0")}) == before
@@ -105,12 +115,16 @@ def test_a_default_that_is_typed_is_the_default() -> None:
 
 
 def test_a_preset_is_its_settings() -> None:
-    spec = registry.find("snapkv")
+    spec = registry.find_method("snapkv")
     (preset,) = {"streamadapter"} & spec.presets.keys()
-    changes = changed(asdict(spec.presets[preset]), defaults(spec))
+    changes = non_default_values(asdict(spec.presets[preset]), default_settings(spec))
     assert changes
     typed = tuple(f"{key}={value}" for key, value in changes.items())
-    assert run_id(method="snapkv", preset=preset) == run_id(method="snapkv", settings=typed) != run_id(method="snapkv")
+    assert (
+        run_id(method="snapkv", preset=preset)
+        == run_id(method="snapkv", settings=typed)
+        != run_id(method="snapkv")
+    )
 
 
 def test_every_choice_that_changes_figures_changes_the_id() -> None:
@@ -143,28 +157,49 @@ def test_every_choice_that_changes_figures_changes_the_id() -> None:
         {**mac, "settings": ("hierarchy=16",)},
     ]
     ids = [run_id(**each) for each in chosen]
-    assert len(set(ids)) == len(ids), [each for each, found in zip(chosen, ids, strict=True) if ids.count(found) > 1]
+    assert len(set(ids)) == len(ids), [
+        each for each, found in zip(chosen, ids, strict=True) if ids.count(found) > 1
+    ]
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"source": "hub"}, {"ask_only": True}, {"chat_template": True}, {"verb": "train"}, {"model": "gpt2"},
-     *({"inputs": {name: "12"}} for name in ("rows", "model", "method", "checkpoint", "base_checkpoint", "state",
-       "card", "reader"))],
+    [
+        {"source": "hub"},
+        {"ask_only": True},
+        {"chat_template": True},
+        {"verb": "train"},
+        {"model": "gpt2"},
+        *(
+            {"inputs": {name: "12"}}
+            for name in (
+                "rows",
+                "model",
+                "method",
+                "checkpoint",
+                "base_checkpoint",
+                "state",
+                "card",
+                "reader",
+            )
+        ),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_a_plan_here_cannot_have_changes_the_id_too(change: dict[str, Any]) -> None:
     base = {"method": "icl", "task": "t"}
     assert RunConfig(**{**base, **change}).identity() != RunConfig(**base).identity()
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, 1.0), (1, True), (0, None), (None, "none"), ([1], 1)])
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, 1.0), (1, True), (0, None), (None, "none"), ([1], 1)]
+)
 def test_values_that_python_takes_for_equal_are_told_apart(one: Any, other: Any) -> None:
     """A budget of 1.0 is all of a text, one of 1 is a token of it."""
     configs = [RunConfig(method="m", settings={"budget": each}) for each in (one, other)]
     assert configs[0].identity() != configs[1].identity()
-    assert changed({"budget": one}, {"budget": other}) == {"budget": one}
-    assert changed({"budget": one}, {"budget": one}) == {}
+    assert non_default_values({"budget": one}, {"budget": other}) == {"budget": one}
+    assert non_default_values({"budget": one}, {"budget": one}) == {}
 
 
 def test_a_folder_that_a_setting_names_is_what_it_holds(tmp_path: Path) -> None:
@@ -188,10 +223,14 @@ EDITS = {
 def id_of_card(folder: Path, text: str, **changes: Any) -> str:
     """The id of a run of this card, which lies in a folder of its own beside the same rows."""
     folder.mkdir(exist_ok=True)
-    (folder / "rows.jsonl").write_text('{"question": "Who?", "answers": ["Ada"], "text": "Ada."}\n' * 2)
+    (folder / "rows.jsonl").write_text(
+        '{"question": "Who?", "answers": ["Ada"], "text": "Ada."}\n' * 2
+    )
     (folder / "mine.yaml").write_text(text)
     source = str(folder / "rows.jsonl")
-    return run_id(**{"task": str(folder / "mine.yaml"), "source": source, "task_options": (), **changes})
+    return run_id(
+        **{"task": str(folder / "mine.yaml"), "source": source, "task_options": (), **changes}
+    )
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=list(EDITS))
@@ -207,5 +246,7 @@ def test_an_edited_card_is_another_run(tmp_path: Path, edit: tuple[str, str]) ->
 @pytest.mark.parametrize("reader", READERS)
 def test_every_reader_has_defaults(reader: str) -> None:
     """Without, a new option would give its runs new ids."""
-    (card, *_) = (each for name in cards.names() if (each := cards.load_card(name)).reader == reader)
-    assert task_defaults(card, "hub")
+    (card, *_) = (
+        each for name in cards.card_names() if (each := cards.load_card(name)).reader == reader
+    )
+    assert default_options(card, "hub")

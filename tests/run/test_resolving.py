@@ -11,18 +11,33 @@ import pytest
 
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import devices
-from ttabench.methods.states import HEADER_FILE, SCHEMA, header_digest
+from ttabench.methods.states import HEADER_FILE, STATE_SCHEMA_VERSION, header_digest
 from ttabench.records import run_fields
-from ttabench.run.request import ASKING, MADE, RunRequest, as_it_was_made, made_with, request_of
-from ttabench.run.resolve import resolve_prompting, trained_with
+from ttabench.run.request import (
+    QUERY_FIELDS,
+    REQUEST_KEY,
+    RunRequest,
+    inherit_from_state,
+    request_from_header,
+    state_header,
+)
+from ttabench.run.resolve import resolve_prompt, training_prompt
 
 CARD = {"prompt": "qa", "examples": "1"}
 
 
-def asked(model: Path, *options: str, chat: bool | None = None, base_checkpoint: str = "", **more: Any) -> Any:
+def asked(
+    model: Path, *options: str, chat: bool | None = None, base_checkpoint: str = "", **more: Any
+) -> Any:
     said = {"method": "icl", "task": "squad_seq", **more}
-    found = resolve_prompting(
-        RunRequest(model=str(model), task_options=options, chat_template=chat, base_checkpoint=base_checkpoint, **said)
+    found = resolve_prompt(
+        RunRequest(
+            model=str(model),
+            task_options=options,
+            chat_template=chat,
+            base_checkpoint=base_checkpoint,
+            **said,
+        )
     )
     return found.chat, dict(found.options)
 
@@ -38,22 +53,34 @@ def test_the_card_says_how_models_with_a_chat_template_are_asked(chatting: Path)
     assert asked(chatting) == (False, CARD)
     assert asked(chatting, "documents=4") == (False, {**CARD, "documents": "4"})
     assert asked(chatting, "examples=3") == (False, {**CARD, "examples": "3"})
-    assert asked(chatting, "prompt=short") == (False, {"prompt": "short"}), "a prompt that is named stands alone"
+    assert asked(chatting, "prompt=short") == (False, {"prompt": "short"}), (
+        "a prompt that is named stands alone"
+    )
 
 
 def checkpoint(folder: Path, data: Any) -> str:
     folder.mkdir()
-    (folder / "adapter.json").write_text(json.dumps({"training": {"config": {"data": data}}}), encoding="utf-8")
+    (folder / "adapter.json").write_text(
+        json.dumps({"training": {"config": {"data": data}}}), encoding="utf-8"
+    )
     return str(folder)
 
 
 def test_a_checkpoint_under_the_model_is_asked_as_it_was_trained(chatting: Path) -> None:
-    told = trained_with({"prompt": "instruction", "examples": 0, "documents": 4}, chat=True)
+    told = training_prompt({"prompt": "instruction", "examples": 0, "documents": 4}, chat=True)
     under = checkpoint(chatting / "lora", told)
-    assert asked(chatting, base_checkpoint=under) == (True, {"prompt": "instruction", "examples": "0"})
-    assert asked(chatting, base_checkpoint=under, chat=False) == (False, {"prompt": "instruction", "examples": "0"})
+    assert asked(chatting, base_checkpoint=under) == (
+        True,
+        {"prompt": "instruction", "examples": "0"},
+    )
+    assert asked(chatting, base_checkpoint=under, chat=False) == (
+        False,
+        {"prompt": "instruction", "examples": "0"},
+    )
     assert asked(chatting, "prompt=bare", base_checkpoint=under) == (True, {"prompt": "bare"})
-    assert asked(chatting, method="lora", checkpoint=under) == asked(chatting, base_checkpoint=under)
+    assert asked(chatting, method="lora", checkpoint=under) == asked(
+        chatting, base_checkpoint=under
+    )
     assert asked(chatting, method="mac", checkpoint=under) == (False, CARD)
     assert asked(chatting, base_checkpoint=under, task="superglue") == (False, {})
 
@@ -61,7 +88,9 @@ def test_a_checkpoint_under_the_model_is_asked_as_it_was_trained(chatting: Path)
 STATE = Path("mine")
 
 
-def test_a_request_comes_back_as_it_was_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_comes_back_as_it_was_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my-mac").mkdir()
     Path("nano").mkdir()
@@ -73,43 +102,76 @@ def test_a_request_comes_back_as_it_was_resolved(tmp_path: Path, monkeypatch: py
         settings=("hierarchy=2",),
         bos="no",
     )
-    found = request_of({MADE: made_with(request, chat=True)}, STATE)
+    found = request_from_header({REQUEST_KEY: state_header(request, chat=True)}, STATE)
     assert found.base_name == request.base_name == "smollm2-135m-qa"
-    assert (found.method, found.task, found.settings, found.bos) == ("mac", "squad_seq", ("hierarchy=2",), "no")
+    assert (found.method, found.task, found.settings, found.bos) == (
+        "mac",
+        "squad_seq",
+        ("hierarchy=2",),
+        "no",
+    )
     assert found.chat_template is True
     assert found.checkpoint == str(tmp_path / "my-mac"), "asked from any folder"
-    assert made_with(RunRequest(method="icl", task="qa"), chat=False)["model"] == "nano", "a name, whatever lies here"
-    own = made_with(RunRequest(method="./tail.py:Tail", task="./card.yaml"), chat=False)
-    assert (own["method"], own["task"]) == ("./tail.py:Tail", "./card.yaml"), "what is not there stays as it was typed"
+    assert state_header(RunRequest(method="icl", task="qa"), chat=False)["model"] == "nano", (
+        "a name, whatever lies here"
+    )
+    own = state_header(RunRequest(method="./tail.py:Tail", task="./card.yaml"), chat=False)
+    assert (own["method"], own["task"]) == ("./tail.py:Tail", "./card.yaml"), (
+        "what is not there stays as it was typed"
+    )
     Path("tail.py").touch()
-    assert made_with(RunRequest(method="./tail.py:Tail", task="qa"), chat=False)["method"] == f"{tmp_path}/tail.py:Tail"
+    assert (
+        state_header(RunRequest(method="./tail.py:Tail", task="qa"), chat=False)["method"]
+        == f"{tmp_path}/tail.py:Tail"
+    )
 
 
 def test_a_method_in_a_file_is_named_by_the_user() -> None:
-    header = {MADE: made_with(RunRequest(method="./theirs.py:Tail", task="qa"), chat=False)}
-    assert request_of(header, STATE, "./mine.py").method == "./mine.py", "what was typed, not what is said"
+    header = {
+        REQUEST_KEY: state_header(RunRequest(method="./theirs.py:Tail", task="qa"), chat=False)
+    }
+    assert request_from_header(header, STATE, "./mine.py").method == "./mine.py", (
+        "what was typed, not what is said"
+    )
     for typed in ("", "icl"):
         with pytest.raises(UserError, match=r"names the file \./theirs\.py:Tail"):
-            request_of(header, STATE, typed)
-    plain = {MADE: made_with(RunRequest(method="icl", task="qa"), chat=False)}
+            request_from_header(header, STATE, typed)
+    plain = {REQUEST_KEY: state_header(RunRequest(method="icl", task="qa"), chat=False)}
     with pytest.raises(UserError, match=r"made with method icl, not \./mine\.py"):
-        request_of(plain, STATE, "./mine.py")
+        request_from_header(plain, STATE, "./mine.py")
 
 
 def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> None:
-    own = RunRequest(method="mac", task="squad_seq", model="smollm2-135m-qa", settings=("hierarchy=2",), bos="no")
-    content = {"schema_version": SCHEMA, "rows": 1, "meta": {}, "files": {}, MADE: made_with(own, chat=True)}
+    own = RunRequest(
+        method="mac", task="squad_seq", model="smollm2-135m-qa", settings=("hierarchy=2",), bos="no"
+    )
+    content = {
+        "schema_version": STATE_SCHEMA_VERSION,
+        "rows": 1,
+        "meta": {},
+        "files": {},
+        REQUEST_KEY: state_header(own, chat=True),
+    }
     (tmp_path / HEADER_FILE).write_text(json.dumps({**content, "digest": header_digest(content)}))
     plain = RunRequest(method="icl", task="streamingqa", device="cpu")
-    made = as_it_was_made(plain, tmp_path, ())
+    made = inherit_from_state(plain, tmp_path, ())
     assert (made.method, made.task, made.base_name) == ("mac", "squad_seq", "smollm2-135m-qa")
-    assert (made.settings, made.bos, made.chat_template, made.device) == (("hierarchy=2",), "no", True, "cpu")
-    asking = as_it_was_made(plain, tmp_path, (), but=ASKING)
+    assert (made.settings, made.bos, made.chat_template, made.device) == (
+        ("hierarchy=2",),
+        "no",
+        True,
+        "cpu",
+    )
+    asking = inherit_from_state(plain, tmp_path, (), except_fields=QUERY_FIELDS)
     assert (asking.method, asking.task, asking.chat_template) == ("mac", "streamingqa", None)
-    other = as_it_was_made(replace(plain, settings=("heads=2",)), tmp_path, {"settings", "model"})
-    assert (other.method, other.settings, other.base_name) == ("mac", ("heads=2",), "nano"), "what is typed stays"
+    other = inherit_from_state(
+        replace(plain, settings=("heads=2",)), tmp_path, {"settings", "model"}
+    )
+    assert (other.method, other.settings, other.base_name) == ("mac", ("heads=2",), "nano"), (
+        "what is typed stays"
+    )
     with pytest.raises(UserError, match="made with method mac, not icl"):
-        as_it_was_made(plain, tmp_path, {"method"})
+        inherit_from_state(plain, tmp_path, {"method"})
 
 
 @pytest.mark.parametrize("fast", ["float32", "bfloat16"])
@@ -117,9 +179,12 @@ def test_the_fastest_number_format_is_tried_and_recorded(
     fast: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = {"float32": 2.0, "bfloat16": 2.0} | {fast: 1.0}
-    monkeypatch.setattr(devices, "times_of_reading", lambda: times)
+    monkeypatch.setattr(devices, "time_dtypes", lambda: times)
     run_fields._fastest.cache_clear()
-    made = [RunRequest(method="none", task="streamingqa", device="cpu", dtype=word) for word in ("fastest", fast)]
+    made = [
+        RunRequest(method="none", task="streamingqa", device="cpu", dtype=word)
+        for word in ("fastest", fast)
+    ]
     run_fields._fastest.cache_clear()
     assert [one.dtype for one in made] == [fast, fast]
     assert f"--dtype fastest is {fast} here" in capsys.readouterr().err

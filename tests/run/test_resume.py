@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from torch import Tensor
 
-from tests.conftest import MAC, Command, Ran, one_line
+from tests.conftest import SMALL_MAC_OPTIONS, Command, CommandResult, error_line
 from tests.records.test_records import sample
 from ttabench.core.types import Episode
 from ttabench.lm.model import LM
@@ -24,10 +24,19 @@ COUNTED = ("pieces", "tokens_read", "episodes", "state_bytes", "patch_bytes")
 """Costs that do not depend on a clock."""
 METHODS = {
     "icl": ("--method", "icl", "--set", "truncate=right"),
-    "snapkv": ("--method", "snapkv", "--set", "positions=cache", "--set", "chunk=128", "--set", "budget=64"),
-    "mac": ("--method", "mac", *MAC),
+    "snapkv": (
+        "--method",
+        "snapkv",
+        "--set",
+        "positions=cache",
+        "--set",
+        "chunk=128",
+        "--set",
+        "budget=64",
+    ),
+    "mac": ("--method", "mac", *SMALL_MAC_OPTIONS),
 }
-Evaluate = Callable[..., Ran]
+Evaluate = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -38,7 +47,9 @@ def evaluate(ttabench: Command, common: list[object], tmp_path: Path) -> Evaluat
 
 
 @pytest.fixture
-def killed(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+def killed(
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tuple[Path, dict[str, Any]]:
     """The partial results of a run killed before its episode ended, and the record of a whole one."""
     whole = evaluate("--json", "--out", tmp_path / "whole").json()["runs"][0]
 
@@ -46,7 +57,7 @@ def killed(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "end_episode", die)
+        patched.setattr(RunFolder, "finish_episode", die)
         assert evaluate().code == 130
     (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
     assert len(partial.read_text().splitlines()) == 3
@@ -58,7 +69,9 @@ def lines(partial: Path) -> list[dict[str, Any]]:
 
 
 def write(partial: Path, found: list[Any]) -> None:
-    partial.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in found))
+    partial.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in found)
+    )
 
 
 def merged(line: Any, change: Any) -> Any:
@@ -68,19 +81,23 @@ def merged(line: Any, change: Any) -> Any:
     return {**line, **{key: merged(line.get(key), value) for key, value in change.items()}}
 
 
-def assert_same(ran: Ran, whole: dict[str, Any], folder: Path) -> None:
+def assert_same(ran: CommandResult, whole: dict[str, Any], folder: Path) -> None:
     record = ran.json()["runs"][0]
     assert record["n"] == whole["n"] == 6
     assert record["rows"] == whole["rows"]
     assert record["notes"] == whole["notes"]
-    assert {key: record["cost"][key] for key in COUNTED} == {key: whole["cost"][key] for key in COUNTED}
+    assert {key: record["cost"][key] for key in COUNTED} == {
+        key: whole["cost"][key] for key in COUNTED
+    }
     columns = ["episode", "key", "prediction", "f1"]
     assert sorted(zip(*read_samples(folder, columns).values(), strict=True)) == sorted(
         zip(*read_samples(Path(whole["folder"]), columns).values(), strict=True)
     )
 
 
-def test_doubled_and_foreign_lines_do_not_count(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
+def test_doubled_and_foreign_lines_do_not_count(
+    evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]
+) -> None:
     partial, whole = killed
     found = lines(partial)
     first = found[0]["value"][0]
@@ -108,7 +125,7 @@ def test_a_run_whose_logits_break_keeps_what_it_has_and_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(RunFolder, "append", kept)
         patched.setattr(LM, "logits", breaking)
-        line = one_line(evaluate("--quiet", method="mac"))
+        line = error_line(evaluate("--quiet", method="mac"))
     assert re.search(r"Error: streamingqa/test/seed0: .*not finite", line)
     (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
     assert not (partial.parent / "run.json").exists()
@@ -131,22 +148,34 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
     write(partial, edit(lines(partial)))
     folder = RunFolder(tmp_path, "r")
     folder.resume()
-    folder.take_up([asks()], ["f1"])
+    folder.resume_episodes([asks()], ["f1"])
     return folder
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"answer": {"prediction": 3}}, {"metrics": {"other": 1.0}}, {"metrics": None}, {"answer": {"logprobs": []}},
-        {"read_slots": ""}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
-        {"ask": {"prompt": "Whose?"}}, {"ask": {"at": {"count": 2}}}, {"ask": None},
+        {"answer": {"prediction": 3}},
+        {"metrics": {"other": 1.0}},
+        {"metrics": None},
+        {"answer": {"logprobs": []}},
+        {"read_slots": ""},
+        {"ask": {"want": {"mode": "score"}}},
+        {"ask": {"prompt": "\ud800"}},
+        {"ask": {"prompt": "Whose?"}},
+        {"ask": {"at": {"count": 2}}},
+        {"ask": None},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_sample_of_wrong_types_does_not_count(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = resumed(
-        tmp_path, lambda found: [found[0], {**found[1], "value": [merged(found[1]["value"][0], change)]}, found[2]]
+        tmp_path,
+        lambda found: [
+            found[0],
+            {**found[1], "value": [merged(found[1]["value"][0], change)]},
+            found[2],
+        ],
     )
     assert [kept.key for kept in folder.samples] == ["a", "c"]
 
@@ -195,9 +224,27 @@ def test_samples_of_a_run_killed_twice_have_the_order_of_one_never_killed(
     if "--ask-only" in ORDERS[name]:
         (tmp_path / "a.txt").write_text("Ada Voss lives in Port Ansel.")
         method = ("--state", str(tmp_path / "state"))
-        made = ("--method", "icl", "--model", tiny_base, "--context", tmp_path / "a.txt", "--out", method[1])
+        made = (
+            "--method",
+            "icl",
+            "--model",
+            tiny_base,
+            "--context",
+            tmp_path / "a.txt",
+            "--out",
+            method[1],
+        )
         assert ttabench("adapt", *made).code == 0
-    words: tuple[object, ...] = ("eval", *method, "--task", "shared_context", "--source", "mini", "--model", tiny_base)
+    words: tuple[object, ...] = (
+        "eval",
+        *method,
+        "--task",
+        "shared_context",
+        "--source",
+        "mini",
+        "--model",
+        tiny_base,
+    )
     words += ("--limit", 5, "--batch-size", 1, "--task-set", "max_new_tokens=2", *ORDERS[name])
     writes = list[str]()
     write = RunFolder.write
@@ -219,7 +266,11 @@ def test_samples_of_a_run_killed_twice_have_the_order_of_one_never_killed(
         for run in ran.json()["runs"]:
             table = pq.read_table(Path(run["folder"]) / "samples.parquet").drop(list(CLOCKS))
             pq.write_table(table, tmp_path / "plain.parquet")
-            digests = {column: each for column, each in run["sample_digests"].items() if column not in CLOCKS}
+            digests = {
+                column: each
+                for column, each in run["sample_digests"].items()
+                if column not in CLOCKS
+            }
             tables.append({"bytes": (tmp_path / "plain.parquet").read_bytes(), "digests": digests})
         return tables
 
@@ -241,5 +292,10 @@ def test_a_stored_run_says_on_what_it_was_made(evaluate: Evaluate) -> None:
     }
     file.write_text(json.dumps(stored))
     place = "cuda:0, NVIDIA H100, EPYC, 8 threads"
-    assert f", made on {place}, is stored already; --force runs it anew." in " ".join(evaluate().err.split())
-    assert evaluate("--device", "cpu", "--force", "--json").json()["runs"][0]["model"]["device"] == "cpu"
+    assert f", made on {place}, is stored already; --force runs it anew." in " ".join(
+        evaluate().err.split()
+    )
+    assert (
+        evaluate("--device", "cpu", "--force", "--json").json()["runs"][0]["model"]["device"]
+        == "cpu"
+    )

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from tests.tiny import tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, tiny_method
+from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, make_queries, tiny_method
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, At, Episode, Generate, Observe
+from ttabench.core.types import Chunk, Episode, Generate, Query, StreamPosition
 from ttabench.cost import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
-from ttabench.methods.registry import find, methods
+from ttabench.methods.registry import find_method, methods
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import load_state, save_state
 from ttabench.readers.tokens import Tokens
@@ -35,9 +35,17 @@ def lm() -> LM:
     return tiny_llama()
 
 
-def ask(number: int, step: int = 0, **changes: Any) -> Ask:
+def ask(number: int, step: int = 0, **changes: Any) -> Query:
     want = Generate(answers=("here",), max_new_tokens=4)
-    return Ask(**{"prompt": f"Where is {'x' * number}?", "key": f"q{number}", "want": want, "at": At(step), **changes})
+    return Query(
+        **{
+            "prompt": f"Where is {'x' * number}?",
+            "key": f"q{number}",
+            "want": want,
+            "at": StreamPosition(step),
+            **changes,
+        }
+    )
 
 
 class FakeTask:
@@ -45,8 +53,8 @@ class FakeTask:
 
     def __init__(self, *episodes: Episode) -> None:
         self._episodes = episodes
-        self.n_observes = sum(len(episode.observes()) for episode in episodes)
-        self.n_asks = sum(len(episode.asks()) for episode in episodes)
+        self.n_chunks = sum(len(episode.chunks()) for episode in episodes)
+        self.n_queries = sum(len(episode.queries()) for episode in episodes)
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         assert tokens is None or len(tokens.encode("abc")) == 3
@@ -54,7 +62,7 @@ class FakeTask:
 
 
 def stream(name: str = "e", asks: int = 7) -> Episode:
-    pieces = [Observe(text=f"Fact {i}.", key=f"d{i}") for i in range(3)]
+    pieces = [Chunk(text=f"Fact {i}.", key=f"d{i}") for i in range(3)]
     return Episode(key=name, steps=(*pieces, *(ask(i, 3) for i in range(asks))))
 
 
@@ -65,15 +73,15 @@ class Spy(BaseMethod[NoSettings]):
 
     def __init__(self, lm: LM, looks: bool) -> None:
         super().__init__(lm, NoSettings())
-        self.looks_at_question = looks
+        self.query_aware = looks
         self.calls: list[tuple[str, int]] = []
 
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         self.calls.append(("adapt", len(chunks)))
         read = state.meta["tokens_read"][0] + len(chunks)
         return State(1, {"memory": torch.zeros(read)}, {"tokens_read": [read]})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+    def patch(self, state: State, asks: Sequence[Query]) -> Patch:
         assert state.rows == 1
         self.calls.append(("patch", len(asks)))
         return Patch()
@@ -87,12 +95,16 @@ def run(context: RunContext, task: Any, folder: RunFolder) -> list[tuple[str, in
 
 def test_a_method_that_looks_at_questions_gets_them_in_batches(lm: LM, tmp_path: Path) -> None:
     method = Spy(lm, looks=True)
-    run(RunContext(lm=lm, method=method, metrics=METRICS, batch_size=3), FakeTask(stream()), RunFolder(tmp_path, "r"))
+    run(
+        RunContext(lm=lm, method=method, metrics=METRICS, batch_size=3),
+        FakeTask(stream()),
+        RunFolder(tmp_path, "r"),
+    )
     assert method.calls == [("adapt", 3), ("patch", 3), ("patch", 3), ("patch", 1)]
 
 
 def test_steps_are_taken_in_order(lm: LM, tmp_path: Path) -> None:
-    pieces = [Observe(text=f"Fact {i}.") for i in range(3)]
+    pieces = [Chunk(text=f"Fact {i}.") for i in range(3)]
     episode = Episode(key="e", steps=(pieces[0], ask(1, 1), pieces[1], pieces[2], ask(2, 3)))
     method, folder = Spy(lm, looks=False), RunFolder(tmp_path, "r")
     ticks = run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(episode), folder)
@@ -125,17 +137,19 @@ def test_a_run_out_of_memory_goes_on_with_smaller_batches(
 
     whole = RunFolder(tmp_path, "whole")
     run(RunContext(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), whole)
-    answer, sizes = session.answer, []
+    answer, sizes = session.answer_queries, []
 
-    def narrow(lm: LM, patch: Patch, asks: list[Ask]) -> object:
+    def narrow(lm: LM, patch: Patch, asks: list[Query]) -> object:
         sizes.append(len(asks))
         if len(asks) > 1:
             raise RuntimeError("CUDA out of memory")
         return answer(lm, patch, asks)
 
-    monkeypatch.setattr(session, "answer", narrow)
+    monkeypatch.setattr(session, "answer_queries", narrow)
     halved = RunFolder(tmp_path, "halved")
-    run(RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=4), FakeTask(stream()), halved)
+    run(
+        RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=4), FakeTask(stream()), halved
+    )
     assert max(sizes) > 1
     assert answers(halved) == answers(whole)
 
@@ -143,23 +157,35 @@ def test_a_run_out_of_memory_goes_on_with_smaller_batches(
 def test_answers_do_not_depend_on_the_batch_size(lm: LM, tmp_path: Path) -> None:
     folders = [RunFolder(tmp_path, f"r{size}") for size in (1, 4, 32)]
     for folder, size in zip(folders, (1, 4, 32), strict=True):
-        run(RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=size), FakeTask(stream()), folder)
+        run(
+            RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=size),
+            FakeTask(stream()),
+            folder,
+        )
     assert answers(folders[0]) == answers(folders[1]) == answers(folders[2])
 
 
-SEVERAL = [name for name in methods() if not find(name).looks_at_question]
+SEVERAL = [name for name in methods() if not find_method(name).query_aware]
 
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_contexts_read_together_are_answered_as_alone(lm: LM, tmp_path: Path, name: str) -> None:
     """Of unequal lengths, one of another shape among them, one half done before."""
-    pieces = observes(*TEXTS * 2)
+    pieces = make_chunks(*TEXTS * 2)
     episodes = [
-        Episode(key=f"e{number}", steps=(*pieces[number : number + count], *asks(*PROMPTS), *pieces[:1], *asks("And?")))
+        Episode(
+            key=f"e{number}",
+            steps=(
+                *pieces[number : number + count],
+                *make_queries(*PROMPTS),
+                *pieces[:1],
+                *make_queries("And?"),
+            ),
+        )
         for number, count in enumerate((2, 2, 3, 2, 2))
     ]
     method = tiny_method(name, lm)
-    if method.reads == "once":
+    if method.granularity == "full":
         episodes = [Episode(key=episode.key, steps=episode.steps[:-2]) for episode in episodes]
     alone, together = RunFolder(tmp_path, "alone"), RunFolder(tmp_path, "together")
     run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(*episodes), alone)
@@ -168,9 +194,16 @@ def test_contexts_read_together_are_answered_as_alone(lm: LM, tmp_path: Path, na
     together.samples.clear()
     calls, adapt = list[int](), method.adapt
     method.adapt = lambda state, chunks: (calls.append(state.rows), adapt(state, chunks))[1]  # type: ignore[method-assign]
-    run(RunContext(lm=lm, method=method, metrics=METRICS, batch_contexts=3), FakeTask(*episodes), together)
-    assert set(calls) == ({1} if method.one_reader else {2, 1})
-    ours, theirs = ({(sample.episode, sample.key): sample for sample in folder.samples} for folder in (together, alone))
+    run(
+        RunContext(lm=lm, method=method, metrics=METRICS, batch_contexts=3),
+        FakeTask(*episodes),
+        together,
+    )
+    assert set(calls) == ({1} if not method.supports_batching else {2, 1})
+    ours, theirs = (
+        {(sample.episode, sample.key): sample for sample in folder.samples}
+        for folder in (together, alone)
+    )
     assert ours.keys() == theirs.keys()
     for key, sample in ours.items():
         same = theirs[key]
@@ -188,11 +221,21 @@ def test_contexts_read_together_are_answered_as_alone(lm: LM, tmp_path: Path, na
 
 def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:
     method = icl(lm)
-    state = method.adapt(method.begin(1), [[Observe(text=f"Fact {i}.")] for i in range(3)])
-    belongs = {"method": "icl", "fingerprint": lm.fingerprint, "settings": {}, "checkpoint": "", "model": lm.name}
+    state = method.adapt(method.begin(1), [[Chunk(text=f"Fact {i}.")] for i in range(3)])
+    belongs = {
+        "method": "icl",
+        "fingerprint": lm.fingerprint,
+        "settings": {},
+        "checkpoint": "",
+        "model": lm.name,
+    }
     loaded = load_state(save_state(tmp_path / "state", state, belongs), belongs)
     with_state, read = RunFolder(tmp_path, "a"), RunFolder(tmp_path, "b")
-    run(RunContext(lm=lm, method=method, metrics=METRICS, start=loaded, ask_only=True), FakeTask(stream()), with_state)
+    run(
+        RunContext(lm=lm, method=method, metrics=METRICS, start=loaded, ask_only=True),
+        FakeTask(stream()),
+        with_state,
+    )
     run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), read)
     assert answers(with_state) == answers(read)
     assert with_state.costs[0].pieces == 0

@@ -30,13 +30,34 @@ SMALL: dict[str, list[str]] = {
 @pytest.mark.parametrize("method", methods())
 def test_a_method_runs_on_a_task(ttabench: Command, tmp_path: Path, method: str, task: str) -> None:
     options = [word for option in SMALL[task] for word in ("--task-set", option)]
-    ran = ttabench("eval", "--method", method, "--task", task, *options, "--limit", 2, "--out", tmp_path, "--json")
+    ran = ttabench(
+        "eval",
+        "--method",
+        method,
+        "--task",
+        task,
+        *options,
+        "--limit",
+        2,
+        "--out",
+        tmp_path,
+        "--json",
+    )
     (run,) = ran.json()["runs"]
     assert run["rows"]
     assert all(math.isfinite(row["value"]) for row in run["rows"])
 
 
-RECALL = ("--task", "recall", "--task-set", "tokens=1500", "--task-set", "books=3", "--task-set", "questions=4")
+RECALL = (
+    "--task",
+    "recall",
+    "--task-set",
+    "tokens=1500",
+    "--task-set",
+    "books=3",
+    "--task-set",
+    "questions=4",
+)
 
 
 def test_figures_by_distance_are_of_their_own_queries_and_compare_says_what_steps_are(
@@ -50,7 +71,9 @@ def test_figures_by_distance_are_of_their_own_queries_and_compare_says_what_step
     assert {step for _, step in rows} == {None, 512, 1024, 2048}
     for metric in ("acc", "option_nll"):
         steps = [rows[metric, step] for step in (512, 1024, 2048)]
-        assert sum(row["n"] for row in steps) == rows[metric, None]["n"], "no query counts at two distances"
+        assert sum(row["n"] for row in steps) == rows[metric, None]["n"], (
+            "no query counts at two distances"
+        )
         mean = sum(row["n"] * row["value"] for row in steps) / rows[metric, None]["n"]
         assert rows[metric, None]["value"] == pytest.approx(mean)
     told = ttabench("compare", "--out", tmp_path, "--format", "markdown")

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttabench.core.types import Answer, Ask, Choose, Generate
+from ttabench.core.types import Answer, Choose, Generate, Query
 from ttabench.stats.metrics import METRICS, metric, normalise
 
 OF_TEXT = sorted(name for name, each in METRICS.items() if each.function)
 
 
-def ask(*answers: str) -> Ask:
-    return Ask(prompt="?", key="q", want=Generate(answers=answers))
+def ask(*answers: str) -> Query:
+    return Query(prompt="?", key="q", want=Generate(answers=answers))
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,16 @@ def test_normalisation_is_squads(text: str, expected: str) -> None:
 
 
 def test_nats_of_the_right_option_are_of_its_share_among_the_options() -> None:
-    query = Ask(prompt="?", key="q", want=Choose(options=(" a", " b", " c"), gold=1))
+    query = Query(prompt="?", key="q", want=Choose(options=(" a", " b", " c"), gold=1))
 
     def nats(*logprobs: float) -> float:
-        return metric("option_nll")("", query, Answer(prediction="b", logprobs=logprobs, tokens=(1, 1, 1)))
+        return metric("option_nll")(
+            "", query, Answer(prediction="b", logprobs=logprobs, tokens=(1, 1, 1))
+        )
 
-    assert nats(-7.0, -7.0, -7.0) == pytest.approx(math.log(3)), "whatever they share with other words"
+    assert nats(-7.0, -7.0, -7.0) == pytest.approx(math.log(3)), (
+        "whatever they share with other words"
+    )
     assert nats(math.log(0.1), math.log(0.3), math.log(0.2)) == pytest.approx(math.log(2))
     assert nats(-2000.0, -1000.0, -2000.0) == pytest.approx(0.0), "without an overflow"
     assert nats(-1000.0, -2000.0, -2000.0) == pytest.approx(1000.0)
@@ -62,7 +66,9 @@ def test_nats_of_the_right_option_are_of_its_share_among_the_options() -> None:
 def test_hand_made_cases(
     prediction: str, golds: tuple[str, ...], em: float, em_prefix: float, f1: float, f1_max: float
 ) -> None:
-    got = {name: METRICS[name](prediction, ask(*golds)) for name in ("em", "em_prefix", "f1", "f1_max")}
+    got = {
+        name: METRICS[name](prediction, ask(*golds)) for name in ("em", "em_prefix", "f1", "f1_max")
+    }
     assert got == pytest.approx({"em": em, "em_prefix": em_prefix, "f1": f1, "f1_max": f1_max})
 
 
@@ -92,7 +98,9 @@ def test_relations_between_metrics(prediction: str, golds: list[str]) -> None:
         ("f1_characters", "。", ["港口"], 0),
     ],
 )
-def test_what_published_suites_score_by(name: str, prediction: str, golds: list[str], expected: float) -> None:
+def test_what_published_suites_score_by(
+    name: str, prediction: str, golds: list[str], expected: float
+) -> None:
     assert METRICS[name](prediction, ask(*golds)) == pytest.approx(expected)
 
 
@@ -109,7 +117,9 @@ def test_what_published_suites_score_by(name: str, prediction: str, golds: list[
         ("東京タワー Tokyo 2020", "北国"),
     ],
 )
-def test_rouge_of_any_script_is_one_of_equal_texts_and_nothing_of_others(name: str, gold: str, other: str) -> None:
+def test_rouge_of_any_script_is_one_of_equal_texts_and_nothing_of_others(
+    name: str, gold: str, other: str
+) -> None:
     assert METRICS[name](gold, ask(gold)) == 1.0
     assert METRICS[name](other, ask(gold)) == 0.0
 

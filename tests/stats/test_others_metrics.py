@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import load_record
-from ttabench.stats.metrics import known
+from ttabench.stats.metrics import metric_or_default
 
 FILE = '''
 import math
@@ -57,24 +57,35 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runs_of(ttabench: Command, *words: object) -> list[dict[str, Any]]:
-    runs: list[dict[str, Any]] = ttabench("eval", *TASK, "--out", "runs", "--json", *words).json()["runs"]
+    runs: list[dict[str, Any]] = ttabench("eval", *TASK, "--out", "runs", "--json", *words).json()[
+        "runs"
+    ]
     return runs
 
 
-def test_a_function_in_a_file_is_the_main_metric_and_is_compared(ttabench: Command, mine: Path) -> None:
+def test_a_function_in_a_file_is_the_main_metric_and_is_compared(
+    ttabench: Command, mine: Path
+) -> None:
     for method in ("none", "icl"):
         (run,) = runs_of(ttabench, "--method", method, "--metric", "./mine.py:closeness")
         record = load_record(Path("runs") / run["id"])
         columns = read_samples(Path("runs") / run["id"], record=record)
         answered = zip(columns["prediction"], columns["answers"], columns["closeness"], strict=True)
-        assert all(value == 1 / (1 + abs(len(text) - len(right[0]))) for text, right, value in answered)
+        assert all(
+            value == 1 / (1 + abs(len(text) - len(right[0]))) for text, right, value in answered
+        )
         assert record.value("closeness") is not None
     assert (record.main_metric, record.task["chance"]) == ("closeness", None)
     assert record.task["metrics"][:2] == ["closeness", "em"], "those of the task stay"
     assert record.task["declared"]["closeness"]["summary"].startswith("How near the length")
     told = ttabench("compare", "--out", "runs", "--json").json()
     (pair,) = told["differences"]
-    assert (pair["metric"], pair["left"], pair["right"], pair["n"]) == ("closeness", "icl", "none", 4)
+    assert (pair["metric"], pair["left"], pair["right"], pair["n"]) == (
+        "closeness",
+        "icl",
+        "none",
+        4,
+    )
     assert "closeness" in ttabench("show", run["id"], "--out", "runs").out
     assert ttabench("report", "runs", "-o", "page.html").code == 0
     assert "closeness" in Path("page.html").read_text(encoding="utf-8")
@@ -84,14 +95,18 @@ def test_what_a_metric_declares_is_how_its_figures_are_read(ttabench: Command, m
     for method in ("none", "icl"):
         (run,) = runs_of(ttabench, "--method", method, "--metric", "./mine.py:letters")
     compared = ttabench("compare", "--out", "runs")
-    assert "icl (0.00) is 0.50 [-0.26, 0.93] better than none (0.50)" in compared.out, "fewer are better"
-    assert known("letters").digits == 2
+    assert "icl (0.00) is 0.50 [-0.26, 0.93] better than none (0.50)" in compared.out, (
+        "fewer are better"
+    )
+    assert metric_or_default("letters").digits == 2
     file = Path("runs") / run["id"] / "run.json"
     said = json.loads(file.read_text())
     said["task"]["declared"]["letters"]["higher_is_better"] = True
     file.write_text(json.dumps(said))
     told = ttabench("compare", "--out", "runs").err
-    assert all(word in told for word in ("letters", "higher_is_better", run["id"])), "which run, and why"
+    assert all(word in told for word in ("letters", "higher_is_better", run["id"])), (
+        "which run, and why"
+    )
     said["task"]["declared"]["letters"]["higher_is_better"] = "yes"
     file.write_text(json.dumps(said))
     assert "declared.letters.higher_is_better" in ttabench("compare", "--out", "runs").err
@@ -124,12 +139,17 @@ def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine
         ("./mine.py:later", "later is no function of one answer"),
         ("./mine.py:f1", "f1 has a name of ttabench's own"),
         ("./mine.py:mine", "mine is no function of one answer"),
-        ("./mine.py:chosen", "streamingqa writes answers, which chosen does not judge. Metrics of that: em,"),
+        (
+            "./mine.py:chosen",
+            "streamingqa writes answers, which chosen does not judge. Metrics of that: em,",
+        ),
         ("./mine.py", "holds several metrics: letters, chosen, mine. Name one: mine.py:letters."),
     ],
 )
-def test_bad_ones_are_refused_in_one_line(name: str, told: str, ttabench: Command, mine: Path) -> None:
-    assert told in one_line(ttabench("eval", *TASK, "--method", "none", "--metric", name))
+def test_bad_ones_are_refused_in_one_line(
+    name: str, told: str, ttabench: Command, mine: Path
+) -> None:
+    assert told in error_line(ttabench("eval", *TASK, "--method", "none", "--metric", name))
 
 
 @pytest.mark.parametrize(
@@ -144,24 +164,31 @@ def test_bad_ones_are_refused_in_one_line(name: str, told: str, ttabench: Comman
         ("function", "5"),
     ],
 )
-def test_a_field_of_a_wrong_kind_is_refused(field: str, value: str, ttabench: Command, mine: Path) -> None:
+def test_a_field_of_a_wrong_kind_is_refused(
+    field: str, value: str, ttabench: Command, mine: Path
+) -> None:
     fields = {"name": "'own'", "summary": "''", "function": "closeness", field: value}
     text = ", ".join(f"{name}={text}" for name, text in fields.items())
     mine.write_text(f"{FILE}\nOWN = Metric({text})\n", encoding="utf-8")
-    line = one_line(ttabench("eval", *TASK, "--method", "none", "--metric", "./mine.py:own"))
+    line = error_line(ttabench("eval", *TASK, "--method", "none", "--metric", "./mine.py:own"))
     assert "mine.py" in line
     assert field in line
 
 
 def test_a_value_too_large_to_be_summed_is_refused(ttabench: Command, mine: Path) -> None:
     mine.write_text(
-        FILE + "OWN = Metric(name='own', summary='', function=lambda *_: 1e308, most=None)\n", encoding="utf-8"
+        FILE + "OWN = Metric(name='own', summary='', function=lambda *_: 1e308, most=None)\n",
+        encoding="utf-8",
     )
-    assert "1e+308" in one_line(ttabench("eval", *TASK, "--method", "none", "--metric", "./mine.py:own"))
+    assert "1e+308" in error_line(
+        ttabench("eval", *TASK, "--method", "none", "--metric", "./mine.py:own")
+    )
 
 
 def test_what_a_metric_prints_is_not_on_standard_output(ttabench: Command, mine: Path) -> None:
-    mine.write_text("def loud(prediction, ask):\n    print('noise')\n    return 1.0\n", encoding="utf-8")
+    mine.write_text(
+        "def loud(prediction, ask):\n    print('noise')\n    return 1.0\n", encoding="utf-8"
+    )
     words = ("eval", *TASK, "--method", "none", "--out", "runs", "--metric", "./mine.py:loud")
     done = ttabench(*words, "--json")
     assert done.json()["runs"]

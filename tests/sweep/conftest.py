@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.attack.test_kills import left
+from tests.fuzz.test_kill_and_resume import folder_contents
 
 DIES = '''\
 """Kills its process at the first document: once (`kind=once`), or always."""
@@ -57,8 +57,18 @@ def suite(tiny_base: Path, tmp_path: Path) -> Callable[..., Path]:
     """A suite on the tiny base: these methods, these seeds."""
 
     def write(*methods: Any, seeds: tuple[int, ...] = (0,), **more: Any) -> Path:
-        task = {"task": "streamingqa", "source": "mini", "task_set": {"documents": 1, "max_new_tokens": 2}}
-        content = {"methods": list(methods), "tasks": [task], "models": [str(tiny_base)], "seeds": list(seeds), **more}
+        task = {
+            "task": "streamingqa",
+            "source": "mini",
+            "task_set": {"documents": 1, "max_new_tokens": 2},
+        }
+        content = {
+            "methods": list(methods),
+            "tasks": [task],
+            "models": [str(tiny_base)],
+            "seeds": list(seeds),
+            **more,
+        }
         (tmp_path / "suite.yaml").write_text(json.dumps(content), encoding="utf-8")
         return tmp_path / "suite.yaml"
 
@@ -67,5 +77,5 @@ def suite(tiny_base: Path, tmp_path: Path) -> Callable[..., Path]:
 
 def records(out: Path) -> dict[str, Any]:
     """Files in the folders of runs, without the times of clocks and the folder that they went on in."""
-    files = left(out)
+    files = folder_contents(out)
     return {name: value for name, value in files.items() if not name.startswith(".")}

@@ -16,16 +16,36 @@ import ttabench as package
 from tests.conftest import Command
 from tests.places import ROOT
 from ttabench.core.errors import UserError
-from ttabench.core.types import Observe
+from ttabench.core.types import Chunk
 
 SMALL: dict[str, Any] = {"task": "streamingqa", "task_set": {"documents": 2}}
 
 
 def test_a_run_is_the_one_of_the_command_line(ttabench: Command, tmp_path: Path) -> None:
-    typed = ("eval", "--method", "window", "--set", "n_sink=2", "--task-set", "documents=2", "--limit", 1, "--seed", 3)
+    typed = (
+        "eval",
+        "--method",
+        "window",
+        "--set",
+        "n_sink=2",
+        "--task-set",
+        "documents=2",
+        "--limit",
+        1,
+        "--seed",
+        3,
+    )
     (told,) = ttabench(*typed, "--out", tmp_path, "--json").json()["runs"]
-    run = package.evaluate("window", "streamingqa", seed=3, set={"n_sink": 2}, task_set={"documents": 2}, limit=1,
-                           preset=None, out=tmp_path)  # fmt: skip
+    run = package.evaluate(
+        "window",
+        "streamingqa",
+        seed=3,
+        set={"n_sink": 2},
+        task_set={"documents": 2},
+        limit=1,
+        preset=None,
+        out=tmp_path,
+    )
     assert (run.record.id, run.folder) == (told["id"], tmp_path / told["id"])
     assert len(run.table) == len(told["rows"])
     assert run.table["value"].tolist() == [row["value"] for row in told["rows"]]
@@ -33,7 +53,9 @@ def test_a_run_is_the_one_of_the_command_line(ttabench: Command, tmp_path: Path)
     assert repr(run).startswith("<window on streamingqa, base nano: f1 ")
 
 
-def test_runs_are_found_and_compared(ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_found_and_compared(
+    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TTABENCH_OUT", str(tmp_path / "deep/er"))
     runs = [package.evaluate(method, **SMALL) for method in ("none", "icl")]
     assert package.load(tmp_path / "deep" / "er") == package.load(f"{tmp_path}/**") == runs
@@ -50,7 +72,9 @@ def test_runs_are_found_and_compared(ttabench: Command, tmp_path: Path, monkeypa
         assert package.load(tmp_path / "deep/er") == runs[1:]
     with pytest.raises(UserError, match="nowhere leads to no run"):
         package.load("nowhere")
-    with pytest.raises(UserError, match=r"^evaluate: limit: Input should be a valid integer, received 'x'\."):
+    with pytest.raises(
+        UserError, match=r"^evaluate: limit: Input should be a valid integer, received 'x'\."
+    ):
         package.evaluate(limit="x")
 
 
@@ -81,7 +105,11 @@ CALLS: dict[str, Callable[[Any, Path], object]] = {
         *((name, value) for name in ("out", "load", "state", "train out") for value in BAD_PATHS),
         *(("threads", value) for value in ("2", 1.5, True, 0, 10**9)),
         *(("force", value) for value in ("no", 1, None)),
-        *((name, value) for name in ("method", "source", "model") for value in (5, LONG, "a\0b", "\ud800")),
+        *(
+            (name, value)
+            for name in ("method", "source", "model")
+            for value in (5, LONG, "a\0b", "\ud800")
+        ),
         *(("compare", value) for value in (None, 5, ["x"], "x", [None])),
         *(("set", value) for value in (5, {"": 1}, {5: 1}, {"x": object()})),
         *(("settings", value) for value in (5, "x", {5: 1}, {"": 1})),
@@ -90,7 +118,9 @@ CALLS: dict[str, Callable[[Any, Path], object]] = {
         ("options", 5),
     ],
 )
-def test_bad_arguments_are_user_errors(name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_arguments_are_user_errors(
+    name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads(), os.environ.get("RAYON_NUM_THREADS")
     with pytest.raises(UserError):
@@ -108,10 +138,22 @@ def session() -> package.Session:
 
 @pytest.mark.parametrize(
     "pieces",
-    [None, 5, [None], [5], [b"a"], ["\ud800"], [Observe(text=5)], [Observe(text="a", turns=("a",))], ["a" * 2**25]],  # type: ignore[arg-type]
+    [
+        None,
+        5,
+        [None],
+        [5],
+        [b"a"],
+        ["\ud800"],
+        [Chunk(text=5)],
+        [Chunk(text="a", turns=("a",))],
+        ["a" * 2**25],
+    ],  # type: ignore[arg-type]
     ids=repr,
 )
-def test_what_cannot_be_read_leaves_a_session_as_it_was(session: package.Session, pieces: Any) -> None:
+def test_what_cannot_be_read_leaves_a_session_as_it_was(
+    session: package.Session, pieces: Any
+) -> None:
     before = session.ask("Where does Ada Voss live?")
     with pytest.raises(UserError):
         session.read(pieces)
@@ -119,9 +161,20 @@ def test_what_cannot_be_read_leaves_a_session_as_it_was(session: package.Session
 
 
 @pytest.mark.parametrize(
-    "words", [(None,), ("\ud800",), ("Who?", 0), ("Who?", -1), ("Who?", 1.5), ("Who?", "x"), ("Who?", 10**30)]
+    "words",
+    [
+        (None,),
+        ("\ud800",),
+        ("Who?", 0),
+        ("Who?", -1),
+        ("Who?", 1.5),
+        ("Who?", "x"),
+        ("Who?", 10**30),
+    ],
 )
-def test_what_cannot_be_asked_is_a_user_error(session: package.Session, words: Sequence[Any]) -> None:
+def test_what_cannot_be_asked_is_a_user_error(
+    session: package.Session, words: Sequence[Any]
+) -> None:
     with pytest.raises(UserError):
         session.ask(*words)
 
@@ -134,8 +187,17 @@ def state_of_process() -> list[Any]:
     np.random.set_state(before[1])
     torch.set_rng_state(before[2])
     names = ("CUBLAS_WORKSPACE_CONFIG", "RAYON_NUM_THREADS")
-    modes = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    return [*drawn, *map(os.environ.get, names), *modes, torch.get_num_threads(), torch.initial_seed()]
+    modes = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    return [
+        *drawn,
+        *map(os.environ.get, names),
+        *modes,
+        torch.get_num_threads(),
+        torch.initial_seed(),
+    ]
 
 
 def test_the_process_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

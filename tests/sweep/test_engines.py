@@ -13,7 +13,7 @@ import pytest
 from tests.sweep.conftest import records
 from tests.sweep.test_sweep import command, environment, run
 from ttabench.core.errors import UserError
-from ttabench.sweep.engines import shared_gpus
+from ttabench.sweep.engines import split_gpus
 
 Suite = Callable[..., Path]
 ENGINES = {
@@ -47,13 +47,20 @@ def test_a_run_whose_process_is_killed_is_made_once_more(
     assert (again.returncode, again.stdout) == (0, f"runs/{rows['none']['id']}\n"), again.stderr
 
 
-def test_two_commands_on_one_folder_run_nothing_twice(suite: Suite, dies: Path, tmp_path: Path) -> None:
+def test_two_commands_on_one_folder_run_nothing_twice(
+    suite: Suite, dies: Path, tmp_path: Path
+) -> None:
     path = suite("none", {"method": str(dies), "set": {"kind": "slow"}}, seeds=(0, 1))
     both = [
-        subprocess.Popen(command("sweep", path, "--out", "runs", "--json"), cwd=tmp_path, env=environment(),
-                         stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command("sweep", path, "--out", "runs", "--json"),
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     told = [json.loads(process.communicate(timeout=300)[0])["runs"] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     made = [row["id"] for rows in told for row in rows if row["how"] != "stored"]
@@ -64,7 +71,7 @@ def test_two_commands_on_one_folder_run_nothing_twice(suite: Suite, dies: Path, 
 
 def test_gpus_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
-    assert [place["CUDA_VISIBLE_DEVICES"] for place in shared_gpus(2, 2)] == ["3,5", "6,7"]
-    assert shared_gpus(3, 0) == [{}, {}, {}]
+    assert [place["CUDA_VISIBLE_DEVICES"] for place in split_gpus(2, 2)] == ["3,5", "6,7"]
+    assert split_gpus(3, 0) == [{}, {}, {}]
     with pytest.raises(UserError, match="more than the 4 GPUs"):
-        shared_gpus(5, 1)
+        split_gpus(5, 1)

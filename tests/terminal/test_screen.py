@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ttabench.core.amounts import number, plus_minus
-from ttabench.terminal.render import draw, tell
+from ttabench.core.amounts import format_number, format_with_stderr
+from ttabench.terminal.render import draw_tables, print_wrapped
 from ttabench.terminal.table import Table
 
 WORD = st.text("abcdefghij0123456789.,-_:/%漢", min_size=1, max_size=20)
@@ -20,7 +20,7 @@ NAME = st.lists(WORD, min_size=1, max_size=2).map(" ".join)
 
 def shown(tables: list[Table], width: int) -> str:
     screen = Console(file=io.StringIO(), width=width, highlight=False)
-    draw(tables, screen, narrow=True)
+    draw_tables(tables, screen, narrow=True)
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()
 
@@ -33,7 +33,9 @@ def lines(table: Table, width: int) -> list[str]:
 def tables(draw_: st.DrawFn) -> Table:
     """Columns of numbers, of names and of texts; some may be left out."""
     kinds = draw_(st.lists(st.sampled_from(["number", "name", "text"]), min_size=1, max_size=9))
-    columns = tuple(f"{'#' if kind == 'number' else ''}column{place}" for place, kind in enumerate(kinds))
+    columns = tuple(
+        f"{'#' if kind == 'number' else ''}column{place}" for place, kind in enumerate(kinds)
+    )
     cells = [TEXT if kind == "text" else NAME for kind in kinds]
     return Table(
         title="title",
@@ -77,7 +79,9 @@ def test_a_narrow_screen_loses_columns_then_the_table() -> None:
     assert "made" in at[80]
     assert "Columns hidden (narrow screen): made." in at[50]
     assert "today" not in at[50]
-    assert "run 3f0c2a9b71de\n  what it is  one that has\n              many words\n  score" in at[30]
+    assert (
+        "run 3f0c2a9b71de\n  what it is  one that has\n              many words\n  score" in at[30]
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,12 +94,17 @@ def test_a_narrow_screen_loses_columns_then_the_table() -> None:
 )
 def test_lines_wrap_between_words_but_not_what_is_for_pasting(text: str, shown: str) -> None:
     screen = Console(file=io.StringIO(), width=40, highlight=False)
-    tell(text, screen, "", wrap=True)
+    print_wrapped(text, screen, "", wrap=True)
     assert isinstance(screen.file, io.StringIO)
     assert screen.file.getvalue() == shown + "\n"
 
 
 def test_what_rounds_to_nothing_has_no_sign() -> None:
-    assert [number(-0.04), number(-0.06), number(-0.001, 2), number(-0.0, 0)] == ["0.0", "-0.1", "0.00", "0"]
-    assert plus_minus(-0.0004, 0.0001, 100.0) == "0.0 ± 0.0"
-    assert number(-10, 0) == "-10"
+    assert [
+        format_number(-0.04),
+        format_number(-0.06),
+        format_number(-0.001, 2),
+        format_number(-0.0, 0),
+    ] == ["0.0", "-0.1", "0.00", "0"]
+    assert format_with_stderr(-0.0004, 0.0001, 100.0) == "0.0 ± 0.0"
+    assert format_number(-10, 0) == "-10"

@@ -10,19 +10,19 @@ import torch
 from safetensors.torch import load_file
 
 import ttabench as package
-from tests.conftest import MAC, Command, one_line
+from tests.conftest import SMALL_MAC_OPTIONS, Command, error_line
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.core.digests import digest
+from ttabench.core.digests import digest_path
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoints import header
+from ttabench.methods.checkpoints import read_header
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.mac import MAC as SPEC
-from ttabench.methods.registry import find
+from ttabench.methods.registry import find_method
 from ttabench.methods.spec import Recipe, Stage
 from ttabench.run.evaluation import merge_checkpoint
 from ttabench.training import training_state
@@ -39,7 +39,19 @@ def _two_stages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def words(common: list[object], out: Path) -> list[object]:
-    return ["--method", "mac", *MAC, "--model", common[5], "--source", "mini", *SMALL, "--out", out, "--json"]
+    return [
+        "--method",
+        "mac",
+        *SMALL_MAC_OPTIONS,
+        "--model",
+        common[5],
+        "--source",
+        "mini",
+        *SMALL,
+        "--out",
+        out,
+        "--json",
+    ]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -52,15 +64,33 @@ def same(first: Path, second: Path) -> bool:
 
 
 @pytest.mark.usefixtures("_two_stages")
-def test_two_stages_equal_two_commands(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+def test_two_stages_equal_two_commands(
+    ttabench: Command, common: list[object], tmp_path: Path
+) -> None:
     staged, first, second = tmp_path / "staged", tmp_path / "first", tmp_path / "second"
     assert ttabench("train", *words(common, staged)).json()["folder"] == str(staged)
-    under = header(staged).stands_on
-    assert under == {"name": str(staged / "first"), "digest": digest(staged / "first")}
-    assert (header(staged / "first").method, header(staged / "first").step) == ("lora", 2)
+    under = read_header(staged).stands_on
+    assert under == {"name": str(staged / "first"), "digest": digest_path(staged / "first")}
+    assert (read_header(staged / "first").method, read_header(staged / "first").step) == ("lora", 2)
 
-    tuning = ["--method", "lora", "--set", "rank=2", "--model", common[5], "--source", "mini", "--steps", 2,
-              "--lr", 1e-2, "--documents", 1, "--out", first]  # fmt: skip
+    tuning = [
+        "--method",
+        "lora",
+        "--set",
+        "rank=2",
+        "--model",
+        common[5],
+        "--source",
+        "mini",
+        "--steps",
+        2,
+        "--lr",
+        1e-2,
+        "--documents",
+        1,
+        "--out",
+        first,
+    ]
     assert ttabench("train", *tuning).code == 0
     assert ttabench("train", *words(common, second), "--base-checkpoint", first).code == 0
     assert not (second / "first").exists(), "the base stands on a checkpoint already"
@@ -70,7 +100,7 @@ def test_two_stages_equal_two_commands(ttabench: Command, common: list[object], 
     asked = ["eval", "--method", "mac", *common, "--checkpoint", staged, "--limit", 1, "--json"]
     (run,) = ttabench(*asked, "--base-checkpoint", staged / "first").json()["runs"]
     assert run["model"]["stands_on"]["name"] == str(staged / "first")
-    refused = one_line(ttabench(*asked[:-1]))
+    refused = error_line(ttabench(*asked[:-1]))
     assert f"--base-checkpoint {staged / 'first'}" in refused
 
 
@@ -82,10 +112,10 @@ def test_the_same_command_goes_on_where_a_stage_was_lost(
     out = tmp_path / "out"
     given = [*words(common, out), "--save-every", 1]
     assert ttabench("train", *given).code == 0
-    before, stamp = weights(out), digest(out / "first")
+    before, stamp = weights(out), digest_path(out / "first")
     training_state.discard(out)  # as after a kill between the stages
     assert ttabench("train", *given).code == 0
-    assert digest(out / "first") == stamp
+    assert digest_path(out / "first") == stamp
     assert all(torch.equal(before[name], each) for name, each in weights(out).items())
 
 
@@ -102,7 +132,9 @@ def tuned(lm: LM, folder: Path, seed: int) -> Lora:
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-def test_a_chain_of_checkpoints_is_stood_on_from_the_bottom(make: Callable[[], LM], tmp_path: Path) -> None:
+def test_a_chain_of_checkpoints_is_stood_on_from_the_bottom(
+    make: Callable[[], LM], tmp_path: Path
+) -> None:
     lm, top, bottom = make(), tmp_path / "top", tmp_path / "bottom"
     first = tuned(lm, bottom, 3)
     ids = torch.tensor([[65, 66, 67, 68]])
@@ -128,40 +160,70 @@ def test_a_chain_of_checkpoints_is_stood_on_from_the_bottom(make: Callable[[], L
 
 # --- a method that goes on from itself --------------------------------------------------------------------------------
 
-SIZES = ("--set", "inner=8", "--set", "rank=2", "--set", "chunk=64", "--set", "init=aligned", "--set", "buffer=true",
-         "--set", "gradient=exact")  # fmt: skip
+SIZES = (
+    "--set",
+    "inner=8",
+    "--set",
+    "rank=2",
+    "--set",
+    "chunk=64",
+    "--set",
+    "init=aligned",
+    "--set",
+    "buffer=true",
+    "--set",
+    "gradient=exact",
+)
 OF_TEXTS = Recipe(steps=2, lr=1e-2, documents=(2,), schedule="cosine")
 
 
 @pytest.fixture
 def _texts_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generative Adapter's recipe begins with two steps on texts alone."""
-    stage = Stage(method="generative_adapter", settings=("objective=reconstruction",), recipe=OF_TEXTS)
-    monkeypatch.setitem(find("generative_adapter").recipes, "nano", Recipe(first=stage))  # type: ignore[index]
+    stage = Stage(
+        method="generative_adapter", settings=("objective=reconstruction",), recipe=OF_TEXTS
+    )
+    monkeypatch.setitem(find_method("generative_adapter").recipes, "nano", Recipe(first=stage))  # type: ignore[index]
 
 
 def generative(tiny_base: Path, out: Path, *more: object) -> list[object]:
-    words: list[object] = ["--method", "generative_adapter", *SIZES, "--model", tiny_base, "--source", "mini"]
+    words: list[object] = [
+        "--method",
+        "generative_adapter",
+        *SIZES,
+        "--model",
+        tiny_base,
+        "--source",
+        "mini",
+    ]
     return ["train", *words, "--steps", 2, "--documents", 2, "--out", out, "--json", *more]
 
 
 @pytest.mark.usefixtures("_texts_first")
-def test_a_method_goes_on_from_its_own_first_stage(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+def test_a_method_goes_on_from_its_own_first_stage(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
     """As two commands do; what the first stage changed is as the second one says; the start is drawn once."""
     staged, first, second = tmp_path / "staged", tmp_path / "one", tmp_path / "two"
     assert ttabench(*generative(tiny_base, staged, "--preset", "nano")).code == 0
     learned = ("--set", "objective=reconstruction", "--lr", 1e-2, "--schedule", "cosine")
     assert ttabench(*generative(tiny_base, first, *learned)).code == 0
-    assert ttabench(*generative(tiny_base, second, "--checkpoint", first, "--set", "objective=answer")).code == 0
+    assert (
+        ttabench(
+            *generative(tiny_base, second, "--checkpoint", first, "--set", "objective=answer")
+        ).code
+        == 0
+    )
     assert same(first, staged / "first")
     assert same(second, staged)
     assert not same(first, second)
-    assert (header(staged / "first").settings["objective"], header(staged).settings["objective"]) == (
-        "reconstruction", "answer",
-    )  # fmt: skip
-    assert header(staged).stands_on == {}
-    config = header(staged).training["config"]
-    assert config["data"]["begins"] == digest(staged / "first")
+    assert (
+        read_header(staged / "first").settings["objective"],
+        read_header(staged).settings["objective"],
+    ) == ("reconstruction", "answer")
+    assert read_header(staged).stands_on == {}
+    config = read_header(staged).training["config"]
+    assert config["data"]["begins"] == digest_path(staged / "first")
     assert config["fresh"] is False
     third, alone = tmp_path / "three", tmp_path / "four"
     assert ttabench(*generative(tiny_base, third, "--checkpoint", first)).code == 0
@@ -171,17 +233,41 @@ def test_a_method_goes_on_from_its_own_first_stage(ttabench: Command, tiny_base:
     assert not (alone / "first").exists()
 
 
-def test_training_from_python_equals_the_command(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+def test_training_from_python_equals_the_command(
+    ttabench: Command, common: list[object], tmp_path: Path
+) -> None:
     typed, called = tmp_path / "typed", tmp_path / "called"
-    words = ["train", "--method", "lora", "--set", "rank=2", "--model", common[5], "--source", "mini", *SMALL]
+    words = [
+        "train",
+        "--method",
+        "lora",
+        "--set",
+        "rank=2",
+        "--model",
+        common[5],
+        "--source",
+        "mini",
+        *SMALL,
+    ]
     ran = ttabench(*words, "--lr", 0.01, "--out", typed, "--json")
     assert ran.code == 0, ran.err
-    settings = {"method": "lora", "model": str(common[5]), "source": "mini", "settings": {"rank": 2}}
+    settings = {
+        "method": "lora",
+        "model": str(common[5]),
+        "source": "mini",
+        "settings": {"rank": 2},
+    }
     record = package.train(**settings, out=called, steps=2, documents=(1,), questions=1, lr=0.01)
     assert (record.steps, record.losses[-1]) == (2, pytest.approx(ran.json()["loss"]))
     assert same(typed, called)
-    assert header(typed).training["config"]["data"] == header(called).training["config"]["data"]
-    assert package.train(**settings, out=called, steps=2, documents=1, questions=1, lr=0.01).losses == record.losses
+    assert (
+        read_header(typed).training["config"]["data"]
+        == read_header(called).training["config"]["data"]
+    )
+    assert (
+        package.train(**settings, out=called, steps=2, documents=1, questions=1, lr=0.01).losses
+        == record.losses
+    )
     one_more = package.train(**settings, out=called, steps=3, documents=(1,), questions=1, lr=0.01)
     assert (one_more.steps, one_more.losses[:2]) == (3, record.losses), "it goes on from there"
     with pytest.raises(UserError, match=r"Unknown field of a recipe 'step'"):

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from tests.tiny import tiny_llama
-from tests.tiny_methods import episode, tiny_method, trainable
+from tests.tiny_methods import make_episode, tiny_method, trainable_methods
 from ttabench.core import files
 from ttabench.core.errors import UserError
-from ttabench.core.files import LIST_FILE
+from ttabench.core.files import INDEX_FILE
 from ttabench.core.types import Episode
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
@@ -39,7 +39,7 @@ def lm() -> LM:
 def episodes() -> Iterator[list[Episode]]:
     index = 0
     while True:
-        yield [episode(f"{index:03d}", documents=1)]
+        yield [make_episode(f"{index:03d}", documents=1)]
         index += 1
 
 
@@ -52,7 +52,13 @@ def weights(trained: BaseMethod[Any]) -> dict[str, Tensor]:
 
 
 CONFIG = TrainConfig(
-    steps=4, lr=1e-2, save_every=2, validate_every=2, resume=True, out=Path("never"), data={"digest": "a"}
+    steps=4,
+    lr=1e-2,
+    save_every=2,
+    validate_every=2,
+    resume=True,
+    out=Path("never"),
+    data={"digest": "a"},
 )
 
 
@@ -60,8 +66,14 @@ class Killed(BaseException):
     """Nobody catches it, as nobody catches a kill."""
 
 
-WRITES = ((safetensors_io, "save_file"), (files, "moved"), (files, "remove"), (files, "sweep"),
-          (Path, "write_bytes"), (Path, "replace"))  # fmt: skip
+WRITES = (
+    (safetensors_io, "save_file"),
+    (files, "moved"),
+    (files, "remove"),
+    (files, "sweep"),
+    (Path, "write_bytes"),
+    (Path, "replace"),
+)
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
@@ -84,12 +96,16 @@ def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole(lm: LM, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Tensor], list[float], int]:
+def whole(
+    lm: LM, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Tensor], list[float], int]:
     """Weights and losses of a training that nothing stopped, and how many writes it took."""
     out, trained = tmp_path_factory.mktemp("whole"), method(lm)
     with pytest.MonkeyPatch.context() as patch:
         seen = killing(patch, 0)
-        record = train(trained, episodes(), replace(CONFIG, out=out), validation={"v": [episode("v")]})
+        record = train(
+            trained, episodes(), replace(CONFIG, out=out), validation={"v": [make_episode("v")]}
+        )
     return weights(trained), record.losses, len(seen)
 
 
@@ -104,21 +120,27 @@ def test_a_kill_after_any_write_leads_to_the_same_weights(
         with pytest.MonkeyPatch.context() as patch:
             killing(patch, at)
             with pytest.raises(Killed):
-                train(method(lm), episodes(), config, validation={"v": [episode("v")]})
+                train(method(lm), episodes(), config, validation={"v": [make_episode("v")]})
         again = method(lm)
-        record = train(again, episodes(), config, validation={"v": [episode("v")]})
+        record = train(again, episodes(), config, validation={"v": [make_episode("v")]})
         assert record.losses == losses, f"killed at write {at}"
         assert [each["step"] for each in record.validation] == [2, 4]
         found = weights(again)
-        assert all(torch.equal(found[name], each) for name, each in expected.items()), f"killed at write {at}"
+        assert all(torch.equal(found[name], each) for name, each in expected.items()), (
+            f"killed at write {at}"
+        )
         stored = weights(checkpoints.load(type(again), lm, out))
         assert all(torch.equal(stored[name], each) for name, each in expected.items())
-        steps = [json.loads(line)["step"] for line in (out / "curve.jsonl").read_text().splitlines()]
+        steps = [
+            json.loads(line)["step"] for line in (out / "curve.jsonl").read_text().splitlines()
+        ]
         assert steps == [1, 2, 2, 3, 4, 4]
 
 
-@pytest.mark.parametrize("name", trainable())
-def test_a_training_interrupted_between_saves_goes_on_to_the_same_weights(lm: LM, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", trainable_methods())
+def test_a_training_interrupted_between_saves_goes_on_to_the_same_weights(
+    lm: LM, tmp_path: Path, name: str
+) -> None:
     config = replace(CONFIG, steps=3, save_every=100, validate_every=0, lr=1e-3)
     whole, stopped, again = (tiny_method(name, lm) for _ in range(3))
     train(whole, episodes(), replace(config, out=tmp_path / "whole"))
@@ -156,7 +178,7 @@ def test_a_second_signal_acts_at_once(lm: LM, tmp_path: Path) -> None:
 def test_a_training_is_saved_by_the_clock(
     lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_every: int, expected: list[int]
 ) -> None:
-    saved, keep, now = list[int](), training_state.keep, 0.0
+    saved, keep, now = list[int](), training_state.save_state, 0.0
 
     def noted(*given: Any) -> None:
         saved.append(given[3].steps)
@@ -166,7 +188,7 @@ def test_a_training_is_saved_by_the_clock(
         nonlocal now
         now += MAX_UNSAVED_SECONDS * 0.6
 
-    monkeypatch.setattr(training_state, "keep", noted)
+    monkeypatch.setattr(training_state, "save_state", noted)
     config = replace(CONFIG, steps=4, save_every=save_every, out=tmp_path)
     train(method(lm), episodes(), config, later, clock=lambda: now)
     assert saved == expected
@@ -179,7 +201,7 @@ def test_the_best_step_is_kept(lm: LM, tmp_path: Path, monkeypatch: pytest.Monke
         return {"loss": float(sum(each.abs().sum() for each in weights(self).values()))}
 
     monkeypatch.setattr(kind, "validate", grown)
-    two, best, judged = method(lm), method(lm), {"v": [episode("v")], "w": [episode("w")]}
+    two, best, judged = method(lm), method(lm), {"v": [make_episode("v")], "w": [make_episode("w")]}
     train(two, episodes(), replace(CONFIG, steps=2, out=None, resume=False))
     record = train(best, episodes(), replace(CONFIG, best=True, out=tmp_path), validation=judged)
     assert (record.steps, record.best()) == (4, 2)
@@ -202,7 +224,9 @@ def test_without_validations_no_step_is_the_best(lm: LM, tmp_path: Path) -> None
         ({"stands_on": {"name": "qa"}}, r"otherwise \(base\): stands_on {}, not {'name': 'qa'}"),
     ],
 )
-def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_another_training_is_refused(
+    lm: LM, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     config = replace(CONFIG, steps=2, out=tmp_path)
     train(method(lm), episodes(), config)
     with pytest.raises(UserError, match=message) as refused:
@@ -210,9 +234,16 @@ def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("where", "failing", "good"), [(safetensors_io, "save_file", 2), (files, "moved", 7)])
+@pytest.mark.parametrize(
+    ("where", "failing", "good"), [(safetensors_io, "save_file", 2), (files, "moved", 7)]
+)
 def test_a_full_disk_is_one_line_and_the_last_save_stays(
-    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, where: Any, failing: str, good: int
+    lm: LM,
+    whole: tuple[dict[str, Tensor], list[float], int],
+    tmp_path: Path,
+    where: Any,
+    failing: str,
+    good: int,
 ) -> None:
     config, calls = replace(CONFIG, out=tmp_path, save_every=1), 0
     original = getattr(where, failing)
@@ -243,7 +274,7 @@ def test_validation_changes_nothing(lm: LM, tmp_path: Path) -> None:
         episodes(),
         replace(CONFIG, out=tmp_path / "b", validate_every=1),
         None,
-        validation={"v": [episode("v")]},
+        validation={"v": [make_episode("v")]},
     )
     assert first.losses == second.losses
     assert len(second.validation) == 4
@@ -252,12 +283,18 @@ def test_validation_changes_nothing(lm: LM, tmp_path: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 @pytest.mark.parametrize("resume", [True, False], ids=["plain", "force"])
-@pytest.mark.parametrize("name", ["adapter.json", LIST_FILE])
-def test_what_somebody_else_wrote_is_never_replaced(lm: LM, tmp_path: Path, name: str, resume: bool) -> None:
+@pytest.mark.parametrize("name", ["adapter.json", INDEX_FILE])
+def test_what_somebody_else_wrote_is_never_replaced(
+    lm: LM, tmp_path: Path, name: str, resume: bool
+) -> None:
     (tmp_path / name).write_text('{"step": 1}')
     told: list[int] = []
     config = replace(CONFIG, out=tmp_path, resume=resume)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.ending import bounded
-from ttabench.core.declared import HOW, RUN
-from ttabench.core.digests import digest
+from ttabench.cli.errors import apply_resource_limits
+from ttabench.core.declared import EXECUTION_GROUP, RUN_GROUP
+from ttabench.core.digests import digest_path
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import read_text
-from ttabench.core.types import Json, Observe, Tick
-from ttabench.methods.registry import is_file
+from ttabench.core.types import Chunk, Json, ProgressCallback
+from ttabench.methods.registry import names_file
 from ttabench.run.request import READING_FIELDS, RunRequest
 from ttabench.terminal import render
 
@@ -28,28 +28,41 @@ if TYPE_CHECKING:
     from ttabench.methods.session import Session
     from ttabench.run.resolve import ResolvedMethod
 
-READING = (*READING_FIELDS, "device", "dtype")
+READING_OPTIONS = (*READING_FIELDS, "device", "dtype")
 """Options of `eval` that say how files are read, and where."""
-PIECES = {"file": None, "paragraphs": "\n\n", "lines": "\n"}
+CHUNK_SEPARATORS = {"file": None, "paragraphs": "\n\n", "lines": "\n"}
 """What stands between pieces, by their name."""
 DEFAULT_STATE = Path("state")
 """Where `adapt` writes and `ask` looks."""
 
 
-@o.takes("request", RunRequest, only=READING, method="icl", task="streamingqa")
+@o.add_options("request", RunRequest, only=READING_OPTIONS, method="icl", task="streamingqa")
 def adapt(
     command: typer.Context,
     request: RunRequest,
-    more: Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")] = None,
+    more: Annotated[
+        list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")
+    ] = None,
     context: o.Context = None,
-    out: Annotated[Path, o.folder(HOW, "Folder the state is written to.", "--out", "-o")] = DEFAULT_STATE,
-    state: Annotated[Path | None, o.option(RUN, "Continue from a state that `adapt` wrote, by its own method.")] = None,
-    add: Annotated[list[Path] | None, o.option(RUN, "Add another state of the same method; repeat for more.")] = None,
+    out: Annotated[
+        Path, o.folder(EXECUTION_GROUP, "Folder the state is written to.", "--out", "-o")
+    ] = DEFAULT_STATE,
+    state: Annotated[
+        Path | None,
+        o.option(RUN_GROUP, "Continue from a state that `adapt` wrote, by its own method."),
+    ] = None,
+    add: Annotated[
+        list[Path] | None,
+        o.option(RUN_GROUP, "Add another state of the same method; repeat for more."),
+    ] = None,
     pieces: o.Pieces = "file",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Replace the state in --out; other files there are never replaced.")
+        bool,
+        typer.Option(
+            "--force", help="Replace the state in --out; other files there are never replaced."
+        ),
     ] = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
@@ -60,88 +73,126 @@ def adapt(
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
-    earlier = (*([state] if state else []), *(add or []))
-    if earlier:
-        from ttabench.run.request import as_it_was_made
+    earlier_states = (*([state] if state else []), *(add or []))
+    if earlier_states:
+        from ttabench.run.request import inherit_from_state
 
-        request = as_it_was_made(request, earlier[0], o.typed_names(command))
-    from ttabench.methods.states import READ, header, state_writer
-    from ttabench.run.request import MADE, made_with
-    from ttabench.run.resolve import resolve_method, resolve_prompting
+        request = inherit_from_state(request, earlier_states[0], o.typed_names(command))
+    from ttabench.methods.states import FILES_READ_KEY, read_header, state_writer
+    from ttabench.run.request import REQUEST_KEY, state_header
+    from ttabench.run.resolve import resolve_method, resolve_prompt
 
-    bounded(threads, memory_limit, request.device)
+    apply_resource_limits(threads, memory_limit, request.device)
     request, files = replace(request, state=state), (*(context or []), *(more or []))
-    texts = pieces_of(files, pieces) if files or not add else []
-    chat, resolved = resolve_prompting(request).chat, resolve_method(request)
-    provenance = {MADE: made_with(request, chat=chat), READ: _read_files(earlier, files, pieces, out)}
+    texts = read_chunks(files, pieces) if files or not add else []
+    chat, resolved = resolve_prompt(request).chat, resolve_method(request)
+    provenance = {
+        REQUEST_KEY: state_header(request, chat=chat),
+        FILES_READ_KEY: _provenance_of_files(earlier_states, files, pieces, out),
+    }
     from ttabench.core.environment import seed_everything
     from ttabench.methods.session import Session
-    from ttabench.methods.states import fitting
+    from ttabench.methods.states import reporting_misfit
     from ttabench.run.evaluation import ModelCache
 
-    talking = not (json or quiet)
-    with state_writer(out, force=force) as write, render.progress(talking) as tick:
+    is_verbose = not (json or quiet)
+    with state_writer(out, force=force) as write, render.show_progress(is_verbose) as on_progress:
         seed_everything(0)
         lm = ModelCache().get(request, chat_template=chat)
         method = resolved.build(lm)
-        together: State | None = None
-        for folder in earlier:
-            one = resolved.stored_state(folder, lm)
-            with fitting(folder, method.name):
-                together = one if together is None else method.combined(together, one)
-        with fitting(state, method.name):
-            session = Session(lm, method, together)
-            written, notes = _written(session, read(session, texts, tick), resolved, provenance, write)
-    result = {"method": resolved.spec.name, "model": request.base_name, "files": len(files), "pieces": len(texts)}
+        combined_state: State | None = None
+        for folder in earlier_states:
+            loaded = resolved.stored_state(folder, lm)
+            with reporting_misfit(folder, method.name):
+                combined_state = (
+                    loaded
+                    if combined_state is None
+                    else method.combine_states(combined_state, loaded)
+                )
+        with reporting_misfit(state, method.name):
+            session = Session(lm, method, combined_state)
+            written, notes = _write_state(
+                session, read_into_session(session, texts, on_progress), resolved, provenance, write
+            )
+    result = {
+        "method": resolved.spec.name,
+        "model": request.base_name,
+        "files": len(files),
+        "pieces": len(texts),
+    }
     if "tokens_read" in written["meta"]:
-        *before, now = (int(sum(one["meta"].get("tokens_read", [0]))) for one in (*map(header, earlier), written))
-        result["tokens"] = now - sum(before)
+        *before, tokens_in_all = (
+            int(sum(loaded["meta"].get("tokens_read", [0])))
+            for loaded in (*map(read_header, earlier_states), written)
+        )
+        result["tokens"] = tokens_in_all - sum(before)
     result |= {"state_bytes": written["bytes"], "folder": str(out)}
     if any(name.startswith("peft/") for name in written["files"]):
         result["peft"] = str(out / "peft")
         if written["window_tokens"]:
-            result["peft_without"] = f"the last {written['window_tokens']} tokens, which stand in the window"
+            result["peft_without"] = (
+                f"the last {written['window_tokens']} tokens, which stand in the window"
+            )
     result |= {"notes": notes} if json else {}
-    where = "" if out == DEFAULT_STATE else f" --state {quote(str(out))}"
-    where += f" --method {quote(request.method)}" if is_file(request.method) else ""
-    o.show_result("adapted", result, f'Ask it: ttabench ask "..."{where}', json=json, quiet=quiet)
-    for note in notes if talking else ():
-        render.remark(f"Note: {note}.")
+    ask_options = "" if out == DEFAULT_STATE else f" --state {quote(str(out))}"
+    ask_options += f" --method {quote(request.method)}" if names_file(request.method) else ""
+    o.show_result(
+        "adapted", result, f'Ask it: ttabench ask "..."{ask_options}', json=json, quiet=quiet
+    )
+    for note in notes if is_verbose else ():
+        render.print_note(f"Note: {note}.")
 
 
-def pieces_of(files: Sequence[Path], cut: str) -> list[Observe]:
+def read_chunks(files: Sequence[Path], separator: str) -> list[Chunk]:
     """The files' text as pieces, in order; empty pieces are left out."""
     if not files:
         raise UserError("There is nothing to read.", "Give --context FILE.")
-    if cut not in PIECES:
-        raise UnknownName("value of --pieces", cut, list(PIECES))
-    from ttabench.readers.formats import readable
+    if separator not in CHUNK_SEPARATORS:
+        raise UnknownName("value of --pieces", separator, list(CHUNK_SEPARATORS))
+    from ttabench.readers.formats import is_readable
 
     pieces = []
     for file in files:
         text = read_text(file)
-        if readable(file):
-            render.remark(f"Note: {file} is read as plain text, with all its punctuation and names of fields.")
-        parts = [part.strip() for part in (text.split(PIECES[cut]) if PIECES[cut] else [text])]
-        pieces += [Observe(text=part, key=f"{file.name}#{number}") for number, part in enumerate(filter(None, parts))]
+        if is_readable(file):
+            render.print_note(
+                f"Note: {file} is read as plain text, with all its punctuation and names of fields."
+            )
+        parts = [
+            part.strip()
+            for part in (
+                text.split(CHUNK_SEPARATORS[separator]) if CHUNK_SEPARATORS[separator] else [text]
+            )
+        ]
+        pieces += [
+            Chunk(text=part, key=f"{file.name}#{number}")
+            for number, part in enumerate(filter(None, parts))
+        ]
     if not pieces:
         raise UserError(f"{files[0]} holds no text.", "Give a file with text.")
     return pieces
 
 
-def _read_files(earlier: Sequence[Path], files: Sequence[Path], cut: str, out: Path) -> list[dict[str, Json]]:
+def _provenance_of_files(
+    earlier_states: Sequence[Path], files: Sequence[Path], separator: str, out: Path
+) -> list[dict[str, Json]]:
     """The files that a state in `out` has read, earlier ones first; nothing where an earlier state names none."""
-    from ttabench.methods.states import READ, header
+    from ttabench.methods.states import FILES_READ_KEY, read_header
 
-    moved: list[dict[str, Json]] = []
-    for state in earlier:
-        if not (read_before := header(state).get(READ, [])):
+    entries: list[dict[str, Json]] = []
+    for state in earlier_states:
+        if not (read_before := read_header(state).get(FILES_READ_KEY, [])):
             return []
-        moved += [{**file, "file": os.path.relpath(state / file["file"], out)} for file in read_before]
-    return moved + [{"file": os.path.relpath(file, out), "digest": digest(file), "pieces": cut} for file in files]
+        entries += [
+            {**file, "file": os.path.relpath(state / file["file"], out)} for file in read_before
+        ]
+    return entries + [
+        {"file": os.path.relpath(file, out), "digest": digest_path(file), "pieces": separator}
+        for file in files
+    ]
 
 
-def _written(
+def _write_state(
     session: Session,
     state: State,
     resolved: ResolvedMethod,
@@ -150,22 +201,26 @@ def _written(
 ) -> tuple[dict[str, Json], list[str]]:
     """Write the state: its header, and notes on it."""
     from ttabench.lm.patch import Patch
-    from ttabench.methods.checkpoints import exportable, save_peft
+    from ttabench.methods.checkpoints import is_exportable, save_peft
     from ttabench.run.recording import state_caveats
 
     lm, method = session.lm, session.method
-    patch = Patch() if method.looks_at_question else method.patch(state, [])
+    patch = Patch() if method.query_aware else method.patch(state, [])
     window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
-    said = {**resolved.belongs(lm), **provenance, "window_tokens": window}
-    twice = patch.prefix is not None and method.growth != "constant"  # all of a long text is not written twice
-    leaves = exportable(patch) and not twice
-    written = write(state, said, partial(save_peft, lm, patch) if leaves else None)
+    header_fields = {**resolved.state_identity(lm), **provenance, "window_tokens": window}
+    duplicates_text = (
+        patch.prefix is not None and method.growth != "constant"
+    )  # all of a long text is not written twice
+    exports_peft = is_exportable(patch) and not duplicates_text
+    written = write(state, header_fields, partial(save_peft, lm, patch) if exports_peft else None)
     return written, [*resolved.notes(), *state_caveats(method, state)]
 
 
-def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
+def read_into_session(
+    session: Session, pieces: Sequence[Chunk], on_progress: ProgressCallback
+) -> State:
     """The state of one reader who has read these pieces in order."""
     session.read(pieces)
-    while session.flush_some():
-        tick("read", len(pieces) - session.pending, len(pieces))
+    while session.adapt_pending():
+        on_progress("read", len(pieces) - session.pending, len(pieces))
     return session.state

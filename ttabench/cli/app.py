@@ -13,7 +13,7 @@ from ttabench.cli.adapt import adapt
 from ttabench.cli.ask import ask
 from ttabench.cli.check import check, new
 from ttabench.cli.compare import compare
-from ttabench.cli.ending import ended, sigterm_as_interrupt
+from ttabench.cli.errors import run_command, sigterm_as_interrupt
 from ttabench.cli.eval import eval_
 from ttabench.cli.export import export
 from ttabench.cli.profile import profile
@@ -35,31 +35,55 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     if version:
         typer.echo(f"ttabench {__version__}")
         raise typer.Exit
 
 
-for _command in (eval_, sweep, train, adapt, ask, compare, report, export, show, list_, check, new, profile):
+for _command in (
+    eval_,
+    sweep,
+    train,
+    adapt,
+    ask,
+    compare,
+    report,
+    export,
+    show,
+    list_,
+    check,
+    new,
+    profile,
+):
     app.command(_command.__name__.rstrip("_"))(_command)
 
 
-RESUMED = ("eval", "sweep", "profile")
+RESUMABLE_COMMANDS = ("eval", "sweep", "profile")
 """Commands that store results as they go; `train` itself says which step is saved."""
 
 
 def run(arguments: Sequence[str] | None = None, signals: Sequence[int] = ()) -> int:
-    """Run a command line and return its exit code, see `ending`. Signal handlers and environment stay as they are.
+    """Run a command line and return its exit code, see `errors`. Signal handlers and environment stay as they are.
 
     `signals`: the list that `sigterm_as_interrupt` fills.
     """
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    kept = ""
-    if {*words[:1]} & {*RESUMED}:
-        again = "With --force, it starts again" if "--force" in words else "Repeat the same command to continue"
-        kept = f"Finished results are kept. {again}."
-    return ended(lambda: app(args=words, prog_name="ttabench", standalone_mode=False), kept, signals)
+    command_words = sys.argv[1:] if arguments is None else list(arguments)
+    resume_hint = ""
+    if {*command_words[:1]} & {*RESUMABLE_COMMANDS}:
+        resume_advice = (
+            "With --force, it starts again"
+            if "--force" in command_words
+            else "Repeat the same command to continue"
+        )
+        resume_hint = f"Finished results are kept. {resume_advice}."
+    return run_command(
+        lambda: app(args=command_words, prog_name="ttabench", standalone_mode=False),
+        resume_hint,
+        signals,
+    )
 
 
 def main() -> None:

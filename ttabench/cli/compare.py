@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ttabench.cli import options as o
-from ttabench.core.errors import printable
+from ttabench.core.errors import escape_control_characters
 from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.report.compare import Comparison
-    from ttabench.report.finding import Loaded, Wanted
+    from ttabench.report.selection import LoadedRuns, RunFilters
 
-MOST_BLOCKS = 12
+MAX_FULL_BLOCKS = 12
 """Of more, people are shown the first lines and one table, unless they ask for all."""
 
 
@@ -26,7 +26,10 @@ def compare(
     model: o.Models = None,
     metric: o.Metric = "",
     all_pairs: o.AllPairs = False,
-    every: Annotated[bool, o.option(o.SAID, "Show every block, also when there are more than 12.", "--all")] = False,
+    every: Annotated[
+        bool,
+        o.option(o.OUTPUT_PANEL, "Show every block, also when there are more than 12.", "--all"),
+    ] = False,
     form: o.Form = "table",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
@@ -39,47 +42,56 @@ def compare(
     from ttabench.report.verdict import sentences, verdict
 
     output_form: render.Format = "json" if json else form
-    wanted = {"task": task, "method": method, "model": model}
-    comparison, _ = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
-    blocks = len(comparison.blocks)
-    short = output_form == "table" and blocks > MOST_BLOCKS and not (every or all_pairs)
+    filters = {"task": task, "method": method, "model": model}
+    comparison, _ = compared(runs or (), out, filters, metric, all_pairs=all_pairs)
+    blocks = len(comparison.groups)
+    is_short = output_form == "table" and blocks > MAX_FULL_BLOCKS and not (every or all_pairs)
     if output_form == "json":
-        rows = {table.title: [dict(row) for row in table.data] for table in comparison_data(comparison)}
+        rows = {
+            table.title: [dict(row) for row in table.data] for table in comparison_data(comparison)
+        }
         render.print_json({"verdict": verdict(comparison), **rows})
     elif output_form == "csv":
-        render.show(comparison_data(comparison), output_form)
+        render.print_tables(comparison_data(comparison), output_form)
     else:
         if output_form == "table":
-            render.say(sentences(comparison))
+            render.print_sentences(sentences(comparison))
         else:
-            sys.stdout.write(printable("\n\n".join([*sentences(comparison), ""])))
-        render.show(comparison_tables(comparison, summary=short), output_form)
-    if short:
-        render.remark(
+            sys.stdout.write(escape_control_characters("\n\n".join([*sentences(comparison), ""])))
+        render.print_tables(comparison_tables(comparison, summary=is_short), output_form)
+    if is_short:
+        render.print_note(
             f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
         )
 
 
 def compared(
-    names: Sequence[str], out: Path, wanted: Wanted, metric: str, *, all_pairs: bool
+    names: Sequence[str], out: Path, filters: RunFilters, metric: str, *, all_pairs: bool
 ) -> tuple[Comparison, list[str]]:
     """The comparison of the runs that were asked for; remarks, printed and returned, name what was left out."""
-    from ttabench.report.compare import compared as of_runs
-    from ttabench.report.finding import selected
+    from ttabench.report.compare import compare_runs as compare_records
+    from ttabench.report.selection import select_runs
 
-    chosen = selected(names, out, wanted)
-    comparison = of_runs(chosen.runs, metric, all_pairs=all_pairs, damaged=chosen.damaged)
-    remarks = [*skipped(chosen, names), *(f"Left out: {line}" for line in comparison.damaged)]
-    if lacking := len(comparison.without_metric):
+    selection = select_runs(names, out, filters)
+    comparison = compare_records(
+        selection.runs, metric, all_pairs=all_pairs, damaged=selection.damaged
+    )
+    remarks = [
+        *describe_skipped(selection, names),
+        *(f"Left out: {line}" for line in comparison.damaged),
+    ]
+    if lacking := len(comparison.runs_without_metric):
         lack = "lacks" if lacking == 1 else "lack"
-        remarks.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
+        remarks.append(
+            f"Left out {lacking} of {len(selection.runs)} runs, which {lack} the metric."
+        )
     for line in remarks:
-        render.remark(line)
+        render.print_note(line)
     return comparison, remarks
 
 
-def skipped(chosen: Loaded, names: Sequence[str]) -> list[str]:
+def describe_skipped(selection: LoadedRuns, names: Sequence[str]) -> list[str]:
     """A line for names that hold no run; none where all hold some."""
-    some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
-    line = f"Skipped {len(chosen.skipped)} of {len(names)} names, which hold no runs: {some}"
-    return [line] if chosen.skipped else []
+    examples = ", ".join(selection.skipped[:3]) + (", ..." if len(selection.skipped) > 3 else "")
+    line = f"Skipped {len(selection.skipped)} of {len(names)} names, which hold no runs: {examples}"
+    return [line] if selection.skipped else []

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.ending import bounded
+from ttabench.cli.errors import apply_resource_limits
 from ttabench.core.declared import parse_value
 from ttabench.core.errors import UserError
-from ttabench.core.types import no_word
-from ttabench.records.run_fields import STATES_OF
+from ttabench.core.types import no_log
+from ttabench.records.run_fields import ANSWERING_STATES
 from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.records.schema import RunRecord
-    from ttabench.run.evaluation import Outcome
+    from ttabench.run.evaluation import EvaluationResult
     from ttabench.run.plan import Plan
 
 
-@o.takes("request", RunRequest, method="icl", task="streamingqa")
+@o.add_options("request", RunRequest, method="icl", task="streamingqa")
 def eval_(
     command: typer.Context,
     request: RunRequest,
@@ -45,88 +45,112 @@ def eval_(
     With --state, the method, settings and base model that are not typed are those that the state was made with.
     """
     if request.state is not None:
-        from ttabench.run.request import ASKING, as_it_was_made
+        from ttabench.run.request import QUERY_FIELDS, inherit_from_state
 
-        request = as_it_was_made(request, request.state, o.typed_names(command), but=ASKING)
+        request = inherit_from_state(
+            request, request.state, o.typed_names(command), except_fields=QUERY_FIELDS
+        )
     from ttabench.run.plan import make_plan
 
-    requests = [replace(request, state_of=state) for state in STATES_OF] if swap_state else [request]
-    numbers = dict.fromkeys(parse_value(seeds, list[int], "--seeds"))
-    if not numbers:
+    requests = (
+        [replace(request, state_of=state) for state in ANSWERING_STATES]
+        if swap_state
+        else [request]
+    )
+    seed_numbers = dict.fromkeys(parse_value(seeds, list[int], "--seeds"))
+    if not seed_numbers:
         raise UserError("--seeds names no seed.", "Write --seeds 1,2,3.")
     if not dry_run:
-        bounded(threads, memory_limit, request.device)
-    plans = [make_plan(one, number) for one in requests for number in numbers]
+        apply_resource_limits(threads, memory_limit, request.device)
+    plans = [make_plan(one, seed) for one in requests for seed in seed_numbers]
     if dry_run:
         _dry_run(plans, json=json)
         return
-    outcomes = _evaluated(plans, out, force=force, talking=not (json or quiet))
+    results = _run_plans(plans, out, force=force, is_verbose=not (json or quiet))
     if quiet and not json:
-        for outcome in outcomes:
-            render.print_line(str(outcome.folder))
+        for result in results:
+            render.print_line(str(result.folder))
     else:
-        _show(outcomes, json=json, compared=swap_state)
+        _show(results, json=json, shows_comparison=swap_state)
 
 
-def _evaluated(plans: Sequence[Plan], out: Path, *, force: bool, talking: bool) -> list[Outcome]:
+def _run_plans(
+    plans: Sequence[Plan], out: Path, *, force: bool, is_verbose: bool
+) -> list[EvaluationResult]:
     from ttabench.run.evaluation import ModelCache, execute
 
-    models, outcomes = ModelCache(), []
+    models, results = ModelCache(), []
     for plan in plans:
-        with render.progress(talking) as tick:
-            notify = render.remark if talking else no_word
-            outcomes.append(execute(plan, models, out, force=force, tick=tick, notify=notify))
-        if outcomes[-1].how == "stored":
-            _tell_stored(plan, outcomes[-1].record, talking)
-    return outcomes
+        with render.show_progress(is_verbose) as on_progress:
+            log = render.print_note if is_verbose else no_log
+            results.append(
+                execute(plan, models, out, force=force, on_progress=on_progress, log=log)
+            )
+        if results[-1].status == "stored":
+            _print_stored_notes(plan, results[-1].record, is_verbose)
+    return results
 
 
-def _tell_stored(plan: Plan, record: RunRecord, talking: bool) -> None:
+def _print_stored_notes(plan: Plan, record: RunRecord, is_verbose: bool) -> None:
     """Remarks on a stored run: where it was made, its notes, other versions, and metrics that it lacks."""
-    from ttabench.core.environment import other_versions
-    from ttabench.report.entries import computed_on
+    from ttabench.core.environment import changed_versions
+    from ttabench.report.method_rows import machine_name
 
-    if talking:
-        place = computed_on(record.hardware, record.model.get("device"))
-        render.remark(f"Run {record.id} of {record.created}, made on {place}, is stored already; --force runs it anew.")
+    if is_verbose:
+        place = machine_name(record.hardware, record.model.get("device"))
+        render.print_note(
+            f"Run {record.id} of {record.created}, made on {place}, is stored already; --force runs it anew."
+        )
         for note in record.notes:
-            render.remark(f"Note: {note}.")
-        if versions := other_versions(record.versions):
-            render.remark(f"Run {record.id} was made with {', '.join(versions)}.")
-    wanted: list[str] = plan.task_record["metrics"]
-    if missing := [name for name in wanted if name not in (record.task.get("metrics") or wanted)]:
-        render.remark(f"Run {record.id} was made without {', '.join(missing)}; --force runs it again.")
+            render.print_note(f"Note: {note}.")
+        if versions := changed_versions(record.versions):
+            render.print_note(f"Run {record.id} was made with {', '.join(versions)}.")
+    metric_names: list[str] = plan.task_record["metrics"]
+    if missing := [
+        name for name in metric_names if name not in (record.task.get("metrics") or metric_names)
+    ]:
+        render.print_note(
+            f"Run {record.id} was made without {', '.join(missing)}; --force runs it again."
+        )
 
 
-def _show(outcomes: Sequence[Outcome], *, json: bool, compared: bool) -> None:
-    from ttabench.report.compare import compared as compared_runs
+def _show(results: Sequence[EvaluationResult], *, json: bool, shows_comparison: bool) -> None:
+    from ttabench.report.compare import compare_runs as compared_runs
     from ttabench.report.comparison_tables import comparison_tables
     from ttabench.report.tables import run_table
     from ttabench.report.verdict import sentences
 
-    comparison = compared_runs([(one.folder, one.record) for one in outcomes]) if compared else None
+    comparison = (
+        compared_runs([(one.folder, one.record) for one in results]) if shows_comparison else None
+    )
     if json:
         runs = [
-            {**each.record.model_dump(mode="json"), "folder": str(each.folder), "how": each.how} for each in outcomes
+            {**each.record.model_dump(mode="json"), "folder": str(each.folder), "how": each.status}
+            for each in results
         ]
-        differences = [asdict(difference) for difference in comparison.differences] if comparison else None
+        differences = (
+            [asdict(difference) for difference in comparison.differences] if comparison else None
+        )
         render.print_json({"runs": runs, **({"differences": differences} if comparison else {})})
     elif comparison:
-        render.say(sentences(comparison))
-        render.show(comparison_tables(comparison))
+        render.print_sentences(sentences(comparison))
+        render.print_tables(comparison_tables(comparison))
     else:
-        render.show([run_table([(each.record, each.folder) for each in outcomes])])
+        render.print_tables([run_table([(each.record, each.folder) for each in results])])
 
 
 def _dry_run(plans: Sequence[Plan], *, json: bool) -> None:
     """The resolved configuration; loads no model."""
     from ttabench.report.tables import config_table
-    from ttabench.run.recording import caveats_of_plan
+    from ttabench.run.recording import plan_caveats
 
     if json:
-        runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": caveats_of_plan(p)} for p in plans]
+        runs = [
+            {"id": p.config.identity(), "config": p.config.to_json(), "notes": plan_caveats(p)}
+            for p in plans
+        ]
         render.print_json({"runs": runs})
         return
-    render.show([config_table(plans)])
-    for note in caveats_of_plan(plans[0]):
-        render.remark(f"Note: {note}.")
+    render.print_tables([config_table(plans)])
+    for note in plan_caveats(plans[0]):
+        render.print_note(f"Note: {note}.")

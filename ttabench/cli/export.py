@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ttabench.cli import options as o
-from ttabench.core.declared import HOW
+from ttabench.core.declared import EXECUTION_GROUP
 from ttabench.core.errors import UserError
 from ttabench.terminal import render
 
@@ -16,7 +16,9 @@ def export(
     task: o.Tasks = None,
     method: o.Methods = None,
     model: o.Models = None,
-    save: Annotated[Path, o.option(HOW, "File to write, a .parquet.", "--save", "-o")] = Path("submission.parquet"),
+    save: Annotated[
+        Path, o.option(EXECUTION_GROUP, "File to write, a .parquet.", "--save", "-o")
+    ] = Path("submission.parquet"),
     out: o.OutOnly = o.DEFAULT_OUT,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
@@ -25,31 +27,44 @@ def export(
 
     They name it as a folder of runs, `ttabench compare results/mine submission.parquet`: yours stand beside theirs.
     """
-    from ttabench.cli.compare import skipped
-    from ttabench.records.schema import SUFFIX, is_submission
-    from ttabench.records.submissions import Part, part_of, write_submission
-    from ttabench.report.finding import refuse_all_damaged, selected
-    from ttabench.report.pictures import check_path
+    from ttabench.cli.compare import describe_skipped
+    from ttabench.records.schema import SUBMISSION_SUFFIX, is_submission
+    from ttabench.records.submissions import ExportedRun, export_run, write_submission
+    from ttabench.report.pictures import check_output_path
+    from ttabench.report.selection import refuse_all_damaged, select_runs
 
-    check_path(save, (SUFFIX,), "submission", is_submission)  # suites are packed in files of that ending
-    chosen = selected(runs or (), out, {"task": task, "method": method, "model": model})
-    if not chosen.runs:
-        raise UserError("There are no runs to export.", "Run `ttabench eval` first, or give paths or ids.")
-    parts, damaged = dict[str, Part](), list(chosen.damaged)
-    for folder, record in chosen.runs:
+    check_output_path(
+        save, (SUBMISSION_SUFFIX,), "submission", is_submission
+    )  # suites are packed in files of that ending
+    selection = select_runs(runs or (), out, {"task": task, "method": method, "model": model})
+    if not selection.runs:
+        raise UserError(
+            "There are no runs to export.", "Run `ttabench eval` first, or give paths or ids."
+        )
+    exported, damaged = dict[str, ExportedRun](), list(selection.damaged)
+    for folder, record in selection.runs:
         try:
-            parts.setdefault(record.id, part_of(folder, record))
+            exported.setdefault(record.id, export_run(folder, record))
         except UserError as error:
             damaged.append(str(error))
-    refuse_all_damaged(len(parts), damaged)
-    for line in (*skipped(chosen, runs or ()), *(f"Left out: {line}" for line in damaged)):
-        render.remark(line)
-    write_submission(save, list(parts.values()))
-    scored = [len(scores) for _, scores in parts.values() if scores is not None]
+    refuse_all_damaged(len(exported), damaged)
+    for line in (
+        *describe_skipped(selection, runs or ()),
+        *(f"Left out: {line}" for line in damaged),
+    ):
+        render.print_note(line)
+    write_submission(save, list(exported.values()))
+    scored = [len(scores) for _, scores in exported.values() if scores is not None]
     o.show_result(
         "exported",
-        {"file": str(save), "bytes": save.stat().st_size, "runs": len(parts),
-         "without_queries": len(parts) - len(scored), "queries": sum(scored)},
+        {
+            "file": str(save),
+            "bytes": save.stat().st_size,
+            "runs": len(exported),
+            "without_queries": len(exported) - len(scored),
+            "queries": sum(scored),
+        },
         "No text, no path of this machine. Runs whose answers are not stored have only figures: no paired tests.",
-        json=json, quiet=quiet,
-    )  # fmt: skip
+        json=json,
+        quiet=quiet,
+    )

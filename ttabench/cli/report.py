@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from ttabench.cli import options as o
-from ttabench.core.declared import HOW
+from ttabench.core.declared import EXECUTION_GROUP
 from ttabench.terminal import render
 
-SUFFIXES = (".html", ".htm")
+PAGE_SUFFIXES = (".html", ".htm")
 
 
 def report(
@@ -19,8 +19,13 @@ def report(
     model: o.Models = None,
     metric: o.Metric = "",
     all_pairs: o.AllPairs = False,
-    samples: Annotated[int, o.option(o.SAID, "Queries of a block that are shown, at most.", "--samples", min=0)] = 20,
-    save: Annotated[Path, o.option(HOW, "File to write: it ends in .html.", "--save", "-o")] = Path("report.html"),
+    samples: Annotated[
+        int,
+        o.option(o.OUTPUT_PANEL, "Queries of a block that are shown, at most.", "--samples", min=0),
+    ] = 20,
+    save: Annotated[
+        Path, o.option(EXECUTION_GROUP, "File to write: it ends in .html.", "--save", "-o")
+    ] = Path("report.html"),
     out: o.OutOnly = o.DEFAULT_OUT,
     quiet: o.Quiet = False,
 ) -> None:
@@ -31,19 +36,24 @@ def report(
     from ttabench.cli.compare import compared
     from ttabench.core import amounts
     from ttabench.core.files import write_atomically
-    from ttabench.report.page import NEEDED
-    from ttabench.report.pictures import check_path, is_marked, refuse_missing
+    from ttabench.report.page import REQUIRED_PACKAGES
+    from ttabench.report.pictures import check_output_path, check_packages, is_own_file
 
-    check_path(save, SUFFIXES, "page")
-    refuse_missing("`ttabench report`", NEEDED)
-    wanted = {"task": task, "method": method, "model": model}
-    comparison, remarks = compared(runs or (), out, wanted, metric, all_pairs=all_pairs)
+    check_output_path(save, PAGE_SUFFIXES, "page")
+    check_packages("`ttabench report`", REQUIRED_PACKAGES)
+    filters = {"task": task, "method": method, "model": model}
+    comparison, remarks = compared(runs or (), out, filters, metric, all_pairs=all_pairs)
     from ttabench.report.page import page
 
-    write_atomically(save, page(comparison, samples=samples, remarks=remarks), is_marked)
+    write_atomically(save, page(comparison, samples=samples, remarks=remarks), is_own_file)
     if quiet:
         render.print_line(str(save))
         return
-    counted, blocks = sum(len(entry.runs) for entry in comparison.entries), len(comparison.blocks)
-    words = f"{counted:,} run{'s' * (counted != 1)} in {blocks:,} block{'s' * (blocks != 1)}"
-    render.print_line(f"{save}: {words}, {amounts.size(save.stat().st_size)}. Open it in a browser.")
+    run_count, blocks = (
+        sum(len(method_row.runs) for method_row in comparison.method_rows),
+        len(comparison.groups),
+    )
+    words = f"{run_count:,} run{'s' * (run_count != 1)} in {blocks:,} block{'s' * (blocks != 1)}"
+    render.print_line(
+        f"{save}: {words}, {amounts.format_bytes(save.stat().st_size)}. Open it in a browser."
+    )

@@ -14,45 +14,78 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttabench.cli import options as o
-from ttabench.core.declared import RUN, WHAT
+from ttabench.core.declared import QUERY_GROUP, RUN_GROUP
 from ttabench.core.errors import UserError
 from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.core.types import Json
-    from ttabench.sweep.engines import Job, Report
+    from ttabench.sweep.engines import Job, JobReport
 
-WHERE = "Where it runs"
+EXECUTION_PANEL = "Where it runs"
 
 
-@o.takes("said", RunRequest, without=("method", "task", "model", "keep", "keep_tokens"), typed_only=True)
+@o.add_options(
+    "typed_fields",
+    RunRequest,
+    without=("method", "task", "model", "keep", "keep_tokens"),
+    typed_only=True,
+)
 def sweep(
-    said: Mapping[str, Any],
+    typed_fields: Mapping[str, Any],
     suite: Annotated[
-        Path | None, typer.Argument(metavar="[SUITE.yaml]", help="A file that names the runs.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="[SUITE.yaml]", help="A file that names the runs.", show_default=False
+        ),
     ] = None,
-    methods: Annotated[str, o.option(RUN, "Methods, separated by commas.", "--methods", "-m")] = "",
-    tasks: Annotated[str, o.option(RUN, "Tasks, separated by commas.", "--tasks", "-t")] = "",
-    models: Annotated[str, o.option(RUN, "Base LMs, separated by commas. (default: nano)")] = "",
-    seeds: Annotated[str, o.option(WHAT, "Seeds, one run each: 0,1,2. (default: 0)")] = "",
+    methods: Annotated[
+        str, o.option(RUN_GROUP, "Methods, separated by commas.", "--methods", "-m")
+    ] = "",
+    tasks: Annotated[str, o.option(RUN_GROUP, "Tasks, separated by commas.", "--tasks", "-t")] = "",
+    models: Annotated[
+        str, o.option(RUN_GROUP, "Base LMs, separated by commas. (default: nano)")
+    ] = "",
+    seeds: Annotated[str, o.option(QUERY_GROUP, "Seeds, one run each: 0,1,2. (default: 0)")] = "",
     keep: Annotated[
         str,
-        o.option(RUN, "Shares of the context to keep, one run each: 0.1,0.2,0.5. Methods without a budget run once."),
+        o.option(
+            RUN_GROUP,
+            "Shares of the context to keep, one run each: 0.1,0.2,0.5. Methods without a budget run once.",
+        ),
     ] = "",
-    keep_tokens: Annotated[str, o.option(RUN, "Tokens of the context to keep, one run each: 128,256.")] = "",
+    keep_tokens: Annotated[
+        str, o.option(RUN_GROUP, "Tokens of the context to keep, one run each: 128,256.")
+    ] = "",
     swap_state: o.SwapState = False,
-    jobs: Annotated[int, o.option(WHERE, "Runs at a time.", "--jobs", "-j", min=1, max=1024)] = 1,
+    jobs: Annotated[
+        int, o.option(EXECUTION_PANEL, "Runs at a time.", "--jobs", "-j", min=1, max=1024)
+    ] = 1,
     threads: o.Threads = None,
     gpus_per_run: Annotated[
-        int, o.option(WHERE, "GPUs for each run. (default: all that torch sees, for every run)", min=0, max=64)
+        int,
+        o.option(
+            EXECUTION_PANEL,
+            "GPUs for each run. (default: all that torch sees, for every run)",
+            min=0,
+            max=64,
+        ),
     ] = 0,
-    engine: Annotated[str, o.option(WHERE, "local, ray or slurm.")] = "local",
+    engine: Annotated[str, o.option(EXECUTION_PANEL, "local, ray or slurm.")] = "local",
     engine_set: Annotated[
         list[str] | None,
-        o.option(WHERE, "An option of the engine, key=value (address=auto, partition=gpu); repeat for more."),
+        o.option(
+            EXECUTION_PANEL,
+            "An option of the engine, key=value (address=auto, partition=gpu); repeat for more.",
+        ),
     ] = None,
-    shard: Annotated[str, o.option(WHERE, "Only part I of N: every N-th run, from the I-th on.", metavar="I/N")] = "",
+    shard: Annotated[
+        str,
+        o.option(
+            EXECUTION_PANEL, "Only part I of N: every N-th run, from the I-th on.", metavar="I/N"
+        ),
+    ] = "",
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     dry_run: o.DryRun = False,
@@ -64,79 +97,104 @@ def sweep(
     The runs stand in SUITE.yaml, or are typed; options beside a file take the place of what it says of all runs. A run
     that fails is told with its reason, and the others go on; the command then leaves with 1.
     """
-    from ttabench.core.declared import assignments, parse_value
-    from ttabench.profiling.job import method_names
+    from ttabench.core.declared import parse_assignments, parse_value
+    from ttabench.profiling.job import parse_method_names
     from ttabench.sweep import engines
     from ttabench.sweep import suite as suites
 
-    typed = suites.as_said(said) | ({suites.SWAP: True} if swap_state else {})
+    typed = suites.to_suite_options(typed_fields) | (
+        {suites.SWAP_OPTION: True} if swap_state else {}
+    )
     for name, text in (("methods", methods), ("tasks", tasks), ("models", models)):
-        typed |= {name: method_names(text, ())} if text else {}
-    numbers = (("seeds", seeds, list[int]), ("keep_tokens", keep_tokens, list[int]), ("keep", keep, list[float]))
+        typed |= {name: parse_method_names(text, ())} if text else {}
+    numbers = (
+        ("seeds", seeds, list[int]),
+        ("keep_tokens", keep_tokens, list[int]),
+        ("keep", keep, list[float]),
+    )
     for name, text, kind in numbers:
         if text:
-            typed[name] = list(dict.fromkeys(parse_value(text, kind, f"--{name.replace('_', '-')}")))
-    data = _suite(suite, typed)
+            typed[name] = list(
+                dict.fromkeys(parse_value(text, kind, f"--{name.replace('_', '-')}"))
+            )
+    data = _merge_suite(suite, typed)
     try:
-        runs = suites.planned(suites.cells(data))
+        runs = suites.plan_jobs(suites.expand_suite(data))
     except UserError as error:
         raise UserError(f"{suite}: {error.what}" if suite else error.what, error.hint) from None
-    runs = suites.share(runs, shard) if shard else runs
+    runs = suites.select_shard(runs, shard) if shard else runs
     for note, count in Counter(note for run in runs for note in run.notes).items():
-        render.remark(f"Note: {note} ({count} of {len(runs)} runs).")
+        render.print_note(f"Note: {note} ({count} of {len(runs)} runs).")
     if dry_run:
-        _list(runs, out, json=json, quiet=quiet)
+        _list_jobs(runs, out, json=json, quiet=quiet)
         return
-    options = assignments(engine_set or (), "--engine-set")
+    options = parse_assignments(engine_set or (), "--engine-set")
     resources = engines.Resources(jobs=jobs, threads=threads, gpus=gpus_per_run, options=options)
-    reports = engines.swept(runs, out, engines.engine(engine, options), resources, force=force)
-    if not _run(runs, reports, out, json=json, quiet=quiet):
+    reports = engines.run_jobs(
+        runs, out, engines.find_engine(engine, options), resources, force=force
+    )
+    if not _run_jobs(runs, reports, out, json=json, quiet=quiet):
         raise typer.Exit(1)
 
 
-def _suite(file: Path | None, typed: Mapping[str, Json]) -> Json:
+def _merge_suite(file: Path | None, typed: Mapping[str, Json]) -> Json:
     """The suite of a file, overridden by the options typed beside it."""
-    from ttabench.sweep.suite import BUDGETS, read
+    from ttabench.sweep.suite import BUDGET_OPTIONS, read_suite
 
     if file is None:
         if missing := [name for name in ("methods", "tasks") if name not in typed]:
             hint = "Give SUITE.yaml, or --methods none,icl --tasks streamingqa."
             raise UserError(f"No {' and no '.join(missing)} are named.", hint)
         return dict(typed)
-    data = read(file)
+    data = read_suite(file)
     if not isinstance(data, dict):
         return data
-    replaced = {*typed, *(BUDGETS if {*BUDGETS} & {*typed} else ())}
+    replaced = {*typed, *(BUDGET_OPTIONS if {*BUDGET_OPTIONS} & {*typed} else ())}
     return {**{key: value for key, value in data.items() if key not in replaced}, **typed}
 
 
-def _run(runs: Sequence[Job], reported: Generator[Report], out: Path, *, json: bool, quiet: bool) -> bool:
+def _run_jobs(
+    runs: Sequence[Job], report_stream: Generator[JobReport], out: Path, *, json: bool, quiet: bool
+) -> bool:
     """Make the runs, a line for each as it comes; whether all are stored."""
     began = time.monotonic()
-    reports: dict[str, Report] = {}
+    reports: dict[str, JobReport] = {}
     labels = {run.id: run.label for run in runs}
-    with closing(reported):
-        for report in reported:
+    with closing(report_stream):
+        for report in report_stream:
             reports[report.id] = report
-            if report.state == "failed":
-                render.remark(f"{labels[report.id]}: failed: {report.reason}", style="")
-            elif not (json or quiet or report.state == "stored"):
-                line = f"{labels[report.id]}: {report.state} ({report.seconds:.1f} s)"
-                render.remark(f"{len(reports)} of {len(runs)} runs: {line}", style="")
-    states, seconds = Counter(report.state for report in reports.values()), time.monotonic() - began
+            if report.status == "failed":
+                render.print_note(f"{labels[report.id]}: failed: {report.reason}", style="")
+            elif not (json or quiet or report.status == "stored"):
+                line = f"{labels[report.id]}: {report.status} ({report.seconds:.1f} s)"
+                render.print_note(f"{len(reports)} of {len(runs)} runs: {line}", style="")
+    states, seconds = (
+        Counter(report.status for report in reports.values()),
+        time.monotonic() - began,
+    )
     if json:
         rows = [
-            {**_named(run), "folder": str(out / run.id), "state_of": run.request.state_of, "how": reports[run.id].state,
-             "reason": reports[run.id].reason, "seconds": round(reports[run.id].seconds, 3)}
+            {
+                **_identity_columns(run),
+                "folder": str(out / run.id),
+                "state_of": run.request.state_of,
+                "how": reports[run.id].status,
+                "reason": reports[run.id].reason,
+                "seconds": round(reports[run.id].seconds, 3),
+            }
             for run in runs
-        ]  # fmt: skip
+        ]
         render.print_json({"runs": rows, "seconds": round(seconds, 3)})
     elif quiet:
         for run in runs:
-            if reports[run.id].state != "failed":
+            if reports[run.id].status != "failed":
                 render.print_line(str(out / run.id))
     else:
-        counts = ", ".join(f"{states[how]} {how}" for how in ("new", "continued", "stored", "failed") if states[how])
+        counts = ", ".join(
+            f"{states[status]} {status}"
+            for status in ("new", "continued", "stored", "failed")
+            if states[status]
+        )
         render.print_line(f"{len(runs)} runs in {timedelta(seconds=round(seconds))}: {counts}.")
         render.print_line(f"Compare: ttabench compare --out {quote(str(out))}")
         if states["failed"]:
@@ -144,16 +202,16 @@ def _run(runs: Sequence[Job], reported: Generator[Report], out: Path, *, json: b
     return not states["failed"]
 
 
-def _named(run: Job) -> dict[str, Any]:
+def _identity_columns(run: Job) -> dict[str, Any]:
     names = {"id": run.id, "method": run.method, "task": run.task, "seed": run.seed}
     return {**names, "model": run.request.base_name}
 
 
-def _list(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
+def _list_jobs(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
     """List the runs, and which are stored; no model is loaded."""
     from ttabench.records.schema import is_stored
 
-    rows = [{**_named(run), "stored": is_stored(out / run.id)} for run in runs]
+    rows = [{**_identity_columns(run), "stored": is_stored(out / run.id)} for run in runs]
     todo = [row for row in rows if not row["stored"]]
     if json:
         render.print_json({"runs": rows})
@@ -161,10 +219,20 @@ def _list(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
         for row in todo:
             render.print_line(row["id"])
     else:
-        names = [[str(value) for value in _named(run).values()] for run in runs]
+        names = [[str(value) for value in _identity_columns(run).values()] for run in runs]
         states = ["stored" if row["stored"] else "to run" for row in rows]
         lines = tuple((*name, state) for name, state in zip(names, states, strict=True))
         caption = f"{len(rows)} runs: {len(rows) - len(todo)} stored, {len(todo)} to run."
         columns = ("run", "method", "task", "#seed", "model", "what is to do")
-        render.show([render.Table(title=f"Runs for {out}", columns=columns, rows=lines, caption=caption,
-                                  names=("run",), spare=("model", "run"))])  # fmt: skip
+        render.print_tables(
+            [
+                render.Table(
+                    title=f"Runs for {out}",
+                    columns=columns,
+                    rows=lines,
+                    caption=caption,
+                    names=("run",),
+                    spare=("model", "run"),
+                )
+            ]
+        )

@@ -9,37 +9,64 @@ from shlex import quote
 from typing import Annotated, Any
 
 from ttabench.cli import options as o
-from ttabench.cli.ending import bounded
-from ttabench.core.declared import HOW, RUN
+from ttabench.cli.errors import apply_resource_limits
+from ttabench.core.declared import EXECUTION_GROUP, RUN_GROUP
 from ttabench.methods.spec import Recipe
 from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 from ttabench.training.config import TrainOptions
 
-OF_RUNS = ("checkpoint", "state", "limit", "ask_only", "batch_size", "keep", "keep_tokens", "metric", "boost",
-           "batch_contexts")  # fmt: skip
+RUN_ONLY_OPTIONS = (
+    "checkpoint",
+    "state",
+    "limit",
+    "ask_only",
+    "batch_size",
+    "keep",
+    "keep_tokens",
+    "metric",
+    "boost",
+    "batch_contexts",
+)
 """Options that a training has no use for, or has of its own."""
 
 
-@o.takes("request", RunRequest, without=OF_RUNS, method="mac", task="streamingqa", split="train")
-@o.takes("changes", Recipe, typed_only=True)
-@o.takes("training", TrainOptions)
+@o.add_options(
+    "request", RunRequest, without=RUN_ONLY_OPTIONS, method="mac", task="streamingqa", split="train"
+)
+@o.add_options("changes", Recipe, typed_only=True)
+@o.add_options("training", TrainOptions)
 def train(
     request: RunRequest,
     changes: Mapping[str, Any],
     training: TrainOptions,
     checkpoint: Annotated[
         str,
-        o.option(RUN, "Trained adapter to start from: a folder, or shipped:NAME. (default: none)", show_default=False),
+        o.option(
+            RUN_GROUP,
+            "Trained adapter to start from: a folder, or shipped:NAME. (default: none)",
+            show_default=False,
+        ),
     ] = "none",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
     out: Annotated[
         Path | None,
-        o.folder(HOW, "Folder of the checkpoint. (default: results/scratch/checkpoints/...)", "--out", "-o"),
+        o.folder(
+            EXECUTION_GROUP,
+            "Folder of the checkpoint. (default: results/scratch/checkpoints/...)",
+            "--out",
+            "-o",
+        ),
     ] = None,
-    force: Annotated[bool, o.option(HOW, "Start again in --out, without what is saved there.", "--force")] = False,
-    dry_run: Annotated[bool, o.option(HOW, "Show what it takes on paper, and train nothing.", "--dry-run")] = False,
+    force: Annotated[
+        bool,
+        o.option(EXECUTION_GROUP, "Start again in --out, without what is saved there.", "--force"),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        o.option(EXECUTION_GROUP, "Show what it takes on paper, and train nothing.", "--dry-run"),
+    ] = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -47,23 +74,30 @@ def train(
     from ttabench.run.resolve import resolve_method
     from ttabench.training.stages import plan_training
 
-    bounded(threads, memory_limit, request.device)
-    talking = not (json or quiet)
+    apply_resource_limits(threads, memory_limit, request.device)
+    is_verbose = not (json or quiet)
     request = replace(request, checkpoint=checkpoint)
     if out is None:
         name = f"{resolve_method(request).spec.name}-{Path(request.task).stem}-{Path(request.base_name).name}"
         out = o.DEFAULT_OUT / "checkpoints" / name
-    plan = plan_training(request, changes, replace(training, resume=not force), out, render.remark)
+    plan = plan_training(
+        request, changes, replace(training, resume=not force), out, render.print_note
+    )
     if dry_run:
-        from ttabench.profiling.on_paper import training_table
+        from ttabench.profiling.analytic import training_table
 
-        render.show([training_table(plan, request.dtype)], "json" if json else "table")
+        render.print_tables([training_table(plan, request.dtype)], "json" if json else "table")
         return
-    record = plan.run(lambda: render.progress(talking))
-    figures = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
+    record = plan.run(lambda: render.show_progress(is_verbose))
+    figures = {
+        "steps": record.steps,
+        "loss": record.losses[-1],
+        "seconds": record.seconds,
+        "folder": str(out),
+    }
     last = record.validation[-1] if record.validation else {}
     figures |= {f"validation_{name}": value for name, value in last.items() if name != "step"}
     source = f" --source {quote(request.source)}" if request.source else ""
-    where = f"--task {plan.stages[-1].request.task}{source} {request.base_words}"  # of a mixture, its first task
-    words = f"--method {quote(request.method)} {where} --checkpoint {out}"
+    base_options = f"--task {plan.stages[-1].request.task}{source} {request.base_model_options}"  # of a mixture, its first task
+    words = f"--method {quote(request.method)} {base_options} --checkpoint {out}"
     o.show_result("trained", figures, f"Try it: ttabench eval {words}", json=json, quiet=quiet)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-METHOD = '''"""{Name}: keeps the last tokens of what was read in the window.
+METHOD_TEMPLATE = '''"""{Name}: keeps the last tokens of what was read in the window.
 
 Run it:    ttabench eval --method ./{name}.py --task streamingqa
 Check it:  ttabench check ./{name}.py
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.tokens import new_ids
+from ttabench.core.types import Chunk, Query
+from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.parts.kept import appended, window_of
+from ttabench.methods.parts.kept import append_ids, window_patch
 from ttabench.methods.spec import MethodSpec
 
 
@@ -38,22 +38,24 @@ class {Name}(BaseMethod[{Name}Settings]):
         summary="keep the last tokens",
         Settings={Name}Settings,
         growth="constant",  # how the bytes of the state grow with what is read: none, constant or linear
-        checked={Name}Settings(tokens=16),  # settings that `ttabench check` reads a few short texts with
+        test_settings={Name}Settings(tokens=16),  # settings that `ttabench check` reads a few short texts with
     )
 
-    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
-        """Read on: each of `pieces` holds one piece for every row of the state. A state is a value: make a new one."""
-        rows = [list(chain(*row)) for row in new_ids(self.lm, state, pieces)]
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
+        """Read on: each of `chunks` holds one piece for every row of the state. A state is a value: make a new one."""
+        rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
         read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
-        kept = appended(self.lm, state.tensors, rows, self.settings.tokens)
+        kept = append_ids(self.lm, state.tensors, rows, self.settings.tokens)
         return replace(state, tensors=kept, meta={{"tokens_read": read}})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:
         """What the state does to the frozen model: tokens in the window, a key/value prefix, or weight deltas."""
-        return window_of(state.tensors)
+        return window_patch(state.tensors)
 '''
 
 
-def skeleton(name: str) -> str:
+def render_method_template(name: str) -> str:
     """The file of a method of this name."""
-    return METHOD.format(name=name, Name="".join(part.capitalize() for part in name.split("_")))
+    return METHOD_TEMPLATE.format(
+        name=name, Name="".join(part.capitalize() for part in name.split("_"))
+    )

@@ -15,22 +15,30 @@ from typing import Any
 import torch
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Generate, Observe
+from ttabench.core.types import Chunk, Generate, Query
+from ttabench.lm.forward.capability_probe import MAX_LOGPROB_DIFFERENCE, reference_logprobs
 from ttabench.lm.forward.patching import deltas_applied, weight_changes
-from ttabench.lm.forward.probe import BOUNDS, whole
-from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
+from ttabench.lm.forward.tokens import chunk_ids, gold_ids, prompt_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense
 from ttabench.methods import registry
 from ttabench.methods.session import Session
 
-TEXT = Observe(text="Mira Tolen keeps nine grey geese by the mill, and a heron.")
-NEW_TOKENS = 4
-ASKS = tuple(
-    Ask(prompt=question, key=question, want=Generate(answers=(answer,), max_new_tokens=NEW_TOKENS))
-    for question, answer in (("How many geese?", "nine"), ("Who?", "Mira"), ("By what are they?", "a mill"))
+CONTEXT = Chunk(text="Mira Tolen keeps nine grey geese by the mill, and a heron.")
+MAX_NEW_TOKENS = 4
+QUERIES = tuple(
+    Query(
+        prompt=question,
+        key=question,
+        want=Generate(answers=(answer,), max_new_tokens=MAX_NEW_TOKENS),
+    )
+    for question, answer in (
+        ("How many geese?", "nine"),
+        ("Who?", "Mira"),
+        ("By what are they?", "a mill"),
+    )
 )
-SETTINGS: Mapping[str, Mapping[str, Any]] = {
+METHOD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "icl": {},
     "window": {"recent": 200},
@@ -43,35 +51,44 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 """Methods, at budgets that keep all of the text; the last is trained, here with fresh weights."""
 
 
-def outcomes(lm: LM) -> dict[str, str]:
+def check_methods(lm: LM) -> dict[str, str]:
     """By method "right", "refused: ..", "wrong: .." or "raised: ..", the last two of which are faults of ours."""
-    said = {}
-    for name in SETTINGS:
+    results = {}
+    for name in METHOD_SETTINGS:
         try:
-            said[name] = outcome(name, lm)
+            results[name] = check_method(name, lm)
         except UserError as error:
-            said[name] = f"refused: {error}"
+            results[name] = f"refused: {error}"
         except Exception as error:  # which must not happen, and is shown where it does
-            said[name] = f"raised: {type(error).__name__}: {str(error)[:120]}"
-    return said
+            results[name] = f"raised: {type(error).__name__}: {str(error)[:120]}"
+    return results
 
 
-def outcome(name: str, lm: LM) -> str:
+def check_method(name: str, lm: LM) -> str:
     """Of one method; a UserError where the model is refused."""
-    spec = registry.find(name)
-    settings = spec.Settings(**SETTINGS[name]) if SETTINGS[name] or spec.checked is None else spec.checked
+    spec = registry.find_method(name)
+    settings = (
+        spec.Settings(**METHOD_SETTINGS[name])
+        if METHOD_SETTINGS[name] or spec.test_settings is None
+        else spec.test_settings
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         session = Session(lm, spec.load()(lm, settings))
-        session.read([TEXT])
-        patch = session.patch(ASKS[:1])
-    context = [] if name == "none" or patch.deltas else piece_ids(lm, TEXT, first=True)
-    for ask, batch in zip(ASKS, given(session, ASKS), strict=True):
-        changes = {name: Dense(change[None]) for name, change in weight_changes(lm, patch.deltas).items()}
+        session.read([CONTEXT])
+        patch = session.patch(QUERIES[:1])
+    context = [] if name == "none" or patch.deltas else chunk_ids(lm, CONTEXT, first=True)
+    for query, batch in zip(QUERIES, session_answers(session, QUERIES), strict=True):
+        changes = {
+            name: Dense(change[None]) for name, change in weight_changes(lm, patch.deltas).items()
+        }
         with deltas_applied(lm, changes, 1):
-            logprob, written = truth(lm, ask, context)
-        for (own, answer), how in ((batch, "in a batch"), (given(session, [ask])[0], "alone")):
-            if abs(own - logprob) > BOUNDS[lm.dtype] * (2 + abs(logprob) / 50):
+            logprob, written = reference_answer(lm, query, context)
+        for (own, answer), how in (
+            (batch, "in a batch"),
+            (session_answers(session, [query])[0], "alone"),
+        ):
+            if abs(own - logprob) > MAX_LOGPROB_DIFFERENCE[lm.dtype] * (2 + abs(logprob) / 50):
                 return f"wrong: log-likelihood {how} {own:.3f} for {logprob:.3f}"
             if answer != written and lm.dtype == torch.float32:
                 return f"wrong: answer {how} {answer!r} for {written!r}"
@@ -79,22 +96,26 @@ def outcome(name: str, lm: LM) -> str:
 
 
 @torch.no_grad()
-def truth(lm: LM, ask: Ask, context: Sequence[int]) -> tuple[float, str]:
+def reference_answer(lm: LM, query: Query, context: Sequence[int]) -> tuple[float, str]:
     """By plain forwards of the whole text, one for the gold answer and one for every token of the greedy one."""
-    prompt = [*lm.start_ids, *context, *prompt_ids(lm, ask, follows=bool(context))]
-    target, answer = gold_ids(lm, ask), list[int]()
+    prompt = [*lm.start_ids, *context, *prompt_ids(lm, query, is_continuation=bool(context))]
+    target, answer = gold_ids(lm, query), list[int]()
 
     def logprobs(ids: Sequence[int]) -> torch.Tensor:
-        return whole(lm, torch.tensor([ids], device=lm.device))
+        return reference_logprobs(lm, torch.tensor([ids], device=lm.device))
 
     places_TV = logprobs([*prompt, *target])[len(prompt) - 1 : -1]
-    while len(answer) < NEW_TOKENS and not (answer and answer[-1] in lm.eos_ids):
-        answer.append(int(logprobs([*prompt, *answer])[-1, : lm.text_ids].argmax()))
+    while len(answer) < MAX_NEW_TOKENS and not (answer and answer[-1] in lm.eos_ids):
+        answer.append(int(logprobs([*prompt, *answer])[-1, : lm.text_vocab_size].argmax()))
     written = lm.decode([token for token in answer if token not in lm.eos_ids]).strip()
-    return float(places_TV.gather(1, torch.tensor(target, device=lm.device)[:, None]).sum()), written
+    return float(
+        places_TV.gather(1, torch.tensor(target, device=lm.device)[:, None]).sum()
+    ), written
 
 
-def given(session: Session, asks: Sequence[Ask]) -> list[tuple[float, str]]:
+def session_answers(session: Session, queries: Sequence[Query]) -> list[tuple[float, str]]:
     """Log-probability (natural log, summed) and greedy answer that a session gives each of these, asked together."""
-    likelihoods, answers = session.gold_likelihoods(asks), session.answer(asks)
-    return [(value, answer.prediction) for (value, _), answer in zip(likelihoods, answers, strict=True)]
+    likelihoods, answers = session.gold_likelihoods(queries), session.answer(queries)
+    return [
+        (value, answer.prediction) for (value, _), answer in zip(likelihoods, answers, strict=True)
+    ]

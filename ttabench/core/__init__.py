@@ -9,7 +9,7 @@ from pathlib import Path
 __version__ = "0.1.0"
 
 
-def leave_current_folder() -> None:
+def remove_current_folder_from_path() -> None:
     """Take the current folder off the front of the module search path, where `python -m` put it.
 
     What is imported already stays; parts of ttabench are found beside those that are.
@@ -19,6 +19,6 @@ def leave_current_folder() -> None:
             del sys.path[0]
 
 
-def started_by_name() -> bool:
+def is_importing_for_python_m() -> bool:
     """Whether python is just now importing what `python -m` was given."""
     return sys.argv[:1] == ["-m"]

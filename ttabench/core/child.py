@@ -22,35 +22,44 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
-Tell: TypeAlias = Callable[[Any], None]
-SAFE_PATH = "PYTHONSAFEPATH"
+SendMessage: TypeAlias = Callable[[Any], None]
+SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 """Variable that keeps Python from importing from the current folder."""
-_environment = threading.Lock()
+_environment_lock = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Death:
+class ProcessDeath:
     """How a process ended."""
 
     code: int
     """Exit status; below 0 the signal that killed it."""
-    said: str = ""
+    last_line: str = ""
     """The last line that it wrote."""
 
 
-class Child:
+class WorkerProcess:
     """A process, which ends with this one at the latest."""
 
     def __init__(
-        self, answer: Callable[[Any, Tell], None], imports: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        answer: Callable[[Any, SendMessage], None],
+        imports: Sequence[str],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        context: Any = multiprocessing.get_context(
+            "forkserver" if sys.platform == "linux" else "spawn"
+        )
         if sys.platform == "linux":
             context.set_forkserver_preload(list(imports))
         self._folder = TemporaryDirectory()
         self._output = Path(self._folder.name) / "output"
         self._pipe, theirs = context.Pipe()
-        place = (str(Path.cwd()), {**os.environ, SAFE_PATH: "1", **(environment or {})}, str(self._output))
+        place = (
+            str(Path.cwd()),
+            {**os.environ, SAFE_PATH_VARIABLE: "1", **(environment or {})},
+            str(self._output),
+        )
         self._process = context.Process(target=_serve, args=(answer, theirs, *place), daemon=True)
         with _safe_path():
             self._process.start()
@@ -65,7 +74,7 @@ class Child:
             self._process.join()
             text = self._output.read_text("utf-8", "replace") if self._output.exists() else ""
             lines = [line.strip() for line in text[-2000:].splitlines() if line.strip()]
-            yield Death(code=self._process.exitcode, said=lines[-1] if lines else "")
+            yield ProcessDeath(code=self._process.exitcode, last_line=lines[-1] if lines else "")
 
     def close(self) -> None:
         """End it at once."""
@@ -78,22 +87,28 @@ class Child:
 @contextmanager
 def _safe_path() -> Iterator[None]:
     """Start processes that import nothing from the current folder; afterwards the environment is as it was."""
-    with _environment:
-        before = os.environ.get(SAFE_PATH)
-        os.environ[SAFE_PATH] = "1"
+    with _environment_lock:
+        before = os.environ.get(SAFE_PATH_VARIABLE)
+        os.environ[SAFE_PATH_VARIABLE] = "1"
         try:
             yield
         finally:
-            del os.environ[SAFE_PATH]
+            del os.environ[SAFE_PATH_VARIABLE]
             if before is not None:
-                os.environ[SAFE_PATH] = before
+                os.environ[SAFE_PATH_VARIABLE] = before
 
 
 def _serve(
-    answer: Callable[[Any, Tell], None], pipe: Connection, folder: str, environment: Mapping[str, str], output: str
+    answer: Callable[[Any, SendMessage], None],
+    pipe: Connection,
+    folder: str,
+    environment: Mapping[str, str],
+    output: str,
 ) -> None:
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the command, which ends this process
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # an interrupt is for the command, which ends this process
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

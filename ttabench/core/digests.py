@@ -22,37 +22,65 @@ from safetensors import safe_open
 
 from ttabench.core.environment import cache_folder
 from ttabench.core.errors import UserError
-from ttabench.core.files import ANY, LIST_FILE, LOCK_FILE, object_of, reading, write_atomically
+from ttabench.core.files import (
+    INDEX_FILE,
+    LOCK_FILE,
+    MAX_STREAMED_BYTES,
+    read_json_object,
+    reading_file,
+    write_atomically,
+)
 from ttabench.core.types import Json
 
 T = TypeVar("T")
-LONGEST = {".json": 2**27, ".safetensors": ANY, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
+MAX_BYTES_BY_SUFFIX = {
+    ".json": 2**27,
+    ".safetensors": MAX_STREAMED_BYTES,
+    ".jinja": 2**20,
+    ".model": 2**27,
+    ".txt": 2**27,
+}
 """Bytes of what is read in a folder of a model or checkpoint, by suffix: a longer file would be digested for hours."""
-LARGE = 64 * 2**20
+MIN_CACHED_DIGEST_BYTES = 64 * 2**20
 """Bytes; a longer file counts by a digest of its own, which is remembered."""
-SETTLED = 2.0
+SETTLED_SECONDS = 2.0
 """Seconds; the clocks of some file systems tick so slowly."""
 
 
-def digest(path: Path) -> str:
+def digest_path(path: Path) -> str:
     """16 hexadecimal digits that change when the file, or any file below the folder but a lock or list, changes."""
     if not path.exists():
         raise UserError(f"{path} does not exist.", "Check the spelling, or give the full path.")
-    inside = (file for file in path.rglob("*") if file.is_file() and file.name not in (LOCK_FILE, LIST_FILE))
+    inside = (
+        file
+        for file in path.rglob("*")
+        if file.is_file() and file.name not in (LOCK_FILE, INDEX_FILE)
+    )
     files = [path] if path.is_file() else sorted(inside)
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for file in files:
-        with reading(file, most=ANY if file == path else LONGEST.get(file.suffix, ANY)):
+        with reading_file(
+            file,
+            max_bytes=MAX_STREAMED_BYTES
+            if file == path
+            else MAX_BYTES_BY_SUFFIX.get(file.suffix, MAX_STREAMED_BYTES),
+        ):
             size = file.stat().st_size
-            if size > LARGE and file.suffix == ".safetensors":
-                with safe_open(file, "numpy"):  # refuses a length that its header does not say, before reading all
+            if size > MIN_CACHED_DIGEST_BYTES and file.suffix == ".safetensors":
+                with safe_open(
+                    file, "numpy"
+                ):  # refuses a length that its header does not say, before reading all
                     pass
-            whole.update(f"{file.relative_to(path)}\0{size}\0".encode("utf-8", "surrogateescape"))
-            whole.update(file.read_bytes() if size <= LARGE else remembered(file, sha256_of).encode())
-    return whole.hexdigest()[:16]
+            hasher.update(f"{file.relative_to(path)}\0{size}\0".encode("utf-8", "surrogateescape"))
+            hasher.update(
+                file.read_bytes()
+                if size <= MIN_CACHED_DIGEST_BYTES
+                else cached_digest(file, sha256_of).encode()
+            )
+    return hasher.hexdigest()[:16]
 
 
-def refuse_changed(now: Mapping[str, str], planned: Mapping[str, str]) -> None:
+def refuse_changed_files(now: Mapping[str, str], planned: Mapping[str, str]) -> None:
     """Refuse files whose digests, by name, are not those that were planned with: results would be stored under another
     id than their own."""
     if changed := [name for name, value in now.items() if planned.get(name, "") != value]:
@@ -66,74 +94,84 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-class Memory:
+class FileCache:
     """What was computed of files, by path, size, inode and times, in a file of that name in the user's cache."""
 
     def __init__(self, name: str) -> None:
-        self._new: dict[str, Json] = {}
-        self._entry: Path | None = None
+        self._added: dict[str, Json] = {}
+        self._path: Path | None = None
         with suppress(RuntimeError):  # nobody says where the home folder is
-            self._entry = cache_folder() / f"{name}.json"
-        self._held = self._stored()
+            self._path = cache_folder() / f"{name}.json"
+        self._entries = self._load()
 
-    def _stored(self) -> dict[str, Json]:
+    def _load(self) -> dict[str, Json]:
         with suppress(OSError, UserError):
-            return object_of(self._entry) if self._entry is not None else {}
+            return read_json_object(self._path) if self._path is not None else {}
         return {}
 
-    def of(self, file: Path, compute: Callable[[Path], T]) -> T:
+    def get_or_compute(self, file: Path, compute: Callable[[Path], T]) -> T:
         """What `compute` gives of a file, or gave while the file was what it is now; JSON values."""
         try:
             status, place = file.stat(), str(file.absolute())
         except OSError:
             return compute(file)  # which says what is wrong
         version = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-        match self._held.get(place):
-            case [known, check, value] if known == version and check == hashed(text_of(value)):
+        match self._entries.get(place):
+            case [known, check, value] if known == version and check == short_hash(
+                canonical_json(value)
+            ):
                 return cast(T, value)
         value = compute(file)
-        if max(status.st_mtime, status.st_ctime) < time.time() - SETTLED:
-            self._held[place] = self._new[place] = [version, hashed(text_of(value)), value]
+        if max(status.st_mtime, status.st_ctime) < time.time() - SETTLED_SECONDS:
+            self._entries[place] = self._added[place] = [
+                version,
+                short_hash(canonical_json(value)),
+                value,
+            ]
         return value
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write what is new beside what others have written by now."""
-        if self._new and self._entry is not None:
+        if self._added and self._path is not None:
             with suppress(OSError, UserError):
-                self._entry.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(self._entry, json.dumps(self._stored() | self._new) + "\n")
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._path, json.dumps(self._load() | self._added) + "\n")
 
 
-def remembered(file: Path, compute: Callable[[Path], str]) -> str:
+def cached_digest(file: Path, compute: Callable[[Path], str]) -> str:
     """What `compute` gives of a file, or gave while the file was what it is now."""
-    memory = Memory("digests")
-    value = memory.of(file.resolve(), compute)
-    memory.keep()
+    memory = FileCache("digests")
+    value = memory.get_or_compute(file.resolve(), compute)
+    memory.save()
     return value
 
 
-SCHEMA = 2
+HASH_SCHEMA = 2
 """Of what is hashed; part of every name. 1 was a hash of everything, defaults included."""
-DIGITS = 12
+HASH_DIGITS = 12
 
 
-def changed(values: Mapping[str, Json], defaults: Mapping[str, Json]) -> dict[str, Json]:
+def non_default_values(values: Mapping[str, Json], defaults: Mapping[str, Json]) -> dict[str, Json]:
     """The values that are not the defaults, and those that have none. As JSON a tuple is a list; 1, 1.0 and true are
     three values."""
-    usual = {key: text_of(value) for key, value in defaults.items()}
-    return {key: value for key, value in values.items() if text_of(value) != usual.get(key)}
+    default_texts = {key: canonical_json(value) for key, value in defaults.items()}
+    return {
+        key: value
+        for key, value in values.items()
+        if canonical_json(value) != default_texts.get(key)
+    }
 
 
-def text_of(value: Json) -> str:
+def canonical_json(value: Json) -> str:
     """JSON of one form for one value: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def hashed(text: str) -> str:
+def short_hash(text: str) -> str:
     """12 hexadecimal digits of the SHA-256 of a text."""
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:DIGITS]
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]
 
 
-def identity(what: Mapping[str, Json]) -> str:
+def hash_values(what: Mapping[str, Json]) -> str:
     """12 hexadecimal digits that follow from JSON values and from `SCHEMA`."""
-    return hashed(text_of({"schema": SCHEMA, **what}))
+    return short_hash(canonical_json({"schema": HASH_SCHEMA, **what}))

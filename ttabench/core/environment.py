@@ -17,17 +17,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import __version__
-from ttabench.core.amounts import size
-from ttabench.core.errors import MOST_THREADS, UserError
+from ttabench.core.amounts import format_bytes
+from ttabench.core.errors import MAX_THREADS, UserError
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:
     import torch
 
-PACKAGES = (
-    "torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow", "kvpress",
+RECORDED_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "evaluate",
+    "peft",
+    "safetensors",
+    "numpy",
+    "pyarrow",
+    "kvpress",
     "gguf",
-)  # fmt: skip
+)
 
 
 def seed_everything(seed: int) -> None:
@@ -51,7 +60,7 @@ def seed_everything(seed: int) -> None:
 
 
 @contextmanager
-def restored(threads: int | None = None) -> Iterator[None]:
+def restore_global_state(threads: int | None = None) -> Iterator[None]:
     """Restore at the end of the block what `seed_everything` sets, and use so many threads until then."""
     import random
 
@@ -59,14 +68,19 @@ def restored(threads: int | None = None) -> Iterator[None]:
     import torch
 
     kind, deterministic, names = (
-        accelerator(),
+        accelerator_kind(),
         torch.utils.deterministic,
         ("CUBLAS_WORKSPACE_CONFIG", "RAYON_NUM_THREADS"),
     )
-    exact, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    started = called(kind, "is_initialized")
+    exact, warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    started = call_device_function(kind, "is_initialized")
     with ExitStack() as stack:
-        stack.callback(os.environ.update, {name: os.environ[name] for name in names if name in os.environ})
+        stack.callback(
+            os.environ.update, {name: os.environ[name] for name in names if name in os.environ}
+        )
         for name in names:
             stack.callback(os.environ.pop, name, None)
         stack.callback(random.setstate, random.getstate())
@@ -77,8 +91,8 @@ def restored(threads: int | None = None) -> Iterator[None]:
         if threads is not None:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
         if not started:  # to read the state of its random numbers would start it
-            stack.callback(called, kind, "manual_seed_all", torch.initial_seed())
-        devices = range(called(kind, "device_count") if started else 0)
+            stack.callback(call_device_function, kind, "manual_seed_all", torch.initial_seed())
+        devices = range(call_device_function(kind, "device_count") if started else 0)
         stack.enter_context(torch.random.fork_rng(devices, device_type=kind))
         use_threads(threads)
         yield
@@ -96,9 +110,13 @@ def use_threads(count: int | None) -> None:
     """Let torch, and tokenizers, work with so many threads of the processor from here on; None changes nothing."""
     if count is None:
         return
-    if not 1 <= count <= MOST_THREADS:
-        raise UserError(f"{count} threads are asked for.", f"Give 1 to {MOST_THREADS}: at best the free cores.")
-    os.environ["RAYON_NUM_THREADS"] = str(count)  # tokenizers reads it when it first encodes several texts
+    if not 1 <= count <= MAX_THREADS:
+        raise UserError(
+            f"{count} threads are asked for.", f"Give 1 to {MAX_THREADS}: at best the free cores."
+        )
+    os.environ["RAYON_NUM_THREADS"] = str(
+        count
+    )  # tokenizers reads it when it first encodes several texts
     import torch
 
     torch.set_num_threads(count)
@@ -120,42 +138,46 @@ def quiet_loading() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Versions of ttabench, python and the packages that decide the numbers; those not installed are left out."""
     from importlib.metadata import PackageNotFoundError, version
 
     installed = {"ttabench": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
+    for package in RECORDED_PACKAGES:
         with suppress(PackageNotFoundError):
             installed[package] = version(package)
     return installed
 
 
-def other_versions(before: Mapping[str, str]) -> list[str]:
+def changed_versions(before: Mapping[str, str]) -> list[str]:
     """Libraries of a result that have another version now, or are gone: `torch 2.8.0 (now 2.9.0)`."""
-    now = versions()
-    return [f"{name} {was} (now {now.get(name, '-')})" for name, was in before.items() if now.get(name) != was]
+    now = package_versions()
+    return [
+        f"{name} {was} (now {now.get(name, '-')})"
+        for name, was in before.items()
+        if now.get(name) != was
+    ]
 
 
-def hardware() -> dict[str, Json]:
+def describe_hardware() -> dict[str, Json]:
     """Processor, cores, threads in use, memory in bytes, operating system, and the accelerator where there is one."""
     import torch
 
     parts: dict[str, Json] = {
         "cpu": cpu_name(),
-        "cores": cores(),
+        "cores": available_cores(),
         "threads": torch.get_num_threads(),
         "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
     }
-    if (kind := accelerator()) != "cpu":
-        properties = called(kind, "get_device_properties", 0)
+    if (kind := accelerator_kind()) != "cpu":
+        properties = call_device_function(kind, "get_device_properties", 0)
         name, memory = getattr(properties, "name", kind), getattr(properties, "total_memory", None)
         parts["gpu"] = {"name": name, "memory_bytes": memory, "cuda": torch.version.cuda}
     return parts
 
 
-def determinism() -> dict[str, Json]:
+def determinism_flags() -> dict[str, Json]:
     """The flags that decide whether a run can be repeated bit by bit."""
     import torch
 
@@ -166,19 +188,21 @@ def determinism() -> dict[str, Json]:
     }
 
 
-def code() -> dict[str, Json]:
+def code_version() -> dict[str, Json]:
     """The git commit of the code and whether it was changed since; empty outside a checkout of ttabench."""
     root = Path(__file__).resolve().parents[2]
     git = partial(subprocess.run, capture_output=True, text=True, timeout=10, check=True, cwd=root)
     if (root / ".git").exists():
         with suppress(OSError, subprocess.SubprocessError):
             commit = git(["git", "rev-parse", "HEAD"]).stdout.strip()
-            changes = git(["git", "status", "--porcelain", "--", "ttabench", "tasks"]).stdout.strip()
+            changes = git(
+                ["git", "status", "--porcelain", "--", "ttabench", "tasks"]
+            ).stdout.strip()
             return {"commit": commit, "changed": bool(changes)}
     return {}
 
 
-def cores() -> int | None:
+def available_cores() -> int | None:
     """Cores of the processor that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
@@ -199,7 +223,7 @@ def memory_bytes() -> int | None:
     return None
 
 
-def called(device: object, name: str, *arguments: object) -> Any:
+def call_device_function(device: object, name: str, *arguments: object) -> Any:
     """What a function of the device's module gives; None where it has none of that name, as for a CPU."""
     import torch
 
@@ -208,20 +232,20 @@ def called(device: object, name: str, *arguments: object) -> Any:
     return None if function is None else function(*arguments)
 
 
-def accelerator() -> str:
+def accelerator_kind() -> str:
     """The kind of this machine's accelerator; `cpu` where it has none."""
     import torch
 
-    there = torch.accelerator.current_accelerator(check_available=True)
-    return "cpu" if there is None else there.type
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if found is None else found.type
 
 
-def name_of(hardware: Mapping[str, Json]) -> str:
+def accelerator_name(hardware: Mapping[str, Json]) -> str:
     """The accelerator's name in the hardware of a record; empty where there was none."""
     return str((hardware.get("gpu") or {}).get("name", ""))
 
 
-def forked_draws(device: torch.device) -> AbstractContextManager[None]:
+def isolated_rng(device: torch.device) -> AbstractContextManager[None]:
     """Random numbers drawn inside, on the CPU or on the device, leave no trace outside."""
     import torch
 
@@ -229,59 +253,75 @@ def forked_draws(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=devices, device_type=device.type)
 
 
-SIGNS = ("out of memory", "not enough memory", "t allocate memory", "cannot allocate memory", "unable to allocate",
-         "bad_alloc", "memory allocation of", "failed to map segment", "memoryerror",
-         "storage size calculation overflowed")  # fmt: skip
+OUT_OF_MEMORY_MESSAGES = (
+    "out of memory",
+    "not enough memory",
+    "t allocate memory",
+    "cannot allocate memory",
+    "unable to allocate",
+    "bad_alloc",
+    "memory allocation of",
+    "failed to map segment",
+    "memoryerror",
+    "storage size calculation overflowed",
+)
 """Messages of torch, CUDA, numpy, the C++ library and the loader of libraries."""
 
 
-def out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is a GPU or a CPU that ran out of memory."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    if isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    ):
         return True
-    known = isinstance(error, RuntimeError | OSError | ImportError) or type(error).__name__ == "SafetensorError"
-    return known and says_so(str(error))
+    known = (
+        isinstance(error, RuntimeError | OSError | ImportError)
+        or type(error).__name__ == "SafetensorError"
+    )
+    return known and mentions_out_of_memory(str(error))
 
 
-def says_so(text: str) -> bool:
+def mentions_out_of_memory(text: str) -> bool:
     """Whether a text tells that memory did not suffice."""
-    return any(sign in text.lower() for sign in SIGNS)
+    return any(sign in text.lower() for sign in OUT_OF_MEMORY_MESSAGES)
 
 
-def memory_error(hint: str) -> UserError:
+def out_of_memory_error(hint: str) -> UserError:
     """The user error for a failed allocation; frees the memory that a limit kept back, so that it can be reported."""
-    most = lift_limit()
-    within = f" within --memory-limit {size(most)}" if most else ""
+    max_bytes = lift_memory_limit()
+    within = f" within --memory-limit {format_bytes(max_bytes)}" if max_bytes else ""
     return UserError(f"Out of memory{within}.", hint)
 
 
-_limit: int | None = None
+_memory_limit_bytes: int | None = None
 
 
-def limit(most: int) -> None:
+def limit_process_memory(max_bytes: int) -> None:
     """From here on, what this process takes beyond so many bytes fails; libraries that are mapped do not count."""
-    global _limit
+    global _memory_limit_bytes
     try:
         import resource
     except ImportError:
         raise UserError("This system cannot limit memory.", "Leave --memory-limit out.") from None
     # private writable memory: what malloc and torch take
-    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-    _limit = most
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (max_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1])
+    )
+    _memory_limit_bytes = max_bytes
 
 
-def is_limited() -> bool:
+def is_memory_limited() -> bool:
     """Whether memory is limited."""
-    return _limit is not None
+    return _memory_limit_bytes is not None
 
 
-def lift_limit() -> int | None:
+def lift_memory_limit() -> int | None:
     """Lift the limit; returns what it was, None where there is none."""
-    global _limit
-    most, _limit = _limit, None
-    if most is not None:
+    global _memory_limit_bytes
+    max_bytes, _memory_limit_bytes = _memory_limit_bytes, None
+    if max_bytes is not None:
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-    return most
+    return max_bytes

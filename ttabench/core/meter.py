@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench.core.environment import called
+from ttabench.core.environment import call_device_function
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
-def largest(peaks: Iterable[int | None]) -> int | None:
+def largest_peak(peaks: Iterable[int | None]) -> int | None:
     """The largest of these bytes, 0 of none; None where one is not known."""
     known = list(peaks)
     return None if None in known else max(filter(None, known), default=0)
@@ -54,7 +54,7 @@ class Meter:
     def phase(self, name: str) -> Iterator[None]:
         """Measure the body; work queued on a GPU counts, because the clock is read after it is done."""
         self._synchronise()
-        called(self._device, "reset_peak_memory_stats", self._device)
+        call_device_function(self._device, "reset_peak_memory_stats", self._device)
         if self._on_cpu:
             with suppress(OSError):
                 CLEAR_REFS.write_text("5")
@@ -68,8 +68,12 @@ class Meter:
             self.seconds[name] += self.last_seconds
             self.cpu_seconds[name] += self.last_cpu_seconds
             device = self._device
-            peak: int | None = _resident_peak() if self._on_cpu else called(device, "max_memory_allocated", device)
-            self.peak_bytes[name] = largest([self.peak_bytes[name], peak])
+            peak: int | None = (
+                _resident_peak()
+                if self._on_cpu
+                else call_device_function(device, "max_memory_allocated", device)
+            )
+            self.peak_bytes[name] = largest_peak([self.peak_bytes[name], peak])
 
     def _synchronise(self) -> None:
         if not self._on_cpu:
@@ -78,7 +82,7 @@ class Meter:
             torch.accelerator.synchronize(self._device)
 
 
-class Spent:
+class WorkTimer:
     """Seconds of a piece of work, over all processes that worked on it; the clock starts at once, or at `begin`."""
 
     def __init__(self) -> None:
@@ -87,7 +91,7 @@ class Spent:
 
     def begin(self) -> None:
         """Work begins here; what passed since it was made was none."""
-        self._last = clocks()
+        self._last_clocks = read_clocks()
 
     def add(self, wall: float, cpu: float) -> None:
         """Count what another process took, in seconds."""
@@ -96,18 +100,18 @@ class Spent:
 
     def lap(self) -> tuple[float, float]:
         """(wall seconds, CPU seconds) since the last lap or the beginning; they are counted."""
-        before, self._last = self._last, clocks()
-        wall, cpu = self._last[0] - before[0], self._last[1] - before[1]
+        before, self._last_clocks = self._last_clocks, read_clocks()
+        wall, cpu = self._last_clocks[0] - before[0], self._last_clocks[1] - before[1]
         self.add(wall, cpu)
         return wall, cpu
 
-    def told(self) -> dict[str, float | None]:
+    def total_seconds(self) -> dict[str, float | None]:
         """For a record: seconds up to now."""
         self.lap()
         return {"wall_seconds": self.wall_seconds, "cpu_seconds": self.cpu_seconds}
 
 
-def clocks() -> tuple[float, float]:
+def read_clocks() -> tuple[float, float]:
     """Seconds on the wall, and of the processor: this process, all its threads, and its children that have ended."""
     times = os.times()
     return time.perf_counter(), time.process_time() + times.children_user + times.children_system
@@ -123,4 +127,6 @@ def _resident_peak() -> int | None:
     except ImportError:  # Windows has no such figure in the standard library
         return None
     # getrusage counts kilobytes on Linux and bytes on macOS
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )

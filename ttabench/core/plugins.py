@@ -30,27 +30,29 @@ from traceback import TracebackException, walk_tb
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ttabench.core.environment import out_of_memory
+from ttabench.core.environment import is_out_of_memory
 from ttabench.core.errors import UnknownName, UserError
 
 T = TypeVar("T")
-FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
+PYTHON_FILE_PATTERN = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
 """A file of Python, or one of the objects in it."""
-NAME = re.compile(r"[a-z][a-z0-9_]*")
+PLUGIN_NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 """A name that somebody else may give."""
-FIX = "Fix that file, or uninstall the package that offers it."
-OTHER = "ttabench_file_"
+FIX_PLUGIN_HINT = "Fix that file, or uninstall the package that offers it."
+FILE_MODULE_PREFIX = "ttabench_file_"
 """Beginning of the name of a module that was executed from a file."""
-STDLIB = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
-INSTALLED = {"site-packages", "dist-packages"}
-_executed: dict[str, dict[str, ModuleType]] = {}
+STDLIB_FOLDERS = tuple(
+    {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+)
+INSTALL_FOLDER_NAMES = {"site-packages", "dist-packages"}
+_local_modules: dict[str, dict[str, ModuleType]] = {}
 """Local modules that each executed file imported, by the name of the file's module, then by their own."""
-_packages: dict[str, str] = {}
+_package_digests: dict[str, str] = {}
 """Digests of the code of packages when they were imported."""
 
 
 @dataclass(frozen=True)
-class Offer:
+class PluginEntryPoint:
     """An entry point: a package offers an object under a name."""
 
     name: str
@@ -65,20 +67,24 @@ class Offer:
         A UserError where that is no longer the code that this process imported.
         """
         module = self.entry.module.partition(".")[0]
-        code = code_of_package(module)
-        if _packages.setdefault(module, code) != code:
-            raise UserError(f"The code of {self.package} changed after it was imported.", "Restart Python.")
+        code = package_code_digest(module)
+        if _package_digests.setdefault(module, code) != code:
+            raise UserError(
+                f"The code of {self.package} changed after it was imported.", "Restart Python."
+            )
         return f"{self.package} (code {code})"
 
     def load(self) -> Any:
         """The object, imported now."""
-        doing = f"loading {self.entry.group} {self.name!r} of {self.package}"
-        with calling(self.entry.module, doing):
+        context = f"loading {self.entry.group} {self.name!r} of {self.package}"
+        with plugin_errors_as_user_errors(self.entry.module, context):
             return self.entry.load()
 
 
 @contextmanager
-def calling(module: str, doing: str = "", passes: type[Exception] = UserError) -> Iterator[None]:
+def plugin_errors_as_user_errors(
+    module: str, context: str = "", passthrough: type[Exception] = UserError
+) -> Iterator[None]:
     """Run code of a file or another package. Whatever it raises becomes a `UserError` that names its innermost line.
     What it prints goes to standard error, because standard output is for results.
 
@@ -91,20 +97,24 @@ def calling(module: str, doing: str = "", passes: type[Exception] = UserError) -
         with redirect_stdout(sys.stderr):
             yield
     except BaseException as error:
-        if isinstance(error, UserError | KeyboardInterrupt | passes) or out_of_memory(error):
+        if isinstance(error, UserError | KeyboardInterrupt | passthrough) or is_out_of_memory(
+            error
+        ):
             raise
-        raise UserError(f"{_described(error, module)}{doing and f' ({doing})'}.", FIX) from error
+        raise UserError(
+            f"{_describe_exception(error, module)}{context and f' ({context})'}.", FIX_PLUGIN_HINT
+        ) from error
 
 
-def guarded(
-    function: Callable[..., Any], returns: Any = object, passes: type[Exception] = UserError
+def guard_plugin_function(
+    function: Callable[..., Any], returns: Any = object, passthrough: type[Exception] = UserError
 ) -> Callable[..., Any]:
     """A function of a file or another package that runs in `calling` and must return an instance of `returns`."""
 
     @wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        with calling(function.__module__, passes=passes):
-            result = function(*arguments, **named)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        with plugin_errors_as_user_errors(function.__module__, passthrough=passthrough):
+            result = function(*arguments, **keywords)
             if not isinstance(result, returns):
                 raise TypeError(f"{function} must return {returns}, got {result!r:.40}")
             return result
@@ -112,7 +122,7 @@ def guarded(
     return call
 
 
-def _described(error: BaseException, module: str) -> str:
+def _describe_exception(error: BaseException, module: str) -> str:
     """An exception in one line, with the innermost line of the module's package: `mine.py, line 3: KeyError: 'a'`."""
     package = module.partition(".")[0]
     places = [
@@ -121,35 +131,39 @@ def _described(error: BaseException, module: str) -> str:
         if str(frame.f_globals.get("__name__")).partition(".")[0] == package
     ]
     place = places[-1] if places else getattr(sys.modules.get(module), "__file__", module)
-    return f"{place}: {type(error).__name__}: {TracebackException.from_exception(error)}".splitlines()[0]
+    return (
+        f"{place}: {type(error).__name__}: {TracebackException.from_exception(error)}".splitlines()[
+            0
+        ]
+    )
 
 
 @cache
-def offered(group: str) -> Mapping[str, Offer]:
+def plugin_entry_points(group: str) -> Mapping[str, PluginEntryPoint]:
     """The entry points of a group, by name; the first of two that share one."""
-    offers: dict[str, Offer] = {}
+    offers: dict[str, PluginEntryPoint] = {}
     for entry in entry_points(group=group):
         package = f"{entry.dist.name}=={entry.dist.version}" if entry.dist else "an unknown package"
-        offers.setdefault(entry.name, Offer(entry.name, package, entry))
+        offers.setdefault(entry.name, PluginEntryPoint(entry.name, package, entry))
     return offers
 
 
-def module_at(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
     """Execute a file of Python as a module, once for each content of it and of the local modules it imports.
 
     Its folder is searched first for these, as under `python FILE`.
     """
     if not path.is_file():
         raise UserError(f"There is no file {path}.", "Give the path of a file of Python.")
-    with calling(str(path)):
-        files = files_of_code(path)
+    with plugin_errors_as_user_errors(str(path)):
+        files = find_code_files(path)
     place = path.resolve()
-    name = f"{OTHER}{path.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:8]}_{_digest(files)[:16]}"
+    name = f"{FILE_MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:8]}_{_digest(files)[:16]}"
     imported = files.keys() - {"__main__"}
-    if name in _executed:
-        sys.modules.update(_executed[name])
+    if name in _local_modules:
+        sys.modules.update(_local_modules[name])
         return sys.modules[name]
-    loader = _Sources(name, str(place))
+    loader = _SourceLoader(name, str(place))
     spec = spec_from_file_location(name, place, loader=loader)
     assert spec is not None, "a file of Python has a loader"
     module = module_from_spec(spec)
@@ -157,13 +171,13 @@ def module_at(path: Path) -> ModuleType:
         sys.modules.pop(other, None)  # of another file, or of another content
     sys.modules[name] = module  # dataclasses look their module up
     linecache.checkcache()
-    with calling(name), _first_on_path(place.parent):
+    with plugin_errors_as_user_errors(name), _prepended_to_path(place.parent):
         loader.exec_module(module)
-    _executed[name] = {other: sys.modules[other] for other in imported if other in sys.modules}
+    _local_modules[name] = {other: sys.modules[other] for other in imported if other in sys.modules}
     return module
 
 
-class _Sources(SourceFileLoader):
+class _SourceLoader(SourceFileLoader):
     """Reads no byte code, which does not show two edits within a second."""
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
@@ -172,7 +186,7 @@ class _Sources(SourceFileLoader):
 
 
 @contextmanager
-def _first_on_path(folder: Path) -> Iterator[None]:
+def _prepended_to_path(folder: Path) -> Iterator[None]:
     """Import from a folder first, and write no byte code."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.path.insert(0, str(folder))
@@ -185,12 +199,12 @@ def _first_on_path(folder: Path) -> Iterator[None]:
             sys.path.remove(str(folder))
 
 
-def code_of(module: ModuleType) -> str:
+def module_code_digest(module: ModuleType) -> str:
     """16 hexadecimal digits that change with an executed file and with the local modules it imports."""
     return module.__name__.rpartition("_")[2]
 
 
-def one_of(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: str) -> T:
+def select_object(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: str) -> T:
     """The object of a file that is wanted, the only one where none is named."""
     if not objects:
         raise UserError(f"{path} holds no {kind}.", hint)
@@ -198,11 +212,13 @@ def one_of(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: s
         raise UnknownName(f"{kind} in {path}", wanted, sorted(objects))
     if len(objects) > 1 and not wanted:
         names = ", ".join(objects)
-        raise UserError(f"{path} holds several {kind}s: {names}.", f"Name one: {path}:{next(iter(objects))}.")
+        raise UserError(
+            f"{path} holds several {kind}s: {names}.", f"Name one: {path}:{next(iter(objects))}."
+        )
     return objects[wanted or next(iter(objects))]
 
 
-class _Finder(ModuleFinder):
+class _LocalModuleFinder(ModuleFinder):
     """Leaves out folders without `__init__.py`, which have no loader."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
@@ -213,32 +229,41 @@ class _Finder(ModuleFinder):
             raise ImportError(name) from error
 
 
-def files_of_code(path: Path) -> dict[str, Path]:
+def find_code_files(path: Path) -> dict[str, Path]:
     """A file of Python ("__main__") and every local module that it imports, by name."""
     places = [str(path.resolve().parent), *(place for place in sys.path if _is_local(Path(place)))]
-    finder = _Finder(places, excludes=["ttabench"])
+    finder = _LocalModuleFinder(places, excludes=["ttabench"])
     finder.run_script(str(path))
-    files = {str(name): file for name, module in finder.modules.items() if (file := getattr(module, "__file__", ""))}
+    files = {
+        str(name): file
+        for name, module in finder.modules.items()
+        if (file := getattr(module, "__file__", ""))
+    }
     return {name: Path(file) for name, file in files.items()}
 
 
 def _is_local(path: Path) -> bool:
-    return not (INSTALLED & set(path.parts) or any(path.resolve().is_relative_to(place) for place in STDLIB))
+    return not (
+        INSTALL_FOLDER_NAMES & set(path.parts)
+        or any(path.resolve().is_relative_to(place) for place in STDLIB_FOLDERS)
+    )
 
 
-def code_of_package(name: str) -> str:
+def package_code_digest(name: str) -> str:
     """12 hexadecimal digits that change with any file of Python in a package; it is not imported."""
     spec = find_spec(name)
     folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
-    files = {str(file.relative_to(folder)): file for folder in folders for file in folder.rglob("*.py")}
+    files = {
+        str(file.relative_to(folder)): file for folder in folders for file in folder.rglob("*.py")
+    }
     if spec and spec.origin and not folders:
         files = {name: Path(spec.origin)}
     return _digest(files)[:12]
 
 
 def _digest(files: Mapping[str, Path]) -> str:
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, file in sorted(files.items()):
         content = file.read_bytes()
-        whole.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
-    return whole.hexdigest()
+        hasher.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
+    return hasher.hexdigest()

@@ -16,12 +16,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def postponed() -> Iterator[list[int]]:
+def postpone_signals() -> Iterator[list[int]]:
     """Postpone the first SIGINT or SIGTERM to the end of the block, unless an exception ends it; yields the signals.
 
     Ignored signals stay ignored. Outside of the main thread nothing is postponed.
     """
-    noted: list[int] = []
+    received: list[int] = []
     before = dict[int, object]()
 
     def restore() -> None:
@@ -29,17 +29,21 @@ def postponed() -> Iterator[list[int]]:
             signal.signal(number, handler)  # type: ignore[arg-type]  # as `getsignal` returned it
 
     def note(number: int, _frame: FrameType | None) -> None:
-        noted.append(number)
+        received.append(number)
         restore()
 
     if threading.current_thread() is threading.main_thread():
         handlers = {number: signal.getsignal(number) for number in SIGNALS}
-        before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+        before = {
+            number: handler
+            for number, handler in handlers.items()
+            if handler not in (signal.SIG_IGN, None)
+        }
     for number in before:
         signal.signal(number, note)
     try:
-        yield noted
+        yield received
     finally:
         restore()
-    for number in noted:
+    for number in received:
         signal.raise_signal(number)

@@ -1,4 +1,4 @@
-"""What readers, methods and the runner share: a task yields `Episode`s of `Observe` and `Ask` steps.
+"""What readers, methods and the runner share: a task yields `Episode`s of `Chunk` and `Query` steps.
 
 Observe("Ada Voss lives in Port Ansel."), Ask("Where does Ada Voss live?", Generate(answers=("Port Ansel",)))
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from ttabench.core.deprecation import renamed, warn_renamed
 
 Growth: TypeAlias = Literal["none", "constant", "linear"]
 Mode: TypeAlias = Literal["choose", "generate", "score"]
@@ -18,7 +20,7 @@ JOINER = "\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observe:
+class Chunk:
     """One piece of context: a document, a demonstration, a dialogue turn, a profile entry, a book chunk."""
 
     text: str
@@ -104,7 +106,7 @@ WantT = TypeVar("WantT", Generate, Choose, Score)
 
 
 @dataclass(frozen=True)
-class At:
+class StreamPosition:
     """A place in a stream: how much of it stands before a query, or between a query and its answer."""
 
     count: int = 0
@@ -113,13 +115,13 @@ class At:
     holds all of the continuation; distance: the smallest of the task's `distances`, in tokens, within which the answer
     was observed last."""
 
-    def counts_at(self, count: int) -> bool:
+    def is_counted_at(self, count: int) -> bool:
         """Whether a query at this place counts in the figure at `count`: one of a length counts at greater ones too."""
         return self.count == count or (self.unit == "tokens" and self.count < count)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class Query:
     """One query. Asking never changes a state."""
 
     prompt: str
@@ -133,13 +135,13 @@ class Ask:
     """Text in front of the prompt where other text stands before it in one window."""
     after_turns: bool = False
     """Whether what stands before the prompt in the window is demonstrations, which are turns in a chat template."""
-    window: tuple[Observe, ...] = ()
+    window: tuple[Chunk, ...] = ()
     """Pieces that stand in the window in front of the prompt whatever the method is: no method adapts to them."""
     source_key: str = ""
-    """Key of the `Observe` that holds the answer, where the source says so (retention, training pairs)."""
+    """Key of the `Chunk` that holds the answer, where the source says so (retention, training pairs)."""
     subtask: str = ""
     """Sub-task or book, of a task that has several (column `subtask` of the results)."""
-    at: At = At()
+    at: StreamPosition = StreamPosition()
     """Where in the stream it is asked (column `step` of the results)."""
 
     @property
@@ -158,10 +160,12 @@ class Ask:
         return self.question or self.prompt
 
 
-def wanted(asks: Sequence[Ask], kind: type[WantT]) -> list[WantT]:
+def wants_of_kind(queries: Sequence[Query], kind: type[WantT]) -> list[WantT]:
     """The wants of queries of one kind."""
-    wants = [ask.want for ask in asks if isinstance(ask.want, kind)]
-    assert len(wants) == len(asks), f"a batch of {kind.__name__} mixes modes {sorted({ask.mode for ask in asks})}"
+    wants = [query.want for query in queries if isinstance(query.want, kind)]
+    assert len(wants) == len(queries), (
+        f"a batch of {kind.__name__} mixes modes {sorted({query.mode for query in queries})}"
+    )
     return wants
 
 
@@ -180,7 +184,7 @@ class Answer:
     """Whether a generated answer came to an end of its own, within the tokens it may have."""
 
 
-Step: TypeAlias = Observe | Ask
+Step: TypeAlias = Chunk | Query
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,23 +194,37 @@ class Episode:
     key: str
     steps: tuple[Step, ...]
 
-    def observes(self) -> list[Observe]:
+    def chunks(self) -> list[Chunk]:
         """The pieces of context, in reading order."""
-        return [step for step in self.steps if isinstance(step, Observe)]
+        return [step for step in self.steps if isinstance(step, Chunk)]
 
-    def asks(self) -> list[Ask]:
+    def queries(self) -> list[Query]:
         """The queries, in order."""
-        return [step for step in self.steps if isinstance(step, Ask)]
+        return [step for step in self.steps if isinstance(step, Query)]
+
+    def observes(self) -> list[Chunk]:
+        """Deprecated: use `chunks`."""
+        warn_renamed("Episode", "observes", "chunks")
+        return self.chunks()
+
+    def asks(self) -> list[Query]:
+        """Deprecated: use `queries`."""
+        warn_renamed("Episode", "asks", "queries")
+        return self.queries()
 
 
-Tick: TypeAlias = Callable[[str, int, int], None]
+ProgressCallback: TypeAlias = Callable[[str, int, int], None]
 """Called with what is counted, how many are done, how many there are. What stands behind a comma of the first may
 change from call to call: "trained, loss 2.31" goes on counting what "trained, loss 2.35" did."""
 
 
-def no_tick(what: str, done: int, total: int) -> None:
+def no_progress(what: str, done: int, total: int) -> None:
     """A tick that shows nothing."""
 
 
-def no_word(line: str) -> None:
+def no_log(line: str) -> None:
     """Say nothing."""
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Ask": "Query", "Observe": "Chunk"})

@@ -10,13 +10,13 @@ imported. Demonstrations are read as context, once for all documents that share 
 begins texts with BOS as ours do.
 
 Model arguments: method, model, checkpoint, preset, task (whose shipped checkpoint), random_weights, dtype,
-device, threads; `set.KEY=VALUE` for a setting of the method; `split`, see `reading.Prompts`.
+device, threads; `set.KEY=VALUE` for a setting of the method; `split`, see `reading.PromptSplitter`.
 """
 
-from ttabench.core import leave_current_folder, started_by_name
+from ttabench.core import is_importing_for_python_m, remove_current_folder_from_path
 
-if started_by_name():  # this file is run before __main__.py, and imports torch
-    leave_current_folder()
+if is_importing_for_python_m():  # this file is run before __main__.py, and imports torch
+    remove_current_folder_from_path()
 
 from ttabench.harness.model import AdaptedLM, evaluate
 

@@ -20,30 +20,30 @@ from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.utils import simple_parse_args_string
 
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import as_typed, declared, parse_value
+from ttabench.core.declared import format_setting, option_fields, parse_value
 from ttabench.core.environment import use_threads
-from ttabench.core.errors import UnknownName, UserError, printable
-from ttabench.core.types import Ask
-from ttabench.harness.reading import Prompts, Reader, templated
+from ttabench.core.errors import UnknownName, UserError, escape_control_characters
+from ttabench.core.types import Query
+from ttabench.harness.reading import ContextReader, PromptSplitter, render_template
+from ttabench.lm.inference.answering import AUTO_BATCH_SIZE, BatchSize, generate, run_in_batches
+from ttabench.lm.inference.scoring import ChoiceItem, ScoredContinuation, score_options
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.answering import AUTO, BatchSize, generate, in_batches
-from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
-from ttabench.readers.lm_eval import decoding, reading_task
-from ttabench.records.run_fields import batch_size
+from ttabench.readers.lm_eval import decoding_limits, lm_eval_errors
+from ttabench.records.run_fields import parse_batch_size
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 
 NAME = "ttabench"
-REQUEST = "method model checkpoint preset task dtype bos base_checkpoint random_weights device keep keep_tokens".split()
+REQUEST_ARGUMENTS = "method model checkpoint preset task dtype bos base_checkpoint random_weights device keep keep_tokens".split()
 """Fields of a request that are given as they are called."""
-HERE = {"batch_size": str, "threads": int | None, "split": str}
-QUERIES = 32
+HARNESS_ARGUMENTS = {"batch_size": str, "threads": int | None, "split": str}
+DEFAULT_BATCH_SIZE = 32
 """At once, where nobody says how many."""
 
-Done = TypeVar("Done")
+ResultT = TypeVar("ResultT")
 log = logging.getLogger(__name__)
 
 
@@ -60,21 +60,23 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         method: BaseMethod[Any],
         *,
         batch_size: int = 32,
-        prompts: Prompts | None = None,
+        prompts: PromptSplitter | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.method, self.lm = method, method.lm
-        self.batch_size = "auto" if batch_size == AUTO else batch_size
+        self.batch_size = "auto" if batch_size == AUTO_BATCH_SIZE else batch_size
         """Queries at once, as asked for; lm-eval's results file has it beside `batch_sizes`."""
         self.size = BatchSize(batch_size, method.lm.device.type)
         self.tokenizer, self.eot_token_id = self.lm.tokenizer, self.lm.eos_id
-        self.prompts = prompts or Prompts()
-        self.reader = Reader(method, self.prompts)
+        self.prompts = prompts or PromptSplitter()
+        self.reader = ContextReader(method, self.prompts)
         self._info = dict(info or {})
 
     @classmethod
-    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> AdaptedLM:
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> AdaptedLM:
         """From `method=icl,model=nano`, as lm-eval's `--model_args` has it."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
@@ -84,19 +86,32 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
     ) -> AdaptedLM:
         """From model arguments, of which lm-eval has turned some texts into numbers, and what it adds of its own (batch
         size, device)."""
-        words = {key: str(value) for key, value in (additional_config or {}).items() if value is not None}
-        words |= {key: as_typed(value) for key, value in arg_dict.items()}
-        words.pop("max_batch_size", None)
-        here = {key: parse_value(words.pop(key), kind, key) for key, kind in HERE.items() if key in words}
-        request = _request(words, here.pop("batch_size", str(QUERIES)))
-        use_threads(here.pop("threads", None))
-        prompts, resolved = Prompts(**here), resolve_method(request)
+        typed_arguments = {
+            key: str(value) for key, value in (additional_config or {}).items() if value is not None
+        }
+        typed_arguments |= {key: format_setting(value) for key, value in arg_dict.items()}
+        typed_arguments.pop("max_batch_size", None)
+        harness_values = {
+            key: parse_value(typed_arguments.pop(key), kind, key)
+            for key, kind in HARNESS_ARGUMENTS.items()
+            if key in typed_arguments
+        }
+        request = _request(
+            typed_arguments, harness_values.pop("batch_size", str(DEFAULT_BATCH_SIZE))
+        )
+        use_threads(harness_values.pop("threads", None))
+        prompts, resolved = PromptSplitter(**harness_values), resolve_method(request)
         lm = ModelCache().get(request)
         method = resolved.build(lm)
         if method.spec.trainable and resolved.checkpoint is None:
             log.warning("%s has no checkpoint here: its modules are untrained", request.method)
-        info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split,
-                "threads": torch.get_num_threads()}  # fmt: skip
+        info = {
+            **resolved.state_identity(lm),
+            "model": NAME,
+            "base": lm.name,
+            "split": prompts.split,
+            "threads": torch.get_num_threads(),
+        }
         return cls(method, batch_size=request.batch_size, prompts=prompts, info=info)
 
     # what lm-eval asks of a model
@@ -115,9 +130,11 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         """Base model, method, settings, checkpoint, and what was read, for lm-eval's results file."""
         return {**self._info, "reading": self.reader.counts}
 
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
         """The turns of a dialogue as the base model's tokenizer writes them."""
-        return templated(self.lm, chat_history, add_generation_prompt)
+        return render_template(self.lm, chat_history, add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The tokenizer's template, for lm-eval's results file; None where none is used."""
@@ -125,38 +142,57 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         return None if template is None else str(template)
 
     @torch.no_grad()
-    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:  # noqa: ARG002
+    def loglikelihood(
+        self,
+        requests: Sequence[Any],
+        disable_tqdm: bool = False,  # noqa: ARG002
+    ) -> list[tuple[float, bool]]:
         """(summed log-likelihood, whether greedy decoding would write it) of every continuation, in their order."""
         results: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
-        for reading in self.reader.readings(requests, stripped=True):
+        for reading in self.reader.read_contexts(requests, stripped=True):
             contexts = [requests[index].args[0] for index in reading.indices]
             pairs = reading.pairs(contexts, [requests[index].args[1] for index in reading.indices])
             places: dict[tuple[int, ...], list[int]] = {}
             for place, (prompt, _) in enumerate(pairs):
                 places.setdefault(tuple(prompt), []).append(place)
-            questions = [(list(prompt), [pairs[place][1] for place in group]) for prompt, group in places.items()]
-            asks = [reading.ask(group[0], ids) for ids, group in places.items()]
-            answers = self._score(reading.state, questions, asks)
+            questions = [
+                (list(prompt), [pairs[place][1] for place in group])
+                for prompt, group in places.items()
+            ]
+            queries = [reading.make_query(group[0], ids) for ids, group in places.items()]
+            answers = self._score(reading.state, questions, queries)
             for group, scored in zip(places.values(), answers, strict=True):
                 for place, score in zip(group, scored, strict=True):
                     results[reading.indices[place]] = (float(score.logprobs.sum()), score.greedy)
         return results
 
-    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:  # noqa: ARG002
+    def loglikelihood_rolling(
+        self,
+        requests: Sequence[Any],  # noqa: ARG002
+        disable_tqdm: bool = False,  # noqa: ARG002
+    ) -> list[float]:
         """Refused: a whole text has no context that a method could read."""
-        raise UserError("This task scores whole texts, of which no part is read.", "Use `ttabench eval --task pg19`.")
+        raise UserError(
+            "This task scores whole texts, of which no part is read.",
+            "Use `ttabench eval --task pg19`.",
+        )
 
     @torch.no_grad()
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:  # noqa: ARG002
         """Text after every prompt, cut at its stop strings; greedy."""
         results = [""] * len(requests)
-        for reading in self.reader.readings(requests, stripped=False):
+        for reading in self.reader.read_contexts(requests, stripped=False):
             prompts = reading.prompts([requests[index].args[0] for index in reading.indices])
-            counts, stops = zip(*(decoding(requests[index].args[1]) for index in reading.indices), strict=True)
+            counts, stops = zip(
+                *(decoding_limits(requests[index].args[1]) for index in reading.indices),
+                strict=True,
+            )
             for count in set(counts):
                 places = [place for place, own in enumerate(counts) if own == count]
-                asks = [reading.ask(place, prompts[place]) for place in places]
-                written = self._written(reading.state, [prompts[place] for place in places], asks, count)
+                queries = [reading.make_query(place, prompts[place]) for place in places]
+                written = self._generate(
+                    reading.state, [prompts[place] for place in places], queries, count
+                )
                 for place, row in zip(places, written, strict=True):
                     text = postprocess_generated_text(self.lm.decode(row), stops[place], None)
                     results[reading.indices[place]] = text
@@ -164,61 +200,77 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
 
     # asking
 
-    def _score(self, state: State, questions: Sequence[Question], asks: Sequence[Ask]) -> list[list[Scored]]:
-        def score(patch: Patch, chosen: list[int]) -> list[list[Scored]]:
-            return score_options(self.lm, patch, [questions[i] for i in chosen], len(chosen))
+    def _score(
+        self, state: State, questions: Sequence[ChoiceItem], queries: Sequence[Query]
+    ) -> list[list[ScoredContinuation]]:
+        def score(patch: Patch, selected: list[int]) -> list[list[ScoredContinuation]]:
+            return score_options(self.lm, patch, [questions[i] for i in selected], len(selected))
 
         lengths = [len(prompt) + sum(map(len, options)) for prompt, options in questions]
-        return self._in_batches(state, asks, lengths, score)
+        return self._run_in_batches(state, queries, lengths, score)
 
-    def _written(self, state: State, prompts: Sequence[list[int]], asks: Sequence[Ask], count: int) -> list[list[int]]:
+    def _generate(
+        self, state: State, prompts: Sequence[list[int]], queries: Sequence[Query], count: int
+    ) -> list[list[int]]:
         """Tokens after every prompt, so many at most."""
 
-        def write(patch: Patch, chosen: list[int]) -> list[list[int]]:
-            some = [prompts[i] for i in chosen]
+        def write(patch: Patch, selected: list[int]) -> list[list[int]]:
+            some = [prompts[i] for i in selected]
             return generate(self.lm, patch, some, max_new_tokens=count, batch_size=len(some))
 
-        return self._in_batches(state, asks, [len(prompt) for prompt in prompts], write)
+        return self._run_in_batches(state, queries, [len(prompt) for prompt in prompts], write)
 
-    def _in_batches(
-        self, state: State, asks: Sequence[Ask], lengths: Sequence[int], work: Callable[[Patch, list[int]], list[Done]]
-    ) -> list[Done]:
+    def _run_in_batches(
+        self,
+        state: State,
+        queries: Sequence[Query],
+        lengths: Sequence[int],
+        work: Callable[[Patch, list[int]], list[ResultT]],
+    ) -> list[ResultT]:
         """What the work makes of every query, the longest ones first; all share one patch where it is the same."""
-        if not asks:
+        if not queries:
             return []
         session = Session(self.lm, self.method, state)
 
-        def run(chosen: list[int]) -> list[tuple[int, Done]]:
-            patch = session.patch([asks[i] for i in chosen])
-            return list(zip(chosen, work(patch, chosen), strict=True))
+        def run(selected: list[int]) -> list[tuple[int, ResultT]]:
+            patch = session.patch([queries[i] for i in selected])
+            return list(zip(selected, work(patch, selected), strict=True))
 
-        order = sorted(range(len(asks)), key=lambda i: -lengths[i])
-        by_place = dict(pair for batch in in_batches(order, self.size, run) for pair in batch)
-        return [by_place[index] for index in range(len(asks))]
+        order = sorted(range(len(queries)), key=lambda i: -lengths[i])
+        by_place = dict(pair for batch in run_in_batches(order, self.size, run) for pair in batch)
+        return [by_place[index] for index in range(len(queries))]
 
 
-def _request(words: Mapping[str, str], size: str) -> RunRequest:
+def _request(typed_arguments: Mapping[str, str], size: str) -> RunRequest:
     """Model arguments as the request they are."""
-    for key in words:
-        if key not in REQUEST and not key.startswith("set."):
-            raise UnknownName("model argument", key, [*REQUEST, *HERE, "set.KEY"])
+    for key in typed_arguments:
+        if key not in REQUEST_ARGUMENTS and not key.startswith("set."):
+            raise UnknownName(
+                "model argument", key, [*REQUEST_ARGUMENTS, *HARNESS_ARGUMENTS, "set.KEY"]
+            )
     try:
-        queries = batch_size(size)
+        queries = parse_batch_size(size)
     except ValueError as error:
         raise UserError(f"batch_size: {error}", "Give 1 or more, or auto.") from None
     fields = {
-        name: parse_value(words[name], declared(RunRequest)[name].kind, name) for name in REQUEST if name in words
+        name: parse_value(typed_arguments[name], option_fields(RunRequest)[name].kind, name)
+        for name in REQUEST_ARGUMENTS
+        if name in typed_arguments
     }
     if fields.get("device") == "cuda:0" and not torch.cuda.is_available():
         fields["device"] = "auto"  # lm-eval's command line says so where nobody did
     return RunRequest(
         **{"method": "icl", "task": "", "model": NANO, **fields},
-        settings=tuple(f"{key[4:]}={value}" for key, value in words.items() if key.startswith("set.")),
+        settings=tuple(
+            f"{key[4:]}={value}" for key, value in typed_arguments.items() if key.startswith("set.")
+        ),
         batch_size=queries,
     )
 
 
-def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **options: Any) -> dict[str, Any]:
+def evaluate(
+    *, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **options: Any
+) -> dict[str, Any]:
     """lm-eval's `simple_evaluate` under a method, with its arguments and its results.
 
     The model then knows the tasks, and cuts each prompt right before the document's own text.
@@ -226,25 +278,33 @@ def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **opt
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    def known(names: Any) -> Any:
-        with reading_task(names):
+    def load_and_register(names: Any) -> Any:
+        with lm_eval_errors(names):
             tasks = own.load(names)
         model.prompts.tasks.update(tasks["tasks"])
         return tasks
 
     if options.pop("model", NAME) != NAME:
-        raise UserError("This evaluates methods of ttabench only.", "Use `lm_eval` for other models.")
+        raise UserError(
+            "This evaluates methods of ttabench only.", "Use `lm_eval` for other models."
+        )
     if options.get("use_cache"):
         fault = "use_cache keeps answers by prompt alone: those of another method would come back under this one's name"
         raise UserError(f"{fault}.", "Leave it out.")
-    more = {key: options.get(key) for key in ("batch_size", "device")}
-    given = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args)
-    model = AdaptedLM.create_from_arg_obj(given, more)
+    additional = {key: options.get(key) for key in ("batch_size", "device")}
+    given_arguments = (
+        simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args)
+    )
+    model = AdaptedLM.create_from_arg_obj(given_arguments, additional)
     own = options.pop("task_manager", None) or TaskManager()
     manager = copy(own)
-    manager.load = known
-    results = simple_evaluate(model=model, model_args=given, tasks=list(tasks), task_manager=manager, **options)
-    results["config"]["batch_size"] = model.batch_size  # lm-eval writes what it was given, which may be nothing
+    manager.load = load_and_register
+    results = simple_evaluate(
+        model=model, model_args=given_arguments, tasks=list(tasks), task_manager=manager, **options
+    )
+    results["config"]["batch_size"] = (
+        model.batch_size
+    )  # lm-eval writes what it was given, which may be nothing
     return dict(results)
 
 
@@ -254,18 +314,22 @@ def main() -> int:
     from lm_eval.utils import setup_logging
 
     setup_logging()
-    if not {"--model", "-M", "ls", "validate"} & {argument.partition("=")[0] for argument in sys.argv}:
+    if not {"--model", "-M", "ls", "validate"} & {
+        argument.partition("=")[0] for argument in sys.argv
+    }:
         sys.argv += ["--model", NAME]
     try:
         cli = HarnessCLI()
         arguments = cli.parse_args()
         if not {"batch_size", "config"} & {key for key, value in vars(arguments).items() if value}:
-            arguments.batch_size = str(QUERIES)  # lm-eval's command line says 1 where nobody said a number
+            arguments.batch_size = str(
+                DEFAULT_BATCH_SIZE
+            )  # lm-eval's command line says 1 where nobody said a number
         lm_eval.simple_evaluate = evaluate  # the name by which the command line finds it
         cli.execute(arguments)
     except (UserError, ValueError) as error:
         if not isinstance(error, UserError) and "Tasks not found" not in str(error):
             raise
-        print(printable(f"Error: {' '.join(str(error).split())}"), file=sys.stderr)
+        print(escape_control_characters(f"Error: {' '.join(str(error).split())}"), file=sys.stderr)
         return 2
     return 0

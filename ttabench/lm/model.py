@@ -26,21 +26,23 @@ from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub
 from ttabench.lm.loading.devices import find_device, find_dtype
-from ttabench.lm.texts import Texts
+from ttabench.lm.texts import TextTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-UNLIMITED = 2**20
+DEFAULT_MAX_POSITIONS = 2**20
 """Positions of a model that knows no limit."""
-MECHANICS = re.compile(r"_.*|(bos|eos|pad|decoder_start)_token_id|(transformers|use|cache|return|output|max)_.*")
+NON_SAMPLING_SETTINGS = re.compile(
+    r"_.*|(bos|eos|pad|decoder_start)_token_id|(transformers|use|cache|return|output|max)_.*"
+)
 """Values of a `generation_config` that do not choose among tokens."""
-NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, "never", [], {})
+NO_EFFECT_VALUES: tuple[Any, ...] = (None, False, 0, 1, "never", [], {})
 """Values of a `generation_config` that change nothing."""
 
 
-class Outputs(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is not typed
+class DecoderOutput(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is not typed
     """What a decoder gives: last hidden states, and nothing of all else that a model may ask for."""
 
     def __getattr__(self, name: str) -> None:
@@ -49,11 +51,11 @@ class Outputs(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is
             raise AttributeError(name)
 
 
-class LM(Texts):
+class LM(TextTokenizer):
     """A frozen causal language model with its tokenizer, whose texts it reads as `Texts` says.
 
     Args:
-        model: a causal LM of transformers; how it is run is found out by `forward.ways`.
+        model: a causal LM of transformers; how it is run is found out by `forward.capabilities`.
         tokenizer: a fast tokenizer whose ids all fit the model's vocabulary.
         name, tokenizer_name: stand in records; the second is the first where it is not given.
         weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
@@ -65,10 +67,10 @@ class LM(Texts):
         eos_ids: what may end an answer: the tokenizer's end of sequence, and those of the model's `generation_config`.
         attends_by: the attention of transformers that the model is set to now.
         native_attention: the attention of transformers that the model's own forward is run with.
-        linear_head: whether logits are known to be the output embeddings of last hidden states alone (`forward.ways`).
+        linear_head: whether logits are known to be the output embeddings of last hidden states alone (`forward.capabilities`).
         stands_on: the checkpoint whose deltas were added to the weights, see `run.evaluation`; empty where none was.
         inputs: digests of the files that it was loaded from, by the names of `RunConfig.inputs`.
-        ways: what records say of how the model is run, where that is not the usual way (`forward.ways`).
+        ways: what records say of how the model is run, where that is not the usual way (`forward.capabilities`).
     """
 
     def __init__(
@@ -84,45 +86,49 @@ class LM(Texts):
     ) -> None:
         super().__init__(tokenizer, tokenizer_name or name, bos)
         self.model = model.eval().requires_grad_(False)
-        self.native_attention, self.attends_by = "eager", ""
+        self.native_attention, self.attention_implementation = "eager", ""
         try:
-            self.attend_by(self.native_attention)
+            self.set_attention(self.native_attention)
         except ValueError:  # the model has another one
             self.native_attention = str(model.config._attn_implementation)
-        self.linear_head = False
+        self.has_linear_head = False
         self.name, self.random_weights, self.weights = name, random_weights, weights
         config = self.config = model.config.get_text_config(decoder=True)
         self.vocab_size: int = config.vocab_size
-        self.max_positions = _positions(config)
+        self.max_positions = _max_positions(config)
         self.hidden_size: int = config.hidden_size
         self.layers: int = config.num_hidden_layers
-        self.heads: int = _size(config, "num_attention_heads") or 1
-        self.kv_heads: int = _size(config, "num_key_value_heads") or self.heads
-        self.head_dim: int = _size(config, "head_dim") or self.hidden_size // self.heads
-        self.eos_ids = frozenset({self.eos_id, *_ends(model)})
-        largest = max(*tokenizer.get_vocab().values(), *self.bos_ids)  # ids may have gaps, so their number says nothing
+        self.heads: int = _config_size(config, "num_attention_heads") or 1
+        self.kv_heads: int = _config_size(config, "num_key_value_heads") or self.heads
+        self.head_dim: int = _config_size(config, "head_dim") or self.hidden_size // self.heads
+        self.eos_ids = frozenset({self.eos_id, *_generation_eos_ids(model)})
+        largest = max(
+            *tokenizer.get_vocab().values(), *self.bos_ids
+        )  # ids may have gaps, so their number says nothing
         if largest >= self.vocab_size:
-            fault = (
-                f"Tokenizer {self.tokenizer_name!r} has the id {largest}, model {name!r} has {self.vocab_size} tokens."
-            )
+            fault = f"Tokenizer {self.tokenizer_name!r} has the id {largest}, model {name!r} has {self.vocab_size} tokens."
             raise UserError(fault, "Use the tokenizer that belongs to the model.")
-        self.text_ids = max(largest, *self.eos_ids) + 1
+        self.text_vocab_size = max(largest, *self.eos_ids) + 1
         self.stands_on: Mapping[str, Any] = {}
         self.inputs: Mapping[str, str] = {}
-        self.ways: Mapping[str, Any] = {}
+        self.capabilities: Mapping[str, Any] = {}
 
     @cached_property
     def generation_settings(self) -> dict[str, Any]:
         """Values of the model's `generation_config` that would change which token is written; answers are greedy."""
         config = getattr(self.model, "generation_config", None)
         values = config.to_diff_dict() if config else {}
-        return {name: value for name, value in values.items()
-                if not MECHANICS.fullmatch(name) and (value is True or value not in NEUTRAL)}  # fmt: skip
+        return {
+            name: value
+            for name, value in values.items()
+            if not NON_SAMPLING_SETTINGS.fullmatch(name)
+            and (value is True or value not in NO_EFFECT_VALUES)
+        }
 
     @property
-    def limit(self) -> str:
+    def position_limit(self) -> str:
         """The positions that a text may have, in words; why they are fewer than the configuration has."""
-        fewer = self.max_positions < (_size(self.config, "max_position_embeddings") or 0)
+        fewer = self.max_positions < (_config_size(self.config, "max_position_embeddings") or 0)
         why = " (its original_max_position_embeddings: a longer text has other rotary angles from its first token on)"
         return f"{self.max_positions} positions of {self.name}{why if fewer else ''}"
 
@@ -137,41 +143,51 @@ class LM(Texts):
         base: nn.Module = self.model.base_model
         if base is not self.model:
             return base
-        inside: Iterator[nn.Module] = (part for part in self.model.children() if isinstance(part, PreTrainedModel))
+        inside: Iterator[nn.Module] = (
+            part for part in self.model.children() if isinstance(part, PreTrainedModel)
+        )
         return next(inside, base)
 
-    def attend_by(self, attention: str) -> None:
+    def set_attention(self, attention: str) -> None:
         """Have the model attend by an attention that transformers knows by this name, if it can choose."""
         with quiet_loading():
             self.model.set_attn_implementation(attention)
-        self.attends_by = attention
+        self.attention_implementation = attention
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Next-token logits [..., V] of last hidden states [..., D], by all that the model does behind its decoder."""
-        if self.linear_head:
+        if self.has_linear_head:
             plain: Tensor = self.model.get_output_embeddings()(hidden_ND)
             return plain.to(hidden_ND.device)
         rows_1ND = hidden_ND.reshape(1, -1, hidden_ND.shape[-1])
         ids_1N = torch.zeros(rows_1ND.shape[:2], dtype=torch.int64, device=rows_1ND.device)
         decoder = self.decoder
-        inner = decoder.get_decoder() if isinstance(decoder, PreTrainedModel) else decoder  # OPT's head asks that one
-        decoders = {part for part in (decoder, inner) if isinstance(part, PreTrainedModel)} - {self.model}
+        inner = (
+            decoder.get_decoder() if isinstance(decoder, PreTrainedModel) else decoder
+        )  # OPT's head asks that one
+        decoders = {part for part in (decoder, inner) if isinstance(part, PreTrainedModel)} - {
+            self.model
+        }
         # the model's own forward, with these hidden states in place of what its decoder gives
         with ExitStack() as undo:
             for decoder in decoders:
-                vars(decoder)["forward"] = lambda *_, **__: Outputs(last_hidden_state=rows_1ND)
+                vars(decoder)["forward"] = lambda *_, **__: DecoderOutput(
+                    last_hidden_state=rows_1ND
+                )
                 undo.callback(vars(decoder).pop, "forward")
             logits: Tensor = self.model(input_ids=ids_1N, use_cache=False).logits
         return logits.view(*hidden_ND.shape[:-1], -1).to(hidden_ND.device)
 
-    def embedded(self, ids_BT: Tensor, more_NC: Tensor | None = None) -> Tensor:
-        """Input embeddings [B, T, C] of these ids; those from `vocab_size` on are rows of `more_NC`, differentiable."""
+    def embed(self, ids_BT: Tensor, extra_embeddings_NC: Tensor | None = None) -> Tensor:
+        """Input embeddings [B, T, C] of these ids; those from `vocab_size` on are rows of `extra_embeddings_NC`, differentiable."""
         table = self.model.get_input_embeddings()
-        found_BTC: Tensor = table(ids_BT if more_NC is None else ids_BT.clamp(max=self.vocab_size - 1))
-        if more_NC is None:
+        found_BTC: Tensor = table(
+            ids_BT if extra_embeddings_NC is None else ids_BT.clamp(max=self.vocab_size - 1)
+        )
+        if extra_embeddings_NC is None:
             return found_BTC
         rows_BT = (ids_BT - self.vocab_size).clamp(min=0)
-        own_BTC = more_NC.to(found_BTC)[rows_BT]
+        own_BTC = extra_embeddings_NC.to(found_BTC)[rows_BT]
         return torch.where((ids_BT >= self.vocab_size)[..., None], own_BTC, found_BTC)
 
     @property
@@ -211,7 +227,9 @@ class LM(Texts):
         # of these very classes: routers of experts, which are others, give more than a tensor
         maps = {id(m) for m in self.blocks().modules() if type(m) in (nn.Linear, Conv1D)}
         if not maps:
-            fault = f"{self.name} ({self.config.model_type}) has no linear maps of torch's own class"
+            fault = (
+                f"{self.name} ({self.config.model_type}) has no linear maps of torch's own class"
+            )
             raise UserError(f"{fault}.", "Use none, icl or rag.")
         return [name for name, m in self.model.named_modules() if id(m) in maps]
 
@@ -225,13 +243,15 @@ class LM(Texts):
         """The decoder layers, in order."""
         inner = self.model.get_decoder()  # of a model of images and texts, what reads texts
         decoder = inner if isinstance(inner, PreTrainedModel) else self.decoder
-        lists = [m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
+        lists = [
+            m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers
+        ]
         if lists:
             return lists[-1]  # behind those of an encoder of images
         fault = f"{self.name} ({self.config.model_type}) cannot be used here: it has no list of {self.layers} layers."
         raise UserError(fault, "Use none, icl or rag.")
 
-    def changed(self, stands_on: Mapping[str, Any]) -> None:
+    def set_base_checkpoint(self, stands_on: Mapping[str, Any]) -> None:
         """Say that the weights are now those of a base that stands on a checkpoint: it has another fingerprint."""
         self.stands_on = stands_on
         self.__dict__.pop("fingerprint", None)
@@ -252,11 +272,11 @@ class LM(Texts):
             **({} if self.chat is None else {"chat_end": self.chat.end}),
             **({"stands_on": dict(self.stands_on)} if self.stands_on else {}),
             **({"weights": self.weights} if self.weights else {}),
-            **({"ways": dict(self.ways)} if self.ways else {}),
+            **({"ways": dict(self.capabilities)} if self.capabilities else {}),
         }
 
 
-def _size(config: Any, name: str) -> int | None:
+def _config_size(config: Any, name: str) -> int | None:
     """A size in a configuration; None where it has none, or one for each layer."""
     with suppress(RuntimeError, ValueError):
         value = getattr(config, name, None)
@@ -264,17 +284,21 @@ def _size(config: Any, name: str) -> int | None:
     return None
 
 
-def _positions(config: Any) -> int:
+def _max_positions(config: Any) -> int:
     """Tokens of the longest text: of a longer one, longrope and dynamic NTK would rotate what was read already anew."""
-    most = max(0, _size(config, "max_position_embeddings") or 0) or UNLIMITED
+    max_positions = (
+        max(0, _config_size(config, "max_position_embeddings") or 0) or DEFAULT_MAX_POSITIONS
+    )
     rope = getattr(config, "rope_parameters", None) or {}
     for angles in (rope, *rope.values()):  # one for all layers, or one for each type of layer
         if isinstance(angles, dict) and angles.get("rope_type") in ("longrope", "dynamic"):
-            most = min(most, angles.get("original_max_position_embeddings") or most)
-    return most
+            max_positions = min(
+                max_positions, angles.get("original_max_position_embeddings") or max_positions
+            )
+    return max_positions
 
 
-def _ends(model: PreTrainedModel) -> list[int]:
+def _generation_eos_ids(model: PreTrainedModel) -> list[int]:
     """The tokens that the model's `generation_config` ends answers with."""
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     return [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
@@ -300,9 +324,19 @@ def load(
         bos: what begins a text, see `Texts`.
     """
     where = find_device(device)
-    kind, weights, whose = find_dtype(dtype, where), "", name
+    kind, weights, tokenizer_source = find_dtype(dtype, where), "", name
     if random_weights:
-        model, tokenizer, whose = hub.random(name, kind, where, seed)
+        model, tokenizer, tokenizer_source = hub.random_model(name, kind, where, seed)
     else:
-        model, tokenizer, weights = hub.pretrained(name, kind, where, several=device == "auto")
-    return LM(model, tokenizer, name, random_weights=random_weights, tokenizer_name=whose, bos=bos, weights=weights)
+        model, tokenizer, weights = hub.load_pretrained(
+            name, kind, where, use_all_devices=device == "auto"
+        )
+    return LM(
+        model,
+        tokenizer,
+        name,
+        random_weights=random_weights,
+        tokenizer_name=tokenizer_source,
+        bos=bos,
+        weights=weights,
+    )

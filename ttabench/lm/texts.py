@@ -22,29 +22,29 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from ttabench.core.architectures import ARCHITECTURES, is_hub_id
-from ttabench.core.errors import UserError, refuse_long
-from ttabench.core.files import object_of, read_text, reading
+from ttabench.core.errors import UserError, refuse_unreadable_texts
+from ttabench.core.files import read_json_object, read_text, reading_file
 from ttabench.core.types import Json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-HEADER_BYTES = 32 * 2**20
+MAX_GGUF_HEADER_BYTES = 32 * 2**20
 """A GGUF file keeps its metadata in front of its weights."""
-TEMPLATE_BYTES = 2**16
+MAX_TEMPLATE_BYTES = 2**16
 """The longest chat template that is looked for in a GGUF file."""
-DATE = date(2024, 7, 26)
+TEMPLATE_DATE = date(2024, 7, 26)
 """What templates that print today's date are given, so that a run can be repeated: Llama 3.1's own fallback."""
-THINKING = re.compile(r"\b(enable_)?thinking\b")
+THINKING_PATTERN = re.compile(r"\b(enable_)?thinking\b")
 """Variables by which templates turn thinking on or off (Qwen3, SmolLM3; Granite, DeepSeek)."""
 KNOWN_TEMPLATE = "{{ messages }}"
 """Stands for the template of a known architecture; none of those asks for a date or for thinking."""
-WORDS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
+TURN_PLACEHOLDERS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatTemplate:
     """A chat template around turns of user and assistant."""
 
     start: str
@@ -61,43 +61,56 @@ class Chat:
     end_ids: tuple[int, ...]
 
 
-def chat_of(texts: Texts, *, thinking: bool = False) -> Chat:
+def parse_chat_template(texts: TextTokenizer, *, thinking: bool = False) -> ChatTemplate:
     """The chat template of a tokenizer; `thinking`: as it is for answers that begin with thoughts."""
     tokenizer, name = texts.tokenizer, texts.tokenizer_name
     if not getattr(tokenizer, "chat_template", None):
-        raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
+        raise UserError(
+            f"The tokenizer of {name} has no chat template.", "Leave --chat-template out."
+        )
     roles = ("user", "assistant", "user")
-    turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
-    with reading(f"The chat template of {name}", "Leave --chat-template out.", most=None):
+    turns = [
+        {"role": role, "content": words}
+        for role, words in zip(roles, TURN_PLACEHOLDERS, strict=True)
+    ]
+    with reading_file(f"The chat template of {name}", "Leave --chat-template out.", max_bytes=None):
         template = str(tokenizer.get_chat_template())
         how = {"chat_template": template, "enable_thinking": thinking, "thinking": thinking}
         if "strftime_now" in template:
-            how["chat_template"] = _dated() + template
-        rest = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **how))
+            how["chat_template"] = _date_macro() + template
+        rest = str(
+            tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **how)
+        )
     parts = []
-    for words in WORDS:
+    for words in TURN_PLACEHOLDERS:
         part, separator, rest = rest.partition(words)
         if not separator or words in rest:
             fault = f"The chat template of {name} does not hold the words of every turn once."
             raise UserError(fault, "Leave --chat-template out.")
         parts.append(part)
     start, answer, following = parts
-    ids = (tuple(texts.encode(part, specials=True)) for part in (*parts, rest))
-    return Chat(start, answer, following, rest, *ids)
+    ids = (tuple(texts.encode(part, parse_special=True)) for part in (*parts, rest))
+    return ChatTemplate(start, answer, following, rest, *ids)
 
 
-def _dated() -> str:
+def _date_macro() -> str:
     """A macro of Jinja in place of the function that prints today's date; transformers hands on no function."""
     directives = [f"%{letter}" for letter in "aAbBdHIjmMpSwyY"]
-    filters = "".join(f" | replace('{each}', '{DATE.strftime(each)}')" for each in directives)
-    return "{%- macro strftime_now(format) -%}{{ format | replace('%-', '%')" + filters + " }}{%- endmacro -%}"
+    filters = "".join(
+        f" | replace('{each}', '{TEMPLATE_DATE.strftime(each)}')" for each in directives
+    )
+    return (
+        "{%- macro strftime_now(format) -%}{{ format | replace('%-', '%')"
+        + filters
+        + " }}{%- endmacro -%}"
+    )
 
 
-def template_of(model: str) -> str:
+def find_chat_template(model: str) -> str:
     """The chat template of a model (a name, hub id, folder or GGUF file), as far as files here tell; "" for none."""
     for name, known in ARCHITECTURES.items():
         if model in (name, known.hub):
-            return KNOWN_TEMPLATE if known.chats else ""
+            return KNOWN_TEMPLATE if known.has_chat_template else ""
     path = Path(model).expanduser()
     if is_hub_id(model) and not path.exists():
         from huggingface_hub import try_to_load_from_cache
@@ -106,12 +119,12 @@ def template_of(model: str) -> str:
         path = Path(file).parent if isinstance(file, str) else path
     try:
         if path.suffix == ".gguf":
-            with reading(path), path.open("rb") as file:
-                found = file.read(HEADER_BYTES).partition(b"tokenizer.chat_template")[2]
-            return found[:TEMPLATE_BYTES].decode("utf-8", "replace")
+            with reading_file(path), path.open("rb") as file:
+                found = file.read(MAX_GGUF_HEADER_BYTES).partition(b"tokenizer.chat_template")[2]
+            return found[:MAX_TEMPLATE_BYTES].decode("utf-8", "replace")
         if (path / "chat_template.jinja").is_file():
             return read_text(path / "chat_template.jinja")
-        return str(object_of(path / "tokenizer_config.json").get("chat_template") or "")
+        return str(read_json_object(path / "tokenizer_config.json").get("chat_template") or "")
     except UserError:
         return ""
 
@@ -120,13 +133,13 @@ def template_values(template: str, *, thinking: bool) -> str:
     """The values that a chat template is given beside the turns, as far as it asks for them; part of a run's inputs."""
     values = []
     if "strftime_now" in template:
-        values.append(f"date {DATE}")
-    if THINKING.search(template):
+        values.append(f"date {TEMPLATE_DATE}")
+    if THINKING_PATTERN.search(template):
         values.append(f"thinking {'on' if thinking else 'off'}")
     return ", ".join(values)
 
 
-class Texts:
+class TextTokenizer:
     """Texts to token ids and back.
 
     Args:
@@ -145,14 +158,17 @@ class Texts:
         self.tokenizer_name = name
         eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
         if eos is None:
-            raise UserError(f"Tokenizer {name!r} has no end-of-sequence token.", "Set eos_token in its configuration.")
+            raise UserError(
+                f"Tokenizer {name!r} has no end-of-sequence token.",
+                "Set eos_token in its configuration.",
+            )
         self.eos_id, self.pad_id = int(eos), int(eos if pad is None else pad)
         self.bos_ids = _first_ids(tokenizer, bos, name)
         # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
-        self._texts = backend(tokenizer)
-        self._templates = backend(tokenizer, specials_are_text=False)
-        self._behind = _behind(self._texts)
-        self.chat: Chat | None = None
+        self._texts = copy_backend(tokenizer)
+        self._templates = copy_backend(tokenizer, special_tokens_as_text=False)
+        self._behind = _continuation_tokenizer(self._texts)
+        self.chat: ChatTemplate | None = None
 
     @property
     def start_ids(self) -> tuple[int, ...]:
@@ -166,44 +182,67 @@ class Texts:
 
     def use_chat_template(self, *, thinking: bool = False) -> None:
         """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn."""
-        self.chat = chat_of(self, thinking=thinking)
+        self.chat = parse_chat_template(self, thinking=thinking)
 
     def encode(
-        self, text: str, max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
+        self,
+        text: str,
+        max_tokens: int | None = None,
+        *,
+        is_continuation: bool = False,
+        parse_special: bool = False,
     ) -> list[int]:
-        """Token ids, the first so many; "<|eos|>" in a document is text, not its end, unless `specials` are meant, as
+        """Token ids, the first so many; "<|eos|>" in a document is text, not its end, unless `parse_special` are meant, as
         those of a chat template are.
 
         Of a text that follows other text, tokenizers that put a blank in front of every text (SentencePiece) put none.
         """
-        return self.encode_many([text], max_tokens, follows=follows, specials=specials)[0]
+        return self.encode_many(
+            [text], max_tokens, is_continuation=is_continuation, parse_special=parse_special
+        )[0]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids without special tokens, and where in the text each token begins (in characters)."""
-        refuse_long([text])
+        refuse_unreadable_texts([text])
         encoding = self._texts.encode(text, add_special_tokens=False)
         return encoding.ids, [start for start, _ in encoding.offsets]
 
     def encode_many(
-        self, texts: Sequence[str], max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
+        self,
+        texts: Sequence[str],
+        max_tokens: int | None = None,
+        *,
+        is_continuation: bool = False,
+        parse_special: bool = False,
     ) -> list[list[int]]:
         """`encode` of many texts, in parallel."""
-        refuse_long(texts)
-        own = self._templates if specials else self._behind if follows else self._texts
-        return [row.ids[:max_tokens] for row in own.encode_batch(list(texts), add_special_tokens=False)]
+        refuse_unreadable_texts(texts)
+        copied = (
+            self._templates if parse_special else self._behind if is_continuation else self._texts
+        )
+        return [
+            row.ids[:max_tokens]
+            for row in copied.encode_batch(list(texts), add_special_tokens=False)
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens left out."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return str(
+            self.tokenizer.decode(
+                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
 
 
-def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
+def copy_backend(
+    tokenizer: PreTrainedTokenizerFast, *, special_tokens_as_text: bool = True
+) -> Tokenizer:
     """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes."""
-    own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    own.no_truncation()
-    own.no_padding()
-    own.encode_special_tokens = specials_are_text
-    return own
+    copied = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    copied.no_truncation()
+    copied.no_padding()
+    copied.encode_special_tokens = special_tokens_as_text
+    return copied
 
 
 def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple[int, ...]:
@@ -220,25 +259,28 @@ def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple
     return tuple(whole[: places[0]]) if places else ()
 
 
-def _behind(own: Tokenizer) -> Tokenizer:
+def _continuation_tokenizer(copied: Tokenizer) -> Tokenizer:
     """What reads texts that follow other text: a copy that puts no blank in front, or the same where it puts none."""
-    held = {name: getattr(own, name) for name in ("normalizer", "pre_tokenizer")}
-    parts = {name: None if part is None else json.loads(part.__getstate__()) for name, part in held.items()}
-    changed = {name: _without_blank(part) for name, part in parts.items()}
+    current = {name: getattr(copied, name) for name in ("normalizer", "pre_tokenizer")}
+    parts = {
+        name: None if part is None else json.loads(part.__getstate__())
+        for name, part in current.items()
+    }
+    changed = {name: _without_prefix_space(part) for name, part in parts.items()}
     if changed == parts:
-        return own
-    copy = Tokenizer.from_str(json.dumps(json.loads(own.to_str()) | changed))
+        return copied
+    copy = Tokenizer.from_str(json.dumps(json.loads(copied.to_str()) | changed))
     copy.encode_special_tokens = True
     return copy
 
 
-def _without_blank(part: Json) -> Json:
+def _without_prefix_space(part: Json) -> Json:
     """A part of a tokenizer's definition, putting no blank in front of texts (SentencePiece does)."""
     if isinstance(part, list):
-        return [inner for inner in map(_without_blank, part) if inner is not None]
+        return [inner for inner in map(_without_prefix_space, part) if inner is not None]
     if not isinstance(part, dict):
         return part
     if part.get("type") == "Prepend":
         return None
     changes = {"prepend_scheme": "never", "add_prefix_space": False}
-    return {name: changes.get(name, _without_blank(inner)) for name, inner in part.items()}
+    return {name: changes.get(name, _without_prefix_space(inner)) for name, inner in part.items()}

@@ -19,12 +19,19 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from ttabench.core import __version__
 from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.errors import UserError
-from ttabench.core.files import LIST_FILE, object_of, reading, replacing, unwritable, write_atomically
+from ttabench.core.files import (
+    INDEX_FILE,
+    read_json_object,
+    reading_file,
+    replace_atomically,
+    unwritable_error,
+    write_atomically,
+)
 from ttabench.core.types import Json
 from ttabench.methods.lora import LoraSettings
-from ttabench.methods.settings import restored
+from ttabench.methods.settings import restore_settings
 from ttabench.methods.spec import MethodSpec
-from ttabench.methods.states import check_claim
+from ttabench.methods.states import check_writable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,17 +41,21 @@ if TYPE_CHECKING:
     from ttabench.methods.base import BaseMethod
     from ttabench.methods.lora.method import Lora
 
-HEADER, WEIGHTS = "adapter.json", "adapter.safetensors"
-OURS = (HEADER, WEIGHTS, "curve.jsonl", "training.safetensors")
+HEADER_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
+CHECKPOINT_FILES = (HEADER_FILE, WEIGHTS_FILE, "curve.jsonl", "training.safetensors")
 """Files in the folder of a checkpoint that this package may write; the last two by `training.training_state`."""
-CONFIG, PEFT_WEIGHTS, PEFT_PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-PREFIX = "base_model.model."
+PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, PEFT_PICKLE_FILE = (
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+)
+PEFT_KEY_PREFIX = "base_model.model."
 """Before the names of the base model's modules in peft's weights."""
-AGAIN = "Copy it again, or save the adapter anew with peft's save_pretrained."
-MERGE = "Merge it in peft: merge_and_unload(), then save_pretrained of model and tokenizer, and give that as --model."
-STARTS = (True, False, "gaussian", "eva", "orthogonal")
+COPY_AGAIN_HINT = "Copy it again, or save the adapter anew with peft's save_pretrained."
+MERGE_HINT = "Merge it in peft: merge_and_unload(), then save_pretrained of model and tokenizer, and give that as --model."
+NEUTRAL_INITS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the base model's weights as they are."""
-HARMLESS = frozenset(
+IGNORED_PEFT_FIELDS = frozenset(
     "auto_mapping corda_config ensure_weight_tying eva_config exclude_modules fan_in_fan_out inference_mode "
     "layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config megatron_core "
     "qalora_group_size rank_pattern revision runtime_config task_type".split()
@@ -55,7 +66,7 @@ Alpha: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class CheckpointHeader:
     """The content of `adapter.json`."""
 
     method: str
@@ -87,52 +98,72 @@ class PeftConfig(BaseModel):
     init_lora_weights: bool | str = True
     target_modules: list[str] | str | None = None
 
-    def header(self) -> Header:
+    def to_header(self) -> CheckpointHeader:
         """The same in the words of our own header."""
         listed = [] if isinstance(self.target_modules, str) else self.target_modules or []
         targets = () if any("." in name for name in listed) else tuple(sorted(listed))
         # where alpha is 0, all scales are in the factors, see `load_lora`
         alpha = (self.lora_alpha or self.r) * (sqrt(self.r) if self.use_rslora else 1.0)
-        return Header(
+        return CheckpointHeader(
             method="lora",
             settings=asdict(LoraSettings(rank=self.r, alpha=alpha, targets=targets)),
             base_name=self.base_model_name_or_path or "",
             base_fingerprint="",
             version=f"peft {self.peft_version}".strip(),
             parameters=0,
-            training={"kind": "peft", "peft_type": self.peft_type, "peft_version": self.peft_version},
+            training={
+                "kind": "peft",
+                "peft_type": self.peft_type,
+                "peft_version": self.peft_version,
+            },
         )
 
 
-def config_of(folder: Path) -> PeftConfig:
+def read_peft_config(folder: Path) -> PeftConfig:
     """The configuration of a peft folder."""
-    with reading(folder / CONFIG, AGAIN):
-        config = PeftConfig.model_validate(object_of(folder / CONFIG, AGAIN))
+    with reading_file(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT):
+        config = PeftConfig.model_validate(
+            read_json_object(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT)
+        )
     if config.peft_type != "LORA":
-        raise UserError(f"{folder} is a peft adapter of type {config.peft_type}, not a LoRA.", MERGE)
-    unread = [name for name, value in (config.model_extra or {}).items() if value and name not in HARMLESS]
-    unread += [] if config.bias == "none" else [f"bias={config.bias}"]
-    unread += [] if config.init_lora_weights in STARTS else [f"init_lora_weights={config.init_lora_weights}"]
-    if unread:
-        raise UserError(f"{folder} is a LoRA with {min(unread)}, which is not read here.", MERGE)
+        raise UserError(
+            f"{folder} is a peft adapter of type {config.peft_type}, not a LoRA.", MERGE_HINT
+        )
+    unsupported = [
+        name
+        for name, value in (config.model_extra or {}).items()
+        if value and name not in IGNORED_PEFT_FIELDS
+    ]
+    unsupported += [] if config.bias == "none" else [f"bias={config.bias}"]
+    unsupported += (
+        []
+        if config.init_lora_weights in NEUTRAL_INITS
+        else [f"init_lora_weights={config.init_lora_weights}"]
+    )
+    if unsupported:
+        raise UserError(
+            f"{folder} is a LoRA with {min(unsupported)}, which is not read here.", MERGE_HINT
+        )
     return config
 
 
-def is_peft(folder: Path) -> bool:
+def is_peft_folder(folder: Path) -> bool:
     """Whether a folder holds an adapter of peft, and no checkpoint of ours."""
-    return (folder / CONFIG).is_file() and not (folder / HEADER).exists()
+    return (folder / PEFT_CONFIG_FILE).is_file() and not (folder / HEADER_FILE).exists()
 
 
-def header(folder: Path) -> Header:
+def read_header(folder: Path) -> CheckpointHeader:
     """The header of a checkpoint; of a peft folder, what its configuration says in these words."""
-    if is_peft(folder):
-        return config_of(folder).header()
-    path, hint = folder / HEADER, "Train the method again."
+    if is_peft_folder(folder):
+        return read_peft_config(folder).to_header()
+    path, hint = folder / HEADER_FILE, "Train the method again."
     if not path.is_file():
-        fault = f"{folder} holds no checkpoint: neither {HEADER} nor peft's {CONFIG} is there."
+        fault = f"{folder} holds no checkpoint: neither {HEADER_FILE} nor peft's {PEFT_CONFIG_FILE} is there."
         raise UserError(fault, "Make one with `ttabench train`.")
-    with reading(path, hint):
-        stored = TypeAdapter(Header).validate_json(json.dumps(object_of(path, hint)), strict=True)
+    with reading_file(path, hint):
+        stored = TypeAdapter(CheckpointHeader).validate_json(
+            json.dumps(read_json_object(path, hint)), strict=True
+        )
         if stored.stands_on and not {"name", "digest"} <= stored.stands_on.keys():
             raise ValueError("stands_on has no name or digest")
         # both look into values that no type describes
@@ -153,17 +184,24 @@ def training_seed(training: Mapping[str, Any]) -> int | None:
     return None if seed is None else int(seed)
 
 
-def settings_in(header: Header, spec: MethodSpec, changes: Mapping[str, Json], folder: Path) -> Any:
+def settings_from_header(
+    header: CheckpointHeader, spec: MethodSpec, changes: Mapping[str, Json], folder: Path
+) -> Any:
     """The settings of a checkpoint, with changes; a UserError where it is of another method."""
-    if header.method not in (spec.name, spec.trained_as):
+    if header.method not in (spec.name, spec.shares_checkpoints_with):
         fault = f"{folder} is a checkpoint of {header.method}, not of {spec.name}."
         raise UserError(fault, f"Use --method {header.method}.")
-    if changes and is_peft(folder):
-        raise UserError(f"{folder} is an adapter of peft: {CONFIG} has its settings.", "Leave --set out.")
+    if changes and is_peft_folder(folder):
+        raise UserError(
+            f"{folder} is an adapter of peft: {PEFT_CONFIG_FILE} has its settings.",
+            "Leave --set out.",
+        )
     try:
-        return replace(restored(spec, header.settings), **changes)
+        return replace(restore_settings(spec, header.settings), **changes)
     except (TypeError, ValueError) as error:
-        fault = f"Settings of the checkpoint {folder} (ttabench {header.version}) do not fit: {error}."
+        fault = (
+            f"Settings of the checkpoint {folder} (ttabench {header.version}) do not fit: {error}."
+        )
         raise UserError(fault, "Train again with this version.") from None
 
 
@@ -176,7 +214,7 @@ def save(
     step: int | None = None,
     stands_on: Mapping[str, Json] | None = None,
 ) -> None:
-    """Write a checkpoint, the header last, never in place of what others wrote (see `check_claim`).
+    """Write a checkpoint, the header last, never in place of what others wrote (see `check_writable`).
 
     Args:
         dtype: number format of stored parameters (float32, bfloat16, float16), which are float32 again once loaded.
@@ -188,7 +226,7 @@ def save(
 
     parameters = dict(method.modules().named_parameters())
     tensors = {name: p.detach().to("cpu", getattr(torch, dtype)) for name, p in parameters.items()}
-    header = Header(
+    header = CheckpointHeader(
         method=method.name,
         settings=asdict(method.settings),
         base_name=method.lm.name,
@@ -199,13 +237,15 @@ def save(
         step=step,
         stands_on=dict(stands_on or {}),
     )
-    check_claim(folder, OURS)
+    check_writable(folder, CHECKPOINT_FILES)
     try:
-        write_atomically(folder / LIST_FILE, json.dumps({"files": list(OURS)}) + "\n")
-        safetensors_io.write(folder / WEIGHTS, tensors, None if step is None else {"step": str(step)})
+        write_atomically(folder / INDEX_FILE, json.dumps({"files": list(CHECKPOINT_FILES)}) + "\n")
+        safetensors_io.write_tensors(
+            folder / WEIGHTS_FILE, tensors, None if step is None else {"step": str(step)}
+        )
     except OSError as error:
-        raise unwritable(folder, error) from None
-    write_atomically(folder / HEADER, json.dumps(asdict(header), indent=1) + "\n")
+        raise unwritable_error(folder, error) from None
+    write_atomically(folder / HEADER_FILE, json.dumps(asdict(header), indent=1) + "\n")
 
 
 def load(
@@ -217,24 +257,26 @@ def load(
 
     from ttabench.lm.loading import safetensors_io
 
-    stored = header(folder)
-    chosen = settings_in(stored, cls.spec, settings or {}, folder)
-    if is_peft(folder):
-        return load_lora(lm, chosen, folder)
+    stored = read_header(folder)
+    merged_settings = settings_from_header(stored, cls.spec, settings or {}, folder)
+    if is_peft_folder(folder):
+        return load_lora(lm, merged_settings, folder)
     if stored.base_fingerprint != lm.fingerprint:
         under = stored.stands_on.get("name", "")
         theirs = f"--model {stored.base_name}" + (f" --base-checkpoint {under}" if under else "")
         fault = f"{folder} was trained on another base model ({theirs}) than {lm.name}, or than it stands on here."
         raise UserError(fault, f"Use {theirs}, or train on this one.")
-    path = folder / WEIGHTS
-    tensors, metadata = safetensors_io.read(path, hint="Copy the whole folder again, or train again.")
+    path = folder / WEIGHTS_FILE
+    tensors, metadata = safetensors_io.read_tensors(
+        path, hint="Copy the whole folder again, or train again."
+    )
     if (step := metadata.get("step")) != (None if stored.step is None else str(stored.step)):
-        fault = f"{path} is of step {step}, {HEADER} of step {stored.step}: a save was cut off between them."
+        fault = f"{path} is of step {step}, {HEADER_FILE} of step {stored.step}: a save was cut off between them."
         raise UserError(fault, "Run the same `ttabench train` again.")
-    method = cls(lm, chosen)
+    method = cls(lm, merged_settings)
     parameters = dict(method.modules().named_parameters())
-    if odd := safetensors_io.unfit(tensors, parameters):
-        fault = f"Checkpoint {folder} does not fit its settings: {odd}."
+    if mismatch := safetensors_io.describe_mismatch(tensors, parameters):
+        fault = f"Checkpoint {folder} does not fit its settings: {mismatch}."
         raise UserError(fault, "Leave out --set and --keep of sizes, or give --checkpoint none.")
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -242,7 +284,7 @@ def load(
     return method
 
 
-def exportable(patch: Patch) -> bool:
+def is_exportable(patch: Patch) -> bool:
     """Whether peft has a form for all of a patch: low-rank deltas (LoRA), or keys and values right in front of the text
     (CARTRIDGE), which every row shares."""
     from ttabench.lm.patch import LowRank
@@ -253,28 +295,31 @@ def exportable(patch: Patch) -> bool:
         plain = not deltas and all(part is None for part in more)
         return plain and prefix.next_position_B.tolist() == [prefix.keys_LBHPD[0].shape[2]]
     return bool(deltas) and all(
-        isinstance(delta, LowRank) and delta.a_BRI.shape[0] == delta.b_BOR.shape[0] == 1 for delta in deltas
+        isinstance(delta, LowRank) and delta.a_BRI.shape[0] == delta.b_BOR.shape[0] == 1
+        for delta in deltas
     )
 
 
 def save_peft(lm: LM, patch: Patch, folder: Path) -> Path:
-    """Write `adapter_config.json` and `adapter_model.safetensors` of an `exportable` patch."""
+    """Write `adapter_config.json` and `adapter_model.safetensors` of an `is_exportable` patch."""
     from ttabench.lm.loading import safetensors_io
 
-    config, tensors = _lora_for_peft(lm, patch) if patch.prefix is None else _cartridge_for_peft(lm, patch.prefix)
-    config.base_model_name_or_path = _name_of(lm)
+    config, tensors = (
+        _lora_for_peft(lm, patch) if patch.prefix is None else _cartridge_for_peft(lm, patch.prefix)
+    )
+    config.base_model_name_or_path = _base_model_name(lm)
     config.task_type, config.inference_mode = "CAUSAL_LM", True
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(folder, folder=True) as scratch:
+        with replace_atomically(folder, folder=True) as scratch:
             config.save_pretrained(scratch)
-            safetensors_io.write(scratch / PEFT_WEIGHTS, tensors)
+            safetensors_io.write_tensors(scratch / PEFT_WEIGHTS_FILE, tensors)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise unwritable_error(folder, error) from None
     return folder
 
 
-def _name_of(lm: LM) -> str:
+def _base_model_name(lm: LM) -> str:
     """The base model's name; of one that stands on a checkpoint no name that loads, as its weights are others."""
     return f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
 
@@ -286,8 +331,8 @@ def _lora_for_peft(lm: LM, patch: Patch) -> tuple[Any, dict[str, Tensor]]:
     tensors, ranks, deltas = {}, {}, dict[str, Any](patch.deltas)
     for name, delta in deltas.items():
         ranks[name] = delta.a_BRI.shape[1]
-        tensors[f"{PREFIX}{name}.lora_A.weight"] = delta.a_BRI[0].float()
-        tensors[f"{PREFIX}{name}.lora_B.weight"] = delta.b_BOR[0].float()
+        tensors[f"{PEFT_KEY_PREFIX}{name}.lora_A.weight"] = delta.a_BRI[0].float()
+        tensors[f"{PEFT_KEY_PREFIX}{name}.lora_B.weight"] = delta.b_BOR[0].float()
     rank = max(ranks.values())
     others = {name: own_rank for name, own_rank in ranks.items() if own_rank != rank}
     config = LoraConfig(
@@ -306,7 +351,9 @@ def _cartridge_for_peft(lm: LM, prefix: Prefix) -> tuple[Any, dict[str, Tensor]]
     from peft import CartridgeConfig
 
     layers = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
-    flat = [part[0].transpose(0, 1).flatten(1) for layer in layers for part in layer]  # [P, H D] each
+    flat = [
+        part[0].transpose(0, 1).flatten(1) for layer in layers for part in layer
+    ]  # [P, H D] each
     slots = len(flat[0])
     config = CartridgeConfig(
         num_virtual_tokens=slots,
@@ -317,16 +364,21 @@ def _cartridge_for_peft(lm: LM, prefix: Prefix) -> tuple[Any, dict[str, Tensor]]
     return config, {"prompt_embeddings": torch.cat(flat, 1).float()}
 
 
-def peft_tensors(folder: Path, lm: LM) -> dict[str, Tensor]:
+def read_peft_tensors(folder: Path, lm: LM) -> dict[str, Tensor]:
     """The tensors of a peft folder, where the model is."""
     from ttabench.lm.loading import safetensors_io
 
-    if (pickle := folder / PEFT_PICKLE).is_file() and not (folder / PEFT_WEIGHTS).exists():
-        fault = f"{pickle} is a pickle, which can run code; only {PEFT_WEIGHTS} is read."
+    if (pickle := folder / PEFT_PICKLE_FILE).is_file() and not (
+        folder / PEFT_WEIGHTS_FILE
+    ).exists():
+        fault = f"{pickle} is a pickle, which can run code; only {PEFT_WEIGHTS_FILE} is read."
         raise UserError(
-            fault, "If you trust it, load it in peft and save it again: save_pretrained writes safetensors."
+            fault,
+            "If you trust it, load it in peft and save it again: save_pretrained writes safetensors.",
         )
-    return safetensors_io.read(folder / PEFT_WEIGHTS, str(lm.device), AGAIN)[0]
+    return safetensors_io.read_tensors(folder / PEFT_WEIGHTS_FILE, str(lm.device), COPY_AGAIN_HINT)[
+        0
+    ]
 
 
 def is_target(config: PeftConfig, name: str) -> bool:
@@ -334,7 +386,9 @@ def is_target(config: PeftConfig, name: str) -> bool:
     from peft.tuners.tuners_utils import check_target_module_exists
 
     targets = config.target_modules
-    return targets == "all-linear" or (targets is not None and bool(check_target_module_exists(config, name)))
+    return targets == "all-linear" or (
+        targets is not None and bool(check_target_module_exists(config, name))
+    )
 
 
 def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
@@ -346,30 +400,46 @@ def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
     from ttabench.lm.loading import safetensors_io
     from ttabench.methods.lora.method import Lora
 
-    config = config_of(folder)
-    tensors = {key.removeprefix(PREFIX): tensor.float() for key, tensor in peft_tensors(folder, lm).items()}
-    with reading(folder / CONFIG, AGAIN):
+    config = read_peft_config(folder)
+    tensors = {
+        key.removeprefix(PEFT_KEY_PREFIX): tensor.float()
+        for key, tensor in read_peft_tensors(folder, lm).items()
+    }
+    with reading_file(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT):
         held = {key.partition(".lora_")[0] for key in tensors}
         names = [name for name in lm.linear_names() if name in held or is_target(config, name)]
-    wanted, scales, alphas = {}, {}, config.alpha_pattern or {}
+    expected, scales, alphas = {}, {}, config.alpha_pattern or {}
     for name in names:
         features_in, features_out = lm.linear_shape(name)
-        rank = next(iter(tensors[first].shape if (first := f"{name}.lora_A.weight") in tensors else ()), 1)
-        wanted[f"{name}.lora_A.weight"] = torch.empty(rank, features_in, device="meta")
-        wanted[f"{name}.lora_B.weight"] = torch.empty(features_out, rank, device="meta")
-        with reading(folder / CONFIG, AGAIN):
+        rank = next(
+            iter(tensors[first].shape if (first := f"{name}.lora_A.weight") in tensors else ()), 1
+        )
+        expected[f"{name}.lora_A.weight"] = torch.empty(rank, features_in, device="meta")
+        expected[f"{name}.lora_B.weight"] = torch.empty(features_out, rank, device="meta")
+        with reading_file(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT):
             alpha = alphas.get(get_pattern_key(alphas, name), config.lora_alpha)
         scales[name] = alpha / (sqrt(rank) if config.use_rslora else max(1, rank))
-    odd = "it changes no linear map of a layer" if not names else safetensors_io.unfit(tensors, wanted)
-    if odd:
+    mismatch = (
+        "it changes no linear map of a layer"
+        if not names
+        else safetensors_io.describe_mismatch(tensors, expected)
+    )
+    if mismatch:
         base = config.base_model_name_or_path or "see its README"
-        hint = f"Give the base model that it was trained on: {base}. {MERGE}"
-        raise UserError(f"The peft adapter {folder} does not fit {lm.name}: {odd}.", hint)
-    theirs, here = config.base_model_name_or_path, _name_of(lm)
+        hint = f"Give the base model that it was trained on: {base}. {MERGE_HINT}"
+        raise UserError(f"The peft adapter {folder} does not fit {lm.name}: {mismatch}.", hint)
+    theirs, here = config.base_model_name_or_path, _base_model_name(lm)
     hub = ARCHITECTURES[lm.name].hub if lm.name in ARCHITECTURES else here
-    if theirs and Path(theirs).name.lower() not in (Path(here).name.lower(), Path(hub).name.lower()):
-        log.warning("The peft adapter %s was trained on %s, and is used on %s.", folder, theirs, here)
+    if theirs and Path(theirs).name.lower() not in (
+        Path(here).name.lower(),
+        Path(hub).name.lower(),
+    ):
+        log.warning(
+            "The peft adapter %s was trained on %s, and is used on %s.", folder, theirs, here
+        )
     method = Lora(lm, settings, names)
     method.a = nn.ParameterList(tensors[f"{name}.lora_A.weight"] for name in names)
-    method.b = nn.ParameterList(tensors[f"{name}.lora_B.weight"] * (scales[name] / settings.scale) for name in names)
+    method.b = nn.ParameterList(
+        tensors[f"{name}.lora_B.weight"] * (scales[name] / settings.scale) for name in names
+    )
     return method

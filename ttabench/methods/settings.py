@@ -9,7 +9,7 @@ from dataclasses import asdict, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from ttabench.core.declared import assignments, parse_value, type_name
+from ttabench.core.declared import parse_assignments, parse_value, type_name
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.cost import Formula
@@ -17,11 +17,11 @@ from ttabench.cost import Formula
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-LARGEST = 2**40
+MAX_SETTING = 2**40
 """Of whole numbers: no width, rank or count of tokens comes near, and no product of two overflows unseen."""
 
 
-def preset_for(spec: Formula, preset: str, model: str) -> str:
+def resolve_preset(spec: Formula, preset: str, model: str) -> str:
     """The preset in use: the one asked for, else the one named like the model, else none ("")."""
     if preset and preset not in spec.presets:
         if not spec.presets:
@@ -30,42 +30,50 @@ def preset_for(spec: Formula, preset: str, model: str) -> str:
     return preset or (model if model in spec.presets else "")
 
 
-def typed_settings(spec: Formula, texts: Sequence[str]) -> dict[str, Json]:
+def parse_settings(spec: Formula, texts: Sequence[str]) -> dict[str, Json]:
     """`key=value` texts as typed settings of a method."""
-    return typed_values(spec, assignments(texts))
+    return parse_values(spec, parse_assignments(texts))
 
 
-def typed_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
+def parse_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
     """Settings of a method by key: texts become values of their type, values stay."""
     hints = get_type_hints(spec.Settings)
     typed: dict[str, Json] = {}
     for text, value in changes.items():
-        if (key := key_of(text, hints)) not in hints:
-            _refuse_key(spec, key, list(hints))
-        where = f"--set {key} of {spec.name}"
-        typed[key] = parse_value(value, hints[key], where) if isinstance(value, str) else value
+        if (key := resolve_key(text, hints)) not in hints:
+            _reject_key(spec, key, list(hints))
+        option_label = f"--set {key} of {spec.name}"
+        typed[key] = (
+            parse_value(value, hints[key], option_label) if isinstance(value, str) else value
+        )
     return typed
 
 
-def key_of(text: str, known: Collection[str]) -> str:
+def resolve_key(text: str, known: Collection[str]) -> str:
     """The setting that is meant: that of a part may be typed `rag.top` as well as `rag_top`."""
     return text if text in known or (key := text.replace(".", "_", 1)) not in known else key
 
 
-def settings_of(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> Any:
-    """Settings of a method: its defaults or a preset (see `preset_for`), overlaid by typed settings."""
+def build_settings(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> Any:
+    """Settings of a method: its defaults or a preset (see `resolve_preset`), overlaid by typed settings."""
     try:
         _check_numbers(typed)
         return replace(spec.presets[preset] if preset else spec.Settings(), **typed)
     except (ValueError, TypeError) as error:
-        raise UserError(f"Settings of {spec.name}: {error}.", f"See `ttabench list methods {spec.name}`.") from None
+        raise UserError(
+            f"Settings of {spec.name}: {error}.", f"See `ttabench list methods {spec.name}`."
+        ) from None
 
 
-def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
+def restore_settings(spec: Formula, stored: Mapping[str, Json]) -> Any:
     """Settings as they were before they were written as JSON, without those that are gone at their default."""
-    types = _types(spec.Settings)  # type: ignore[arg-type]  # a class can be hashed
-    gone = spec.retired
-    stored = {key: value for key, value in stored.items() if key not in gone or value != gone[key]}
+    types = _type_adapters(spec.Settings)  # type: ignore[arg-type]  # a class can be hashed
+    deprecated = spec.deprecated_settings
+    stored = {
+        key: value
+        for key, value in stored.items()
+        if key not in deprecated or value != deprecated[key]
+    }
     for key, value in stored.items():
         try:
             if key in types:
@@ -73,11 +81,13 @@ def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
         except ValueError:
             raise ValueError(f"{key} is {json.dumps(value)[:40]}") from None
     _check_numbers(stored)
-    return spec.Settings(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})
+    return spec.Settings(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+    )
 
 
 @cache
-def _types(settings: type[Any]) -> dict[str, TypeAdapter[Any]]:
+def _type_adapters(settings: type[Any]) -> dict[str, TypeAdapter[Any]]:
     """Checks of the values of every setting of a class."""
     from pydantic import TypeAdapter
 
@@ -91,29 +101,37 @@ def _check_numbers(values: Mapping[str, Json]) -> None:
         for part in value if isinstance(value, list | tuple) else (value,):
             if isinstance(part, float) and not math.isfinite(part):
                 raise ValueError(f"{key} must be a finite number, got {part}")
-            if isinstance(part, int) and abs(part) > LARGEST:
+            if isinstance(part, int) and abs(part) > MAX_SETTING:
                 raise ValueError(f"{key} is larger than any model, {str(part)[:24]}")
 
 
-def defaults(spec: Formula) -> dict[str, Json]:
+def default_settings(spec: Formula) -> dict[str, Json]:
     """The settings of a method where nothing is said, as JSON values; none where it must be told some of them."""
     try:
-        return {**plain(asdict(spec.Settings())), **spec.retired}
+        return {**json_values(asdict(spec.Settings())), **spec.deprecated_settings}
     except (ValueError, TypeError):
         return {}
 
 
-def plain(settings: Mapping[str, Any]) -> dict[str, Json]:
+def json_values(settings: Mapping[str, Any]) -> dict[str, Json]:
     """Settings as JSON values."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()
+    }
 
 
-def _refuse_key(spec: Formula, key: str, known: list[str]) -> None:
+def _reject_key(spec: Formula, key: str, known: list[str]) -> None:
     if not known:
-        raise UserError(f"{spec.name} has no settings, so --set {key} means nothing.", "Leave it out.")
-    if meant := [name for name, (_, own) in getattr(spec, "owners", {}).items() if own == key]:
-        fault = f"{spec.name} has settings of its parts alone, and {key!r} says of none whose it is."
-        raise UserError(fault, f"Did you mean {' or '.join(meant)}?")
+        raise UserError(
+            f"{spec.name} has no settings, so --set {key} means nothing.", "Leave it out."
+        )
+    if candidates := [
+        name for name, (_, own) in getattr(spec, "setting_owners", {}).items() if own == key
+    ]:
+        fault = (
+            f"{spec.name} has settings of its parts alone, and {key!r} says of none whose it is."
+        )
+        raise UserError(fault, f"Did you mean {' or '.join(candidates)}?")
     raise UnknownName(f"setting of {spec.name}", key, known)
 
 

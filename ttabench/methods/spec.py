@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any
 
-from ttabench.core.declared import RECIPE, Declared
-from ttabench.core.plugins import calling
+from ttabench.core.declared import RECIPE_GROUP, OptionInfo
+from ttabench.core.deprecation import warn_renamed
+from ttabench.core.plugins import plugin_errors_as_user_errors
 from ttabench.core.types import Growth, Json
 from ttabench.cost import Formula
 from ttabench.methods.parts.settings import Amount
@@ -20,7 +22,7 @@ class MethodSpec(Formula):
 
     summary: str = ""
     """One line for `list methods`."""
-    where: str | type[Any] = ""
+    import_path: str | type[Any] = ""
     """Where the class is, `package.module:Class`, or the class itself."""
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     """How presets are trained, by preset name, where that differs from `Recipe()`."""
@@ -28,16 +30,16 @@ class MethodSpec(Formula):
     """How the state grows with what is read; settings may say otherwise."""
     trainable: bool = False
     """Whether it has parameters, which `ttabench train` trains."""
-    trained_as: str = ""
+    shares_checkpoints_with: str = ""
     """Another method of the same parameters and settings that is trained alike: its checkpoints are this one's, too."""
-    looks_at_question: bool = False
+    query_aware: bool = False
     """Whether `patch` depends on what is asked; settings may say otherwise."""
     keep: Callable[[Amount], Mapping[str, Json]] | None = None
     """Settings that keep so much of the context: tokens (int), or a share of the tokens read (float); ValueError where
     it cannot. None: it has no budget."""
-    checked: Any = None
+    test_settings: Any = None
     """Settings that fit a model of two layers and 512 positions, for `ttabench check`; None: the defaults."""
-    members: str = ""
+    family_factory: str = ""
     """Of what stands for a family of methods of an optional package, each named `family:text`: a function `(text) ->
     MethodSpec`, `package.module:function`, which may import the package."""
     origin: str = ""
@@ -45,15 +47,40 @@ class MethodSpec(Formula):
 
     def load(self) -> type[Any]:
         """The class, imported now, a subclass of `BaseMethod`; that of a file or another package `guarded`."""
-        if isinstance(self.where, type):
-            cls: type[Any] = self.where
+        if isinstance(self.import_path, type):
+            cls: type[Any] = self.import_path
         else:
-            module, _, attribute = self.where.partition(":")
+            module, _, attribute = self.import_path.partition(":")
             if not self.origin:
                 return getattr(import_module(module), attribute)
-            with calling(module, f"loading method {self.name}"):
+            with plugin_errors_as_user_errors(module, f"loading method {self.name}"):
                 cls = getattr(import_module(module), attribute)
-        return import_module("ttabench.methods.base").guarded_class(cls) if self.origin else cls
+        return import_module("ttabench.methods.base").guard_class(cls) if self.origin else cls
+
+
+RENAMED_FIELDS = {
+    "where": "import_path",
+    "checked": "test_settings",
+    "members": "family_factory",
+    "retired": "deprecated_settings",
+    "trained_as": "shares_checkpoints_with",
+    "looks_at_question": "query_aware",
+}
+"""Fields of `MethodSpec` by the names that earlier versions gave them."""
+_init = MethodSpec.__init__
+
+
+@wraps(_init)
+def _init_renamed(spec: MethodSpec, **values: Any) -> None:
+    """Accept fields by their earlier names, too."""
+    for old, new in RENAMED_FIELDS.items():
+        if old in values:
+            warn_renamed("MethodSpec", old, new)
+            values[new] = values.pop(old)
+    _init(spec, **values)
+
+
+setattr(MethodSpec, "__init__", _init_renamed)  # noqa: B010  # a type checker sees the present fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,24 +89,40 @@ class Recipe:
 
     documents: Annotated[
         tuple[int, ...],
-        Declared("Pieces of context in a training episode; of 8,16,32 each gets an equal part of the steps.", RECIPE,
-                 kind=str, default=False),
-    ] = (16,)  # fmt: skip
+        OptionInfo(
+            "Pieces of context in a training episode; of 8,16,32 each gets an equal part of the steps.",
+            RECIPE_GROUP,
+            kind=str,
+            default=False,
+        ),
+    ] = (16,)
     rounds: Annotated[
-        int, Declared("How many times the steps go through the list of --documents.", RECIPE, default=False)
+        int,
+        OptionInfo(
+            "How many times the steps go through the list of --documents.",
+            RECIPE_GROUP,
+            default=False,
+        ),
     ] = 1
-    questions: Annotated[int, Declared("Queries about each piece.", RECIPE)] = 1
+    questions: Annotated[int, OptionInfo("Queries about each piece.", RECIPE_GROUP)] = 1
     batch_documents: Annotated[
-        int, Declared("Pieces in one step, over several episodes; 0: one episode a step.", RECIPE)
+        int,
+        OptionInfo(
+            "Pieces in one step, over several episodes; 0: one episode a step.", RECIPE_GROUP
+        ),
     ] = 0
-    steps: Annotated[int, Declared("Optimiser steps in all.", RECIPE)] = 1000
-    lr: Annotated[float, Declared("Learning rate after the warm-up.", RECIPE)] = 1e-4
-    warmup: Annotated[int, Declared("Steps of linear warm-up.", RECIPE)] = 0
-    schedule: Annotated[str, Declared("constant or cosine.", RECIPE, default=False)] = "constant"
-    optimizer: Annotated[str, Declared("adam, or muon (matrices; adam for the rest).", RECIPE, default=False)] = "adam"
-    beta2: Annotated[float, Declared("Adam's decay of squared gradients.", RECIPE)] = 0.999
-    clip: Annotated[float, Declared("Largest norm of the gradient.", RECIPE)] = 100.0
-    decay: Annotated[float, Declared("Weight decay (AdamW).", RECIPE)] = 0.0
+    steps: Annotated[int, OptionInfo("Optimiser steps in all.", RECIPE_GROUP)] = 1000
+    lr: Annotated[float, OptionInfo("Learning rate after the warm-up.", RECIPE_GROUP)] = 1e-4
+    warmup: Annotated[int, OptionInfo("Steps of linear warm-up.", RECIPE_GROUP)] = 0
+    schedule: Annotated[str, OptionInfo("constant or cosine.", RECIPE_GROUP, default=False)] = (
+        "constant"
+    )
+    optimizer: Annotated[
+        str, OptionInfo("adam, or muon (matrices; adam for the rest).", RECIPE_GROUP, default=False)
+    ] = "adam"
+    beta2: Annotated[float, OptionInfo("Adam's decay of squared gradients.", RECIPE_GROUP)] = 0.999
+    clip: Annotated[float, OptionInfo("Largest norm of the gradient.", RECIPE_GROUP)] = 100.0
+    decay: Annotated[float, OptionInfo("Weight decay (AdamW).", RECIPE_GROUP)] = 0.0
     first: Stage | None = None
     """What is trained before, unless there is a checkpoint to begin from or that the base stands on: another method,
     which is added to the base model's weights, or the method itself, whose parameters are trained on."""

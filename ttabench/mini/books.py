@@ -22,25 +22,31 @@ FILLERS = (
     "It was late when {e} wrote to {f}.",
 )
 _TOKENS_PER_SENTENCE = 9
-_NEWCOMERS = _TOKENS_PER_SENTENCE / 512
+NEWCOMER_PROBABILITY = _TOKENS_PER_SENTENCE / 512
 """How likely a sentence of a growing story brings somebody new: one in about 512 tokens."""
 
 
-def sentences(source: random.Random, split: str, cast: int = 16, *, growing: bool = False) -> Iterator[Sentence]:
+def sentences(
+    source: random.Random, split: str, cast: int = 16, *, growing: bool = False
+) -> Iterator[Sentence]:
     """An endless story: facts of a slowly changing cast, told again and again in changing words.
 
     Half of the sentences tell a fact. The character told of is usually a recent one and, one time in four, anybody who
     has appeared since the first page, so that facts come back after hundreds of sentences. A growing story goes on
     bringing new people, if fewer, once its `cast` has appeared, until the split has no more.
     """
-    people = draw_entities(source, "person", split, len(entities("person", split)) if growing else cast)
+    people = draw_entities(
+        source, "person", split, len(entities("person", split)) if growing else cast
+    )
     facts_by_name, met = dict[str, list[Fact]](), list[str]()
     while True:
-        new = 0.04 if len(met) < cast else _NEWCOMERS
+        new = 0.04 if len(met) < cast else NEWCOMER_PROBABILITY
         if len(met) < 3 or (len(met) < len(people) and source.random() < new):
             person = people[len(met)]
             met.append(person)
-            facts_by_name[person] = facts(source, "person", person, min(4, len(RELATIONS["person"])))
+            facts_by_name[person] = facts(
+                source, "person", person, min(4, len(RELATIONS["person"]))
+            )
         person = source.choice(met[-4:] if source.random() < 0.75 else met)
         if source.random() < 0.5:
             fact = source.choice(facts_by_name[person])
@@ -49,7 +55,9 @@ def sentences(source: random.Random, split: str, cast: int = 16, *, growing: boo
             yield source.choice(FILLERS).format(e=person, f=source.choice(met)), None
 
 
-def book(source: random.Random, split: str, tokens: int, cast: int = 16, *, growing: bool = False) -> str:
+def book(
+    source: random.Random, split: str, tokens: int, cast: int = 16, *, growing: bool = False
+) -> str:
     """About `tokens` nano tokens of story, in paragraphs of eight sentences; a longer book goes on from a shorter."""
     story = _paragraphs(sentences(source, split, cast, growing=growing), tokens)
     return "\n".join("So " + " ".join(text for text, _ in paragraph) for paragraph in story) + "\n"
@@ -67,7 +75,13 @@ def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Ro
     made = list[Row]()
     for number in range(books):
         text = book(rng("pg19", split, seed, number), split, tokens, growing=True)
-        made.append({"short_book_title": f"The {split} book {seed}-{number}", "url": f"mini://{number}", "text": text})
+        made.append(
+            {
+                "short_book_title": f"The {split} book {seed}-{number}",
+                "url": f"mini://{number}",
+                "text": text,
+            }
+        )
     return made
 
 
@@ -82,19 +96,29 @@ def recall(split: str, seed: int, books: int = 4, tokens: int = 8192) -> list[Ro
     for number in range(books):
         text, facts = "", []
         words = rng("recall", split, seed, number)
-        for paragraph in _paragraphs(sentences(rng("pg19", split, seed, number), split, growing=True), tokens):
+        for paragraph in _paragraphs(
+            sentences(rng("pg19", split, seed, number), split, growing=True), tokens
+        ):
             text += "So "
             for place, (sentence, fact) in enumerate(paragraph):
                 text += " " * bool(place) + sentence
                 if fact is not None:
-                    facts.append(_asked(words, fact) | {"told": len(text)})
+                    facts.append(_query_row(words, fact) | {"told": len(text)})
             text += "\n"
         made.append({"title": f"The {split} book {seed}-{number}", "text": text, "facts": facts})
     return made
 
 
-def _asked(source: random.Random, fact: Fact) -> Row:
+def _query_row(source: random.Random, fact: Fact) -> Row:
     """How a fact is asked."""
     begins, _, _ = fact.statement(source.randrange(3)).rpartition(f" {fact.value}")
-    asked = {"key": f"{fact.entity}/{fact.relation.name}", "question": fact.question(source.randrange(2))}
-    return {**asked, "begins": f"So {begins}", "options": list(fact.relation.values), "answer": fact.value}
+    asked = {
+        "key": f"{fact.entity}/{fact.relation.name}",
+        "question": fact.question(source.randrange(2)),
+    }
+    return {
+        **asked,
+        "begins": f"So {begins}",
+        "options": list(fact.relation.values),
+        "answer": fact.value,
+    }

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Literal, TypeAlias
 
-from ttabench.mini.world import CATEGORIES, LABEL_WORDS, SHARES, entities, rng
+from ttabench.mini.world import CATEGORIES, LABEL_WORDS, SPLIT_RESIDUES, entities, rng
 
 Row = dict[str, object]
 Rule: TypeAlias = list[tuple[str, ...]]
@@ -29,24 +29,24 @@ _SCENES = (
     "there was a {w} in the picture",
     "we heard of a {w} last week",
 )
-LABELS = {"boolq": 2, "cb": 3, "copa": 2, "rte": 2, "sst2": 2}
+LABELS_PER_TASK = {"boolq": 2, "cb": 3, "copa": 2, "rte": 2, "sst2": 2}
 """Twins of the tasks of SuperGLUE, and of SST-2, with the number of their labels."""
 
 
-def groups(split: str, size: int) -> list[tuple[str, ...]]:
+def category_groups(split: str, size: int) -> list[tuple[str, ...]]:
     """Groups of `size` categories that make up the rules of one split; splits are disjoint."""
     every = list(combinations(sorted(CATEGORIES), size))
-    return [group for i, group in enumerate(every) if (i * 7) % 25 in SHARES[split]]
+    return [group for i, group in enumerate(every) if (i * 7) % 25 in SPLIT_RESIDUES[split]]
 
 
-def _shared_out(source: random.Random, split: str, size: int, categories: int) -> Rule:
+def _draw_rule(source: random.Random, split: str, size: int, categories: int) -> Rule:
     """A rule of one split: the categories of each of `size` labels, `categories` of them in all, 0 for one a label.
 
     A rule of more categories may have all twelve, in every split: its split is that of the rule as a whole, and not of
     its set of categories.
     """
     if not categories:
-        alone = list(source.choice(groups(split, size)))
+        alone = list(source.choice(category_groups(split, size)))
         source.shuffle(alone)
         return [(category,) for category in alone]
     if not size <= categories <= len(CATEGORIES):
@@ -54,11 +54,11 @@ def _shared_out(source: random.Random, split: str, size: int, categories: int) -
     while True:
         drawn = source.sample(sorted(CATEGORIES), categories)
         rule = [tuple(sorted(drawn[label::size])) for label in range(size)]
-        if rng("rule", sorted(rule)).randrange(25) in SHARES[split]:
+        if rng("rule", sorted(rule)).randrange(25) in SPLIT_RESIDUES[split]:
             return rule
 
 
-def _one_each(source: random.Random, rule: Rule) -> list[str]:
+def _category_per_label(source: random.Random, rule: Rule) -> list[str]:
     """One category of each label; a label of one category takes nothing from the source."""
     return [group[0] if len(group) == 1 else source.choice(group) for group in rule]
 
@@ -68,7 +68,7 @@ def scene(source: random.Random, category: str) -> str:
     return source.choice(_SCENES).format(w=source.choice(CATEGORIES[category]))
 
 
-def _balanced(source: random.Random, labels: int, count: int) -> list[int]:
+def _balanced_labels(source: random.Random, labels: int, count: int) -> list[int]:
     """`count` label indices, as even as they can be, in random order."""
     drawn = [i % labels for i in range(count)]
     source.shuffle(drawn)
@@ -76,13 +76,21 @@ def _balanced(source: random.Random, labels: int, count: int) -> list[int]:
 
 
 def _parts(
-    source: random.Random, labels: int, demonstrations: int, queries: int, name: str, row_of: Callable[[int], Row]
+    source: random.Random,
+    labels: int,
+    demonstrations: int,
+    queries: int,
+    name: str,
+    row_of: Callable[[int], Row],
 ) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}`: rows of labels in even shares, named by part and number."""
     made = dict[str, list[Row]]()
     for part, count in (("train", demonstrations), ("validation", queries)):
-        drawn = enumerate(_balanced(source, labels, count))
-        made[part] = [row_of(label) | {"idx": name.format(part=part, number=number)} for number, label in drawn]
+        drawn = enumerate(_balanced_labels(source, labels, count))
+        made[part] = [
+            row_of(label) | {"idx": name.format(part=part, number=number)}
+            for number, label in drawn
+        ]
     return made
 
 
@@ -103,13 +111,15 @@ def superglue(
     """
     source = rng("superglue", task, split, seed)
     if rules == "fixed" or (rules == "mixed" and rng("mixed", task, split, seed).random() < 0.5):
-        rule = _shared_out(rng("superglue", task, "fixed"), "train", LABELS[task], categories)
+        rule = _draw_rule(
+            rng("superglue", task, "fixed"), "train", LABELS_PER_TASK[task], categories
+        )
     else:
-        rule = _shared_out(source, split, LABELS[task], categories)
+        rule = _draw_rule(source, split, LABELS_PER_TASK[task], categories)
     people = entities("person", split)
 
     def row_of(label: int) -> Row:
-        return row(task, source, _one_each(source, rule), label, source.choice(people))
+        return row(task, source, _category_per_label(source, rule), label, source.choice(people))
 
     return _parts(source, len(rule), demonstrations, queries, "{number}", row_of)
 
@@ -118,25 +128,48 @@ def row(task: str, source: random.Random, categories: list[str], label: int, per
     """One row of a task whose text holds a word of `categories[label]`."""
     text = scene(source, categories[label])
     if task == "boolq":
-        return {"passage": f"With {person}, {text}.", "question": f"would {person} agree", "label": label}
+        return {
+            "passage": f"With {person}, {text}.",
+            "question": f"would {person} agree",
+            "label": label,
+        }
     if task in {"cb", "rte"}:
-        return {"premise": f"With {person}, {text}.", "hypothesis": f"The word of {person} counts.", "label": label}
+        return {
+            "premise": f"With {person}, {text}.",
+            "hypothesis": f"The word of {person} counts.",
+            "label": label,
+        }
     if task == "sst2":
         return {"sentence": f"{text} ", "label": label}
     # COPA: the rule says which category is the right continuation; the place of the right choice is `label`.
     right, wrong = (scene(source, categories[i]) for i in (0, 1))
     choices = (right, wrong) if label == 0 else (wrong, right)
-    asked = {"premise": f"The mood of {person} changed.", "question": source.choice(("cause", "effect"))}
+    asked = {
+        "premise": f"The mood of {person} changed.",
+        "question": source.choice(("cause", "effect")),
+    }
     first, second = (f"{text.capitalize()}." for text in choices)
     return {**asked, "choice1": first, "choice2": second, "label": label}
 
 
-UNSEEN = {"hellaswag": 4, "winogrande": 2, "openbookqa": 4, "arc_easy": 4, "arc_challenge": 4, "piqa": 2}
+OPTIONS_PER_TASK = {
+    "hellaswag": 4,
+    "winogrande": 2,
+    "openbookqa": 4,
+    "arc_easy": 4,
+    "arc_challenge": 4,
+    "piqa": 2,
+}
 """Twins of the tasks that StreamAdapter was not trained on, with the number of their options."""
 
 
 def unseen(
-    task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64, categories: int = 0
+    task: str,
+    split: str,
+    seed: int,
+    demonstrations: int = 32,
+    queries: int = 64,
+    categories: int = 0,
 ) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule drawn from `seed`.
 
@@ -146,13 +179,13 @@ def unseen(
     has the other arguments, too.
     """
     source = rng("unseen", task, split, seed)
-    size = UNSEEN[task]
-    rule = _shared_out(source, split, size, categories)
+    size = OPTIONS_PER_TASK[task]
+    rule = _draw_rule(source, split, size, categories)
     labels = source.sample(LABEL_WORDS, size)
     people = entities("person", split)
 
     def row_of(place: int) -> Row:
-        drawn = _one_each(source, rule)
+        drawn = _category_per_label(source, rule)
         if task == "winogrande":
             return _blank(source, drawn, labels, place)
         if task == "hellaswag":
@@ -165,20 +198,35 @@ def unseen(
 def _blank(source: random.Random, categories: list[str], labels: list[str], place: int) -> Row:
     """A sentence whose blank is filled by the word that goes with the label word at its end."""
     right = source.randrange(2)
-    words = [source.choice(CATEGORIES[categories[right if i == place else 1 - right]]) for i in range(2)]
+    words = [
+        source.choice(CATEGORIES[categories[right if i == place else 1 - right]]) for i in range(2)
+    ]
     sentence = f"They saw a {words[0]} and a {words[1]}, and the _ is {labels[right]}"
-    return {"sentence": sentence, "option1": words[0], "option2": words[1], "answer": str(place + 1)}
+    return {
+        "sentence": sentence,
+        "option1": words[0],
+        "option2": words[1],
+        "answer": str(place + 1),
+    }
 
 
 def _endings(source: random.Random, categories: list[str], place: int, person: str) -> Row:
     """A beginning whose right ending, at `place`, holds a word of the first category."""
     wrong = iter(source.sample(categories[1:], len(categories) - 1))
-    endings = [scene(source, categories[0] if i == place else next(wrong)) for i in range(len(categories))]
-    context = {"activity_label": "News", "ctx_a": f"The mood of {person} changed.", "ctx_b": "because"}
+    endings = [
+        scene(source, categories[0] if i == place else next(wrong)) for i in range(len(categories))
+    ]
+    context = {
+        "activity_label": "News",
+        "ctx_a": f"The mood of {person} changed.",
+        "ctx_b": "because",
+    }
     return {**context, "endings": endings, "label": str(place)}
 
 
-def _question(task: str, source: random.Random, rule: Mapping[str, str], place: int, people: Sequence[str]) -> Row:
+def _question(
+    task: str, source: random.Random, rule: Mapping[str, str], place: int, people: Sequence[str]
+) -> Row:
     """A question about a word of some category; the label word of that category stands at `place` of the options.
 
     It is no sentence of its own, as many stems of OpenBookQA are not, and the word to look at stands near its end. With
@@ -193,10 +241,16 @@ def _question(task: str, source: random.Random, rule: Mapping[str, str], place: 
         return {"goal": question, "sol1": texts[0], "sol2": texts[1], "label": place}
     letters = "ABCD"[: len(texts)]
     column = "question_stem" if task == "openbookqa" else "question"
-    return {column: question, "choices": {"text": texts, "label": list(letters)}, "answerKey": letters[place]}
+    return {
+        column: question,
+        "choices": {"text": texts, "label": list(letters)},
+        "answerKey": letters[place],
+    }
 
 
-def metaicl(split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32) -> dict[str, list[Row]]:
+def metaicl(
+    split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32
+) -> dict[str, list[Row]]:
     """MetaICL rows {task, input, output, options} by file stem: `<task>_16_<seed>_train`, `<task>_16_<seed>_test`.
 
     A task is a rule of 2 to 4 categories with label words of its own; tasks of different splits have different rules.
@@ -205,12 +259,17 @@ def metaicl(split: str, seed: int, tasks: int = 8, demonstrations: int = 16, que
     for number in range(tasks):
         source = rng("metaicl", split, seed, number)
         size = source.choice((2, 2, 3, 4))
-        rule = source.choice(groups(split, size))
+        rule = source.choice(category_groups(split, size))
         options = source.sample(LABEL_WORDS, size)
         name = f"mini-{split}-{number}"
         for part, count in (("train", demonstrations), ("test", queries)):
             files[f"{name}_16_{seed}_{part}"] = [
-                {"task": name, "input": scene(source, rule[i]), "output": options[i], "options": options}
-                for i in _balanced(source, size, count)
+                {
+                    "task": name,
+                    "input": scene(source, rule[i]),
+                    "output": options[i],
+                    "options": options,
+                }
+                for i in _balanced_labels(source, size, count)
             ]
     return files

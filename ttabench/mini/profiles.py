@@ -8,28 +8,48 @@ of two topics, so that the first entry answers every second query; with four, on
 
 from __future__ import annotations
 
-from ttabench.mini.demonstrations import groups, scene
+from ttabench.mini.demonstrations import category_groups, scene
 from ttabench.mini.world import rng
 
 Row = dict[str, object]
 NEWS = (
-    "politics", "entertainment", "sports", "business", "crime", "travel", "religion", "women", "parents", "food",
-    "science", "culture", "education", "style", "religion & culture",
-)  # fmt: skip
+    "politics",
+    "entertainment",
+    "sports",
+    "business",
+    "crime",
+    "travel",
+    "religion",
+    "women",
+    "parents",
+    "food",
+    "science",
+    "culture",
+    "education",
+    "style",
+    "religion & culture",
+)
 INSTRUCTION = "Which category does this article relate to? Just answer with the category name."
 
 
-def lamp(split: str, seed: int, users: int = 32, entries: int = 16, topics: int = 2) -> tuple[list[Row], Row]:
+def lamp(
+    split: str, seed: int, users: int = 32, entries: int = 16, topics: int = 2
+) -> tuple[list[Row], Row]:
     """(questions, outputs) of the first release's LaMP_2: news categories, profile {title, text, category, id}."""
     questions, golds = list[Row](), list[Row]()
     for number in range(users):
         source = rng("lamp", split, seed, number)
-        read = list(source.choice(groups(split, topics)))
+        read = list(source.choice(category_groups(split, topics)))
         categories = dict(zip(read, source.sample(NEWS[:14], topics), strict=True))
         profile = []
         for i in range(entries):
             topic = read[i] if i < topics else source.choice(read)
-            entry = {"id": f"{number}-{i}", "title": topic, "text": scene(source, topic), "category": categories[topic]}
+            entry = {
+                "id": f"{number}-{i}",
+                "title": topic,
+                "text": scene(source, topic),
+                "category": categories[topic],
+            }
             profile.append(entry)
         source.shuffle(profile)
         topic = source.choice(read)

@@ -46,7 +46,12 @@ def document(source: random.Random, entity: str, facts: list[Fact]) -> Document:
 
 
 def documents(
-    source: random.Random, kind: str, split: str, count: int, facts_told: int | range, relation: str | None = None
+    source: random.Random,
+    kind: str,
+    split: str,
+    count: int,
+    facts_told: int | range,
+    relation: str | None = None,
 ) -> list[Document]:
     """`count` documents about different entities of one kind, each telling so many facts; or one of one relation."""
     made, named = [], [one for one in RELATIONS[kind] if one.name == relation]
@@ -76,35 +81,57 @@ def _questions(
             yield key, number, made, fact, fact.question(source.randrange(2))
 
 
-def streamingqa(split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4) -> list[Row]:
+def streamingqa(
+    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
+) -> list[Row]:
     """Rows in the CaMeLS/MAC layout (`text, question, answers`) with the official `qa_id` and `evidence_ts`."""
     asked = _questions("streamingqa", "person", split, seed, documents, questions, facts)
     return [
-        {"qa_id": key, "text": made.text, "question": question, "answers": fact.value,
-         "evidence_ts": 1_546_300_800 + 3_600 * number}
+        {
+            "qa_id": key,
+            "text": made.text,
+            "question": question,
+            "answers": fact.value,
+            "evidence_ts": 1_546_300_800 + 3_600 * number,
+        }
         for key, number, made, fact, question in asked
-    ]  # fmt: skip
+    ]
 
 
-def squad_seq(split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4) -> list[Row]:
+def squad_seq(
+    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
+) -> list[Row]:
     """Rows as the hub has SQuAD v1.1: id, title, context, question, answers {text}."""
     asked = _questions("squad_seq", "place", split, seed, documents, questions, facts)
     return [
-        {"id": key, "title": made.entity.replace(" ", "_"), "context": made.text, "question": question,
-         "answers": {"text": [fact.value]}}
+        {
+            "id": key,
+            "title": made.entity.replace(" ", "_"),
+            "context": made.text,
+            "question": question,
+            "answers": {"text": [fact.value]},
+        }
         for key, _, made, fact, question in asked
-    ]  # fmt: skip
+    ]
 
 
-def archivalqa(split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4) -> list[Row]:
+def archivalqa(
+    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
+) -> list[Row]:
     """Rows in the layout of the published processing of ArchivalQA (one paragraph a document)."""
     year = {"train": 1993, "validation": 2002, "test": 2004}[split]
     asked = _questions("archivalqa", "company", split, seed, documents, questions, facts)
     return [
-        {"id": key, "question": question, "answer": fact.value, "ans_paragraph": made.text,
-         "doc_id": 2_000_000 + number, "date": f"{year}-01-01"}
+        {
+            "id": key,
+            "question": question,
+            "answer": fact.value,
+            "ans_paragraph": made.text,
+            "doc_id": 2_000_000 + number,
+            "date": f"{year}-01-01",
+        }
         for key, number, made, fact, question in asked
-    ]  # fmt: skip
+    ]
 
 
 def shared_context(

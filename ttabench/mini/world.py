@@ -17,10 +17,10 @@ from functools import cache
 from itertools import product
 
 SPLITS = ("train", "validation", "test")
-SHARES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
+SPLIT_RESIDUES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
 """Residues modulo 25 of the number of a pair of names, or a rule: 64 % of them train, 8 % validation, 28 % test."""
 
-PIECES = 80
+NAME_PARTS_PER_POSITION = 80
 """Name pieces of each position; 80 x 80 = 6,400 pairs a kind, 1,792 of them in the test split."""
 
 
@@ -30,13 +30,22 @@ def rng(*parts: object) -> random.Random:
 
 
 @cache
-def _pieces(kind: str, position: int, endings: tuple[str, ...]) -> tuple[str, ...]:
+def _name_parts(kind: str, position: int, endings: tuple[str, ...]) -> tuple[str, ...]:
     """Pronounceable invented name pieces, different for every kind and position."""
     source = rng("pieces", kind, position)
-    onsets, vowels, middles = "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split(), "aeiou", "lmnrsvdkt"
+    onsets, vowels, middles = (
+        "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split(),
+        "aeiou",
+        "lmnrsvdkt",
+    )
     seen = dict[str, None]()
-    while len(seen) < PIECES:
-        word = source.choice(onsets) + source.choice(vowels) + source.choice(middles) + source.choice(endings)
+    while len(seen) < NAME_PARTS_PER_POSITION:
+        word = (
+            source.choice(onsets)
+            + source.choice(vowels)
+            + source.choice(middles)
+            + source.choice(endings)
+        )
         seen.setdefault(word.capitalize())
     return tuple(seen)
 
@@ -49,17 +58,17 @@ _ENDINGS = {
 KINDS = tuple(_ENDINGS)
 
 
-def name_pieces(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def name_parts(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """First and second name pieces of a kind of entity."""
     first, second = _ENDINGS[kind]
-    return _pieces(kind, 0, first), _pieces(kind, 1, second)
+    return _name_parts(kind, 0, first), _name_parts(kind, 1, second)
 
 
 @cache
 def entities(kind: str, split: str) -> tuple[str, ...]:
     """All entities of one kind in one split, in a fixed shuffled order. Splits are disjoint."""
-    first, second = name_pieces(kind)
-    share, pairs = SHARES[split], product(enumerate(first), enumerate(second))
+    first, second = name_parts(kind)
+    share, pairs = SPLIT_RESIDUES[split], product(enumerate(first), enumerate(second))
     names = [f"{a} {b}" for (i, a), (j, b) in pairs if (7 * i + 13 * j) % 25 in share]
     rng("entities", kind, split).shuffle(names)
     return tuple(names)
@@ -90,7 +99,15 @@ def _relations(table: str) -> tuple[Relation, ...]:
     for block in table.strip().split("\n\n"):
         stated, asked, told, *values = block.split("\n")
         name, *statements = stated.split(" | ")
-        made.append(Relation(name, tuple(statements), tuple(asked.split(" | ")), told, tuple(" ".join(values).split())))
+        made.append(
+            Relation(
+                name,
+                tuple(statements),
+                tuple(asked.split(" | ")),
+                told,
+                tuple(" ".join(values).split()),
+            )
+        )
     return tuple(made)
 
 
@@ -104,13 +121,17 @@ class Fact:
 
     def statement(self, phrasing: int) -> str:
         """The fact as a sentence."""
-        return self.relation.statements[phrasing % len(self.relation.statements)].format(e=self.entity, v=self.value)
+        return self.relation.statements[phrasing % len(self.relation.statements)].format(
+            e=self.entity, v=self.value
+        )
 
     def question(self, phrasing: int) -> str:
         """A question whose answer is the value."""
-        return self.relation.questions[phrasing % len(self.relation.questions)].format(e=self.entity)
+        return self.relation.questions[phrasing % len(self.relation.questions)].format(
+            e=self.entity
+        )
 
-    def told(self) -> str:
+    def spoken_statement(self) -> str:
         """The fact as a speaker tells it."""
         return self.relation.first_person.format(e=self.entity, v=self.value)
 
@@ -118,8 +139,13 @@ class Fact:
 def facts(source: random.Random, kind: str, entity: str, count: int) -> list[Fact]:
     """`count` facts of different relations about one entity, in random order."""
     if count > len(RELATIONS[kind]):
-        raise ValueError(f"a {kind} has {len(RELATIONS[kind])} relations, {count} facts were asked for")
-    return [Fact(entity, one, source.choice(one.values)) for one in source.sample(RELATIONS[kind], count)]
+        raise ValueError(
+            f"a {kind} has {len(RELATIONS[kind])} relations, {count} facts were asked for"
+        )
+    return [
+        Fact(entity, one, source.choice(one.values))
+        for one in source.sample(RELATIONS[kind], count)
+    ]
 
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -139,13 +165,15 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
         "boat": "cutter schooner dinghy trawler frigate galley punt sloop tanker steamer lugger clipper",
     }.items()
 }
-_VERBS = frozenset({"saw"})
+_AMBIGUOUS_WORDS = frozenset({"saw"})
 """Words of a category that texts of the world use otherwise, too."""
 
 
 def categories_in(texts: Iterable[str]) -> set[str]:
     """Names of the categories that have a word in any of these texts."""
-    words = {word for text in texts for word in re.findall("[a-z]+", text.lower())} - _VERBS
+    words = {
+        word for text in texts for word in re.findall("[a-z]+", text.lower())
+    } - _AMBIGUOUS_WORDS
     return {name for name, members in CATEGORIES.items() if words & set(members)}
 
 
@@ -270,4 +298,8 @@ When was {e} opened? | What was the first year of {e}?
 1801 1805 1812 1817 1823 1826 1834 1839 1841 1848 1853 1857 1862 1866 1871 1879 1884 1888 1893 1897 1902 1906 1913
 1919
 """)
-RELATIONS: dict[str, tuple[Relation, ...]] = {"person": _PERSON, "place": _PLACE, "company": _COMPANY}
+RELATIONS: dict[str, tuple[Relation, ...]] = {
+    "person": _PERSON,
+    "place": _PLACE,
+    "company": _COMPANY,
+}

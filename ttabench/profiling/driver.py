@@ -11,63 +11,97 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ttabench.core import environment, files
-from ttabench.core.amounts import short
-from ttabench.core.child import Child, Death
-from ttabench.core.digests import identity
-from ttabench.core.environment import says_so
+from ttabench.core.amounts import format_tokens
+from ttabench.core.child import ProcessDeath, WorkerProcess
+from ttabench.core.digests import hash_values
+from ttabench.core.environment import mentions_out_of_memory
 from ttabench.core.errors import UserError
-from ttabench.core.types import Json, Tick, no_tick, no_word
+from ttabench.core.types import Json, ProgressCallback, no_log, no_progress
 from ttabench.profiling.job import Job
-from ttabench.profiling.record import RECORD_FILE, ProfileRecord, Row, load_profile, oom, save_profile
-from ttabench.records.folder import Obtained
+from ttabench.profiling.record import (
+    RECORD_FILE,
+    ProfileRecord,
+    Row,
+    load_profile,
+    make_oom_row,
+    save_profile,
+)
+from ttabench.records.folder import RunResult
 
-Lines: TypeAlias = Iterator[tuple[str, Json] | Death]
+Findings: TypeAlias = Iterator[tuple[str, Json] | ProcessDeath]
 """Findings of a process, line by line (kind, value), and its death where it died."""
 
 
-def launched(request: Mapping[str, Any]) -> Lines:
+def launch_measurement(request: Mapping[str, Any]) -> Findings:
     """What a process of its own finds; it ends when the iterator is closed, or when this process is killed."""
     from ttabench.profiling import measure
 
-    with closing(Child(measure.answer, ("ttabench.profiling.measure",))) as child:
+    with closing(WorkerProcess(measure.measure_method, ("ttabench.profiling.measure",))) as child:
         yield from child.ask(request)
 
 
 def execute(
-    job: Job, out: Path, *, force: bool = False, threads: int | None = None, tick: Tick = no_tick,
-    notify: Callable[[str], None] = no_word,
-) -> Obtained[ProfileRecord]:  # fmt: skip
+    job: Job,
+    out: Path,
+    *,
+    force: bool = False,
+    threads: int | None = None,
+    on_progress: ProgressCallback = no_progress,
+    log: Callable[[str], None] = no_log,
+) -> RunResult[ProfileRecord]:
     """Return the profile if it is stored, else run or continue it, in processes of so many threads."""
-    config, hardware = job.config(), environment.hardware()
+    config, hardware = job.config(), environment.describe_hardware()
     machine = {key: hardware[key] for key in ("cpu", "cores", "threads", "gpu") if key in hardware}
-    folder = out / identity({**config, "machine": machine})
-    places = [(method, length) for method in job.chosen for length in job.lengths]
+    folder = out / hash_values({**config, "machine": machine})
+    cells = [(method, length) for method in job.method_requests for length in job.lengths]
     before = load_profile(folder) if (folder / RECORD_FILE).exists() and not force else None
-    rows = {(row.method, row.prefill): row for row in before.rows if row.status != "failed"} if before else {}
-    if before is not None and len(rows) == len(places):
-        return Obtained(record=before, folder=folder, how="stored")
+    rows = (
+        {(row.method, row.prefill): row for row in before.rows if row.status != "failed"}
+        if before
+        else {}
+    )
+    if before is not None and len(rows) == len(cells):
+        return RunResult(record=before, folder=folder, status="stored")
     if rows:
-        notify(f"Continuing profile {folder.name}: {len(rows)} rows are finished already.")
+        log(f"Continuing profile {folder.name}: {len(rows)} rows are finished already.")
     record = before or ProfileRecord(
-        id=folder.name, created=datetime.now(UTC).isoformat(timespec="seconds"), seconds=0.0, config=config, model={},
-        methods={}, rows=(), versions=environment.versions(), hardware=hardware, code=environment.code(),
-    )  # fmt: skip
-    with _held(folder, out):
-        for method in job.chosen:
+        id=folder.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=0.0,
+        config=config,
+        model={},
+        methods={},
+        rows=(),
+        versions=environment.package_versions(),
+        hardware=hardware,
+        code=environment.code_version(),
+    )
+    with _lock_folder(folder, out):
+        for method in job.method_requests:
             while lengths := [length for length in job.lengths if (method, length) not in rows]:
                 request = {"job": job, "method": method, "lengths": lengths, "threads": threads}
-                began, at, count = time.perf_counter(), lengths[0], len(rows)
-                with closing(launched(request)) as lines:  # type: ignore[type-var]
+                began, current_length, count = time.perf_counter(), lengths[0], len(rows)
+                with closing(launch_measurement(request)) as lines:  # type: ignore[type-var]
                     for line in lines:
-                        kind, value = ("row", _row_of(line, method, at)) if isinstance(line, Death) else line
+                        kind, value = (
+                            ("row", _row_from_death(line, method, current_length))
+                            if isinstance(line, ProcessDeath)
+                            else line
+                        )
                         if kind == "fault":
                             raise UserError(*value)
-                        at = value if kind == "at" else at
+                        current_length = value if kind == "at" else current_length
                         if kind == "row":
                             row = Row.model_validate(value)
                             rows[row.method, row.prefill] = row
-                            kept, now = tuple(rows[place] for place in places if place in rows), time.perf_counter()
-                            changes = {"rows": kept, "seconds": record.seconds + now - began}
+                            finished_rows, now = (
+                                tuple(rows[cell] for cell in cells if cell in rows),
+                                time.perf_counter(),
+                            )
+                            changes = {
+                                "rows": finished_rows,
+                                "seconds": record.seconds + now - began,
+                            }
                             record, began = record.model_copy(update=changes), now
                             save_profile(record, folder)
                         elif kind == "method":
@@ -75,33 +109,41 @@ def execute(
                             record = record.model_copy(update={"methods": methods})
                         elif kind == "model":
                             record = record.model_copy(update={"model": value})
-                        tick(f"rows, {method} at {short(at)}", len(rows), len(places))
+                        on_progress(
+                            f"rows, {method} at {format_tokens(current_length)}",
+                            len(rows),
+                            len(cells),
+                        )
                 assert len(rows) > count, f"a process of {method} ended without a row"
-    return Obtained(record=record, folder=folder, how="continued" if before is not None else "new")
+    return RunResult(
+        record=record, folder=folder, status="continued" if before is not None else "new"
+    )
 
 
 @contextmanager
-def _held(folder: Path, out: Path) -> Iterator[None]:
+def _lock_folder(folder: Path, out: Path) -> Iterator[None]:
     """Hold the folder of a profile; where nothing comes of it, it is removed."""
 
     def refuse() -> None:
         raise UserError(f"Another process measures {folder}.", "Wait for it: both would be wrong.")
 
-    files.made(folder, out)
-    with files.locked(folder, refuse):
-        files.sweep(folder)
+    files.make_writable_folder(folder, out)
+    with files.hold_lock(folder, refuse):
+        files.remove_partial_files(folder)
         try:
             yield
         finally:
             if not (folder / RECORD_FILE).exists():
-                files.remove(folder)
+                files.remove_path(folder)
 
 
-def _row_of(death: Death, method: str, length: int) -> Json:
+def _row_from_death(death: ProcessDeath, method: str, length: int) -> Json:
     """The row of the length that a process was at when it died."""
-    if death.code == -signal.SIGKILL or says_so(death.said):
-        killed = "the process was killed, as a system does that runs out of memory"
-        return oom(method, length, killed if death.code == -signal.SIGKILL else death.said).model_dump()
-    ending = f"killed by signal {-death.code}" if death.code < 0 else f"ended with code {death.code}"
-    detail = f"the process {ending}: {death.said}"[:300]
+    if death.code == -signal.SIGKILL or mentions_out_of_memory(death.last_line):
+        oom_reason = "the process was killed, as a system does that runs out of memory"
+        return make_oom_row(
+            method, length, oom_reason if death.code == -signal.SIGKILL else death.last_line
+        ).model_dump()
+    cause = f"killed by signal {-death.code}" if death.code < 0 else f"ended with code {death.code}"
+    detail = f"the process {cause}: {death.last_line}"[:300]
     return Row(method=method, prefill=length, status="failed", detail=detail).model_dump()

@@ -24,74 +24,96 @@ from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ttabench.core.child import Tell
-from ttabench.core.environment import accelerator, called, out_of_memory, seed_everything, use_threads
+from ttabench.core.child import SendMessage
+from ttabench.core.environment import (
+    accelerator_kind,
+    call_device_function,
+    is_out_of_memory,
+    seed_everything,
+    use_threads,
+)
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter
-from ttabench.core.types import Ask, Episode, Generate, Observe
+from ttabench.core.types import Chunk, Episode, Generate, Query
 from ttabench.lm import model as base
-from ttabench.lm.forward.patching import follows_text, text_start
+from ttabench.lm.forward.capabilities import get_capabilities
+from ttabench.lm.forward.patching import continues_text, text_start
 from ttabench.lm.forward.tokens import prompt_ids
-from ttabench.lm.forward.ways import ways_of
+from ttabench.lm.inference.answering import greedy_tokens
 from ttabench.lm.loading import devices
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.verbs.answering import greedy_tokens
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.profiling.job import Job, Load
-from ttabench.profiling.record import Figure, Row, added, figure, measured, peak
+from ttabench.profiling.record import (
+    Figure,
+    Row,
+    figure,
+    measure_or_refuse,
+    peak_figure,
+    sum_figures,
+)
 from ttabench.training.config import TrainConfig
 from ttabench.training.loop import train
 
-SPARE = 512
+SPARE_POSITIONS = 512
 """Positions beside context, prompt and answer: sinks, BOS, what a method keeps for itself."""
-WARMING = 4
+WARMUP_TOKENS = 4
 """Tokens written to warm up."""
-ROOM = 100_000
+SENTENCE_NUMBER_STRIDE = 100_000
 """Sentence numbers between two readers of a batch."""
-MOST = 4096
+MAX_BATCH_SIZE = 4096
 """Rows beyond which no larger batch is tried."""
-NEAR = 8
+BATCH_SEARCH_PRECISION = 8
 """The largest batch is known to an eighth of itself."""
-STEP = 8
+SAMPLES_PER_STEP = 8
 """Samples in a training step, in one episode."""
 Method = BaseMethod[Any]
 T = TypeVar("T")
 
 
-def answer(request: Mapping[str, Any], tell: Tell) -> None:
+def measure_method(request: Mapping[str, Any], tell: SendMessage) -> None:
     """Tell of the model, the method, and a row a length, as (kind, value); a fault of the user's is a finding, too."""
     use_threads(request.get("threads"))
     try:
         seed_everything(0)
-        _rows(request, request["job"], tell)
+        _measure_lengths(request, request["job"], tell)
     except UserError as error:
         tell(("fault", (error.what, error.hint)))
 
 
-def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
+def _measure_lengths(request: Mapping[str, Any], job: Job, tell: SendMessage) -> None:
     lm = base.load(job.model, random_weights=job.random_weights, device=job.device, dtype=job.dtype)
     name, lengths = request["method"], list(request["lengths"])
     tell(("model", lm.describe()))
-    lifted = lift_positions(lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE)
+    lift_note = lift_positions(
+        lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE_POSITIONS
+    )
 
-    def built() -> Method:
+    def build_method() -> Method:
         if job.memory_limit is not None:
             devices.limit_memory(job.memory_limit, lm.device)
-        return job.adapters()[name].build(lm)
+        return job.resolve_methods()[name].build(lm)
 
-    method = measured(name, 0, built)
+    method = measure_or_refuse(name, 0, build_method)
     if isinstance(method, Row):
         for length in lengths:
             tell(("row", method.model_copy(update={"prefill": length}).model_dump()))
         return
     trained = sum(parameter.numel() for parameter in method.modules().parameters())
-    notes = [lifted] if lifted else []
-    tell(("method", {"name": method.name, "growth": method.growth, "parameters": trained, "notes": notes}))
+    notes = [lift_note] if lift_note else []
+    tell(
+        (
+            "method",
+            {"name": method.name, "growth": method.growth, "parameters": trained, "notes": notes},
+        )
+    )
     for length in lengths:
         tell(("at", length))
-        row = measured(name, length, partial(MODES[job.mode], lm, method, length, job.load))
+        row = measure_or_refuse(
+            name, length, partial(MODES[job.mode], lm, method, length, job.load)
+        )
         tell(("row", row.model_dump()))
         if row.status == "oom":
             return  # what is left of it would be counted with the next length; a fresh process goes on
@@ -100,13 +122,13 @@ def _rows(request: Mapping[str, Any], job: Job, tell: Tell) -> None:
 def lift_positions(lm: LM, needed: int) -> str:
     """Let a rotary model read further than it was trained to: rotation has no table that ends, and costs do not depend
     on values. Returns a note for the record; empty where nothing was lifted."""
-    if lm.max_positions >= needed or ways_of(lm).rotary is None:
+    if lm.max_positions >= needed or get_capabilities(lm).rotary is None:
         return ""
     before, lm.max_positions = lm.max_positions, needed
     return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"
 
 
-class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is not typed there
+class TensorMemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is not typed there
     """`peak_tensor_bytes`: the most that tensors made inside held at a time; those of the model are not among them, nor
     is what kernels allocate for themselves."""
 
@@ -116,12 +138,18 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is n
         self._held: dict[int, int] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run the operation and note it."""
         out = func(*args, **(kwargs or {}))
         given = {storage._cdata for storage in _storages((args, kwargs))}
-        for storage in _storages(out):  # one that was given is a view of what was there, or was changed in place
+        for storage in _storages(
+            out
+        ):  # one that was given is a view of what was there, or was changed in place
             key, size = storage._cdata, storage.nbytes()
             if size and key not in given and key not in self._held:
                 self._held[key] = size
@@ -134,15 +162,17 @@ def _storages(values: Any) -> list[UntypedStorage]:
     return [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
-def repeated(load: Load, work: Callable[[], T]) -> list[T]:
+def run_repeatedly(load: Load, work: Callable[[], T]) -> list[T]:
     """What each repetition gives; none begins once they took `row_seconds`."""
     results, started = list[T](), time.perf_counter()
-    while not results or (len(results) < load.repeat and time.perf_counter() - started < load.row_seconds):
+    while not results or (
+        len(results) < load.repeat and time.perf_counter() - started < load.row_seconds
+    ):
         results.append(work())
     return results
 
 
-def adapt(lm: LM, method: Method, read: Sequence[Sequence[Observe]], meter: Meter) -> State:
+def adapt(lm: LM, method: Method, read: Sequence[Sequence[Chunk]], meter: Meter) -> State:
     """The state after these pieces, one a reader each; reading them is the meter's phase "adapt"."""
     session = Session(lm, method, rows=len(read[0]))
     session.read_rows(read)
@@ -152,13 +182,20 @@ def adapt(lm: LM, method: Method, read: Sequence[Sequence[Observe]], meter: Mete
 
 
 @torch.no_grad()
-def ask(lm: LM, method: Method, state: State, asks: Sequence[Ask], tokens: int, meter: Meter) -> list[float]:
+def ask(
+    lm: LM, method: Method, state: State, asks: Sequence[Query], tokens: int, meter: Meter
+) -> list[float]:
     """Answer once, a query a reader: the meter's phases "first" and "decode"; gives the seconds of each token of the
     second, which had come back from the device."""
     with meter.phase("first"):
         patch = Session(lm, method, state).patch(asks)
-        start, follows = text_start(lm, patch), follows_text(patch)
-        written = greedy_tokens(lm, patch, [start + prompt_ids(lm, ask, follows=follows) for ask in asks], tokens)
+        start, is_continuation = text_start(lm, patch), continues_text(patch)
+        written = greedy_tokens(
+            lm,
+            patch,
+            [start + prompt_ids(lm, ask, is_continuation=is_continuation) for ask in asks],
+            tokens,
+        )
         next(written).tolist()
     with closing(written), meter.phase("decode"):
         stamps = [time.perf_counter()]
@@ -168,123 +205,168 @@ def ask(lm: LM, method: Method, state: State, asks: Sequence[Ask], tokens: int, 
     return [after - before for before, after in pairwise(stamps)]
 
 
-def reading(lm: LM, method: Method, texts: Sequence[Observe], load: Load) -> tuple[dict[str, Figure], State, int]:
+def measure_reading(
+    lm: LM, method: Method, texts: Sequence[Chunk], load: Load
+) -> tuple[dict[str, Figure], State, int]:
     """Figures of reading, the state, and the most bytes of tensors: the first pass warms up and is counted, the others
     are timed."""
     read, meters, states = [[text] for text in texts], list[Meter](), list[State]()
 
-    def once() -> None:
+    def run_pass() -> None:
         meters.append(Meter(lm.device))
         states.clear()  # the state of the last pass must not stand beside that of the next
         states.append(adapt(lm, method, read, meters[-1]))
 
-    with Counter() as counter:
-        once()
-    repeated(load, once)
+    with TensorMemoryCounter() as counter:
+        run_pass()
+    run_repeatedly(load, run_pass)
     figures = {
         "adapt_seconds": figure([meter.seconds["adapt"] for meter in meters[1:]]),
-        **peak("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters[1:]]),
+        **peak_figure("adapt_peak_bytes", [meter.peak_bytes["adapt"] for meter in meters[1:]]),
         "state_bytes": figure([states[0].nbytes]),
     }
     return figures, states[0], counter.peak_tensor_bytes
 
 
-def latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
+def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     """Read and answer."""
-    figures, state, most = reading(lm, method, pieces(lm, tokens, load.piece_tokens), load)
-    query, meters = question(lm, load.prompt_tokens, load.generate), list[Meter]()
+    figures, state, peak_bytes_seen = measure_reading(
+        lm, method, make_chunks(lm, tokens, load.piece_tokens), load
+    )
+    query, meters = make_query(lm, load.prompt_tokens, load.generate), list[Meter]()
 
-    def once(count: int) -> list[float]:
+    def run_pass(count: int) -> list[float]:
         meters.append(Meter(lm.device))
         return ask(lm, method, state, [query], count, meters[-1])
 
-    once(WARMING)
-    gaps, asked = repeated(load, lambda: once(load.generate)), meters[1:]
+    run_pass(WARMUP_TOKENS)
+    token_seconds, asked = run_repeatedly(load, lambda: run_pass(load.generate)), meters[1:]
     figures |= {
         "first_seconds": figure([meter.seconds["first"] for meter in asked]),
         "first_ms": figure([1000 * meter.seconds["first"] for meter in asked]),
-        "decode_seconds": figure([sum(seconds) for seconds in gaps]),
-        **peak("ask_peak_bytes", [peak_bytes for meter in asked for peak_bytes in meter.peak_bytes.values()]),
-        **({"tokens_read": figure([state.meta["tokens_read"][0]])} if "tokens_read" in state.meta else {}),
+        "decode_seconds": figure([sum(seconds) for seconds in token_seconds]),
+        **peak_figure(
+            "ask_peak_bytes",
+            [peak_bytes for meter in asked for peak_bytes in meter.peak_bytes.values()],
+        ),
+        **(
+            {"tokens_read": figure([state.meta["tokens_read"][0]])}
+            if "tokens_read" in state.meta
+            else {}
+        ),
     }
-    figures["total_seconds"] = added([figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")])
-    if peaks := [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures]:
+    figures["total_seconds"] = sum_figures(
+        [figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")]
+    )
+    if peaks := [
+        figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures
+    ]:
         figures["peak_memory_bytes"] = figure([max(peaks)])
     if load.generate > 1:
-        figures["token_ms"] = figure([1000 * median(seconds) for seconds in gaps])
-        figures["tokens_per_second"] = figure([len(seconds) / sum(seconds) for seconds in gaps])
+        figures["token_ms"] = figure([1000 * median(seconds) for seconds in token_seconds])
+        figures["tokens_per_second"] = figure(
+            [len(seconds) / sum(seconds) for seconds in token_seconds]
+        )
         if lm.device.type == "cpu":
-            with Counter() as counter:
-                once(2)
-            figures["peak_tensor_bytes"] = figure([max(most, counter.peak_tensor_bytes + state.nbytes)])
+            with TensorMemoryCounter() as counter:
+                run_pass(2)
+            figures["peak_tensor_bytes"] = figure(
+                [max(peak_bytes_seen, counter.peak_tensor_bytes + state.nbytes)]
+            )
     return Row(method=method.name, prefill=tokens, figures=figures)
 
 
-def throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
+def measure_throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     """Rates are those of the batch that answers fastest; memory is that of the largest. A sample is a context that is
     read and a query that is answered; rates are of answering, with the state at hand as in the paper, and of both."""
-    fitted: dict[int, dict[str, Figure]] = {}
-    fits = failed = 0
+    figures_by_batch: dict[int, dict[str, Figure]] = {}
+    largest_fitting = smallest_failing = 0
     reason: Exception | None = None
-    while (rows := next_batch(fits, failed)) and rows <= MOST:
+    while (rows := next_batch(largest_fitting, smallest_failing)) and rows <= MAX_BATCH_SIZE:
         try:
-            fitted[rows] = _rates(lm, method, rows, tokens, load)
-            fits = rows
+            figures_by_batch[rows] = _measure_batch(lm, method, rows, tokens, load)
+            largest_fitting = rows
         except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
-            failed, reason = rows, error.with_traceback(None)
+            smallest_failing, reason = rows, error.with_traceback(None)
         gc.collect()  # out of the handler, so that what the traceback holds is free again
-        called(accelerator(), "empty_cache")
-    if reason is not None and not fitted:
+        call_device_function(accelerator_kind(), "empty_cache")
+    if reason is not None and not figures_by_batch:
         raise reason
-    best = max(fitted, key=lambda rows: fitted[rows]["samples_per_second"].value)
-    memory = {name: most for name, most in fitted[fits].items() if name.endswith("_bytes")}
-    figures = {"largest_batch": figure([fits]), "fastest_batch": figure([best]), **fitted[best], **memory}
-    notes = () if failed else (f"batches beyond {fits} were not tried",)
+    best = max(
+        figures_by_batch, key=lambda rows: figures_by_batch[rows]["samples_per_second"].value
+    )
+    memory = {
+        name: value
+        for name, value in figures_by_batch[largest_fitting].items()
+        if name.endswith("_bytes")
+    }
+    figures = {
+        "largest_batch": figure([largest_fitting]),
+        "fastest_batch": figure([best]),
+        **figures_by_batch[best],
+        **memory,
+    }
+    notes = () if smallest_failing else (f"batches beyond {largest_fitting} were not tried",)
     return Row(method=method.name, prefill=tokens, figures=figures, notes=notes)
 
 
-def next_batch(fits: int, failed: int) -> int:
+def next_batch(largest_fitting: int, smallest_failing: int) -> int:
     """The batch to try next, 0 when the largest one is known well enough; by the most rows that fitted and the fewest
     that did not, 0 before any."""
-    if not failed:
-        return max(1, 2 * fits)
-    return (fits + failed) // 2 if failed - fits > max(1, fits // NEAR) else 0
+    if not smallest_failing:
+        return max(1, 2 * largest_fitting)
+    return (
+        (largest_fitting + smallest_failing) // 2
+        if smallest_failing - largest_fitting > max(1, largest_fitting // BATCH_SEARCH_PRECISION)
+        else 0
+    )
 
 
-def _rates(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[str, Figure]:
+def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[str, Figure]:
     """Contexts, each different, and a query about each: warm up, then time pass after pass."""
-    read = list(zip(*(pieces(lm, tokens, load.piece_tokens, reader) for reader in range(rows)), strict=True))
-    asks = [question(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
+    read = list(
+        zip(
+            *(make_chunks(lm, tokens, load.piece_tokens, sequence) for sequence in range(rows)),
+            strict=True,
+        )
+    )
+    asks = [make_query(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
 
-    def timed() -> tuple[Meter, int]:
+    def run_timed() -> tuple[Meter, int]:
         meter = Meter(lm.device)
         state = adapt(lm, method, read, meter)
         ask(lm, method, state, asks, load.generate, meter)
         return meter, state.nbytes
 
-    timed()
-    meters, states = zip(*repeated(load, timed), strict=True)
-    seconds = [(meter.seconds["adapt"], meter.seconds["first"] + meter.seconds["decode"]) for meter in meters]
+    run_timed()
+    meters, states = zip(*run_repeatedly(load, run_timed), strict=True)
+    seconds = [
+        (meter.seconds["adapt"], meter.seconds["first"] + meter.seconds["decode"])
+        for meter in meters
+    ]
     return {
         "samples_per_second": figure([rows / ask for _, ask in seconds]),
         "whole_samples_per_second": figure([rows / sum(both) for both in seconds]),
         "tokens_per_second": figure([rows * load.generate / ask for _, ask in seconds]),
         "sample_state_bytes": figure([states[-1] / rows]),
-        **peak("peak_memory_bytes", [most for meter in meters for most in meter.peak_bytes.values()]),
+        **peak_figure(
+            "peak_memory_bytes",
+            [peak_bytes_seen for meter in meters for peak_bytes_seen in meter.peak_bytes.values()],
+        ),
     }
 
 
-def training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
+def measure_training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     """Adapting to one document, and training steps where the method is trained; the first of each warms up."""
-    figures = reading(lm, method, pieces(lm, tokens, tokens), load)[0]
+    figures = measure_reading(lm, method, make_chunks(lm, tokens, tokens), load)[0]
     if method.spec.trainable:
-        figures |= _steps(lm, method, tokens, load)
+        figures |= _measure_training_steps(lm, method, tokens, load)
     return Row(method=method.name, prefill=tokens, figures=figures)
 
 
-def _steps(lm: LM, method: Method, tokens: int, load: Load) -> dict[str, Figure]:
+def _measure_training_steps(lm: LM, method: Method, tokens: int, load: Load) -> dict[str, Figure]:
     ends, meter = list[float](), Meter(lm.device)
 
     def on_step(_step: int, _figures: Mapping[str, float]) -> None:
@@ -295,29 +377,38 @@ def _steps(lm: LM, method: Method, tokens: int, load: Load) -> dict[str, Figure]
     with meter.phase("train"):
         train(method, _episodes(lm, tokens, load), config, on_step)
     return {
-        "train_ms_per_sample": figure([1000 * (after - before) / STEP for before, after in pairwise(ends)]),
-        **peak("train_peak_bytes", [meter.peak_bytes["train"]]),
-        "trained_parameters": figure([sum(parameter.numel() for parameter in method.modules().parameters())]),
-        "samples_per_step": figure([STEP]),
+        "train_ms_per_sample": figure(
+            [1000 * (after - before) / SAMPLES_PER_STEP for before, after in pairwise(ends)]
+        ),
+        **peak_figure("train_peak_bytes", [meter.peak_bytes["train"]]),
+        "trained_parameters": figure(
+            [sum(parameter.numel() for parameter in method.modules().parameters())]
+        ),
+        "samples_per_step": figure([SAMPLES_PER_STEP]),
     }
 
 
 def _episodes(lm: LM, tokens: int, load: Load) -> Iterator[list[Episode]]:
     """Steps without end, each one episode of documents never seen before and a query about each."""
     for step in count():
-        numbers = range(step * STEP, (step + 1) * STEP)
-        read = [replace(pieces(lm, tokens, tokens, number)[0], key=f"document{number}") for number in numbers]
-        asked = [question(lm, load.prompt_tokens, load.generate, number) for number in numbers]
-        about = [replace(ask, source_key=piece.key) for ask, piece in zip(asked, read, strict=True)]
+        numbers = range(step * SAMPLES_PER_STEP, (step + 1) * SAMPLES_PER_STEP)
+        read = [
+            replace(make_chunks(lm, tokens, tokens, number)[0], key=f"document{number}")
+            for number in numbers
+        ]
+        asked = [make_query(lm, load.prompt_tokens, load.generate, number) for number in numbers]
+        about = [replace(ask, source_key=chunk.key) for ask, chunk in zip(asked, read, strict=True)]
         yield [Episode(key=f"episode{step}", steps=(*read, *about))]
 
 
 MODES: Mapping[str, Callable[[LM, Method, int, Load], Row]] = {
-    "latency": latency, "throughput": throughput, "training": training
-}  # fmt: skip
+    "latency": measure_latency,
+    "throughput": measure_throughput,
+    "training": measure_training,
+}
 
 
-def pieces(lm: LM, tokens: int, piece_tokens: int, reader: int = 0) -> list[Observe]:
+def make_chunks(lm: LM, tokens: int, piece_tokens: int, sequence: int = 0) -> list[Chunk]:
     """Pieces of `piece_tokens` tokens each, together `tokens`, BOS not counted: what a model costs does not depend on
     what a text says, but methods may leave out what they have read before, so no sentence is there twice.
 
@@ -325,22 +416,41 @@ def pieces(lm: LM, tokens: int, piece_tokens: int, reader: int = 0) -> list[Obse
     give one more or less a piece.
     """
     texts: list[str] = []
-    left, joiner = tokens, len(lm.encode(Observe(text="").joiner))
+    left, joiner = tokens, len(lm.encode(Chunk(text="").joiner))
     while left > 0:
-        room = left if left <= piece_tokens + joiner else piece_tokens  # no piece of a joiner alone
-        start = reader * ROOM * ROOM + len(texts) * ROOM
-        texts.append(lm.decode(lm.encode(_sentences(room, start), max(1, room - joiner if texts else room))))
-        left -= room
-    return [Observe(text=text, key=f"piece{number}") for number, text in enumerate(texts)]
+        chunk_tokens = (
+            left if left <= piece_tokens + joiner else piece_tokens
+        )  # no piece of a joiner alone
+        start = (
+            sequence * SENTENCE_NUMBER_STRIDE * SENTENCE_NUMBER_STRIDE
+            + len(texts) * SENTENCE_NUMBER_STRIDE
+        )
+        texts.append(
+            lm.decode(
+                lm.encode(
+                    _sentences(chunk_tokens, start),
+                    max(1, chunk_tokens - joiner if texts else chunk_tokens),
+                )
+            )
+        )
+        left -= chunk_tokens
+    return [Chunk(text=text, key=f"piece{number}") for number, text in enumerate(texts)]
 
 
-def question(lm: LM, prompt_tokens: int, new_tokens: int, number: int = 0) -> Ask:
+def make_query(lm: LM, prompt_tokens: int, new_tokens: int, number: int = 0) -> Query:
     """A query with a prompt of so many tokens, and an answer for training."""
     prompt = lm.decode(lm.encode(_sentences(prompt_tokens, number), prompt_tokens))
-    return Ask(prompt=prompt, key=f"q{number}", want=Generate(answers=("nothing happened",), max_new_tokens=new_tokens))
+    return Query(
+        prompt=prompt,
+        key=f"q{number}",
+        want=Generate(answers=("nothing happened",), max_new_tokens=new_tokens),
+    )
 
 
 def _sentences(tokens: int, start: int = 0) -> str:
     """More than `tokens` tokens of text in any tokenizer: each sentence has at least eight."""
     numbers = islice(count(start), tokens // 8 + 2)
-    return " ".join(f"Entry {number} of the log says that nothing happened on day {number}." for number in numbers)
+    return " ".join(
+        f"Entry {number} of the log says that nothing happened on day {number}."
+        for number in numbers
+    )

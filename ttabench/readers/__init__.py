@@ -13,18 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ttabench.core.digests import text_of
+from ttabench.core.digests import canonical_json
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.readers.base import Bound, fingerprint
+from ttabench.readers.base import Task, fingerprint
 from ttabench.readers.cards import Card, load_card
-from ttabench.readers.formats import reasons
-from ttabench.readers.sources import READERS, Request, origin, reader_of
-from ttabench.stats.metrics import check_judges, metric
+from ttabench.readers.formats import format_reasons
+from ttabench.readers.sources import READERS, Request, load_reader, origin
+from ttabench.stats.metrics import check_metric_modes, metric
 
 __all__ = ["READERS", "Task", "content_digest", "load", "origin"]
-Task = Bound[Any]
-"""A task bound to a source, a split and a seed: what the runner and the trainer iterate over."""
 
 
 def load(
@@ -35,7 +33,7 @@ def load(
     seed: int = 0,
     limit: int | None = None,
     options: Mapping[str, object] | None = None,
-) -> Task:
+) -> Task[Any]:
     """Bind a task to its data.
 
     Args:
@@ -50,31 +48,46 @@ def load(
     Raises:
         UserError: a name, path, option or row is wrong; one line that says where.
     """
-    bound = load_card(card) if isinstance(card, str) else card
-    read = reader_of(bound.reader)
-    if split not in bound.splits:
-        raise UnknownName(f"split of task {bound.name}", split, list(bound.splits))
-    request = Request(source=str(source), split=split, seed=seed, limit=limit, options=dict(options or {}))
-    task: Task = read(bound, request)
-    ask = next((ask for episode in task.episodes() for ask in episode.asks()), None)
-    if ask is None:
-        why = f" ({reasons(task.dropped)})" if task.dropped else ""
-        hint = f"Change --task-set of {bound.name}" + (f", or give more than --limit {limit}." if limit else ".")
+    resolved_card = load_card(card) if isinstance(card, str) else card
+    read = load_reader(resolved_card.reader)
+    if split not in resolved_card.splits:
+        raise UnknownName(f"split of task {resolved_card.name}", split, list(resolved_card.splits))
+    request = Request(
+        source=str(source), split=split, seed=seed, limit=limit, options=dict(options or {})
+    )
+    task: Task[Any] = read(resolved_card, request)
+    query = next((query for episode in task.episodes() for query in episode.queries()), None)
+    if query is None:
+        why = f" ({format_reasons(task.dropped)})" if task.dropped else ""
+        hint = f"Change --task-set of {resolved_card.name}" + (
+            f", or give more than --limit {limit}." if limit else "."
+        )
         raise UserError(f"There is nothing to ask of {task.source}{why}.", hint)
-    check_judges(bound.name, map(metric, task.card.metrics), ask.mode)
+    check_metric_modes(resolved_card.name, map(metric, task.card.metrics), query.mode)
     return task
 
 
-_ROWS = {"files", "whole", "hub", "note"}
-ASIDE: dict[str, Any] = {
+_SPLIT_LOCATION_FIELDS = {"files", "whole", "hub", "note"}
+EXCLUDED_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("title", "paper", "arxiv", "licence"), True),
     "source": {"how": True, "hub": True, "folders": True, "articles": {"files"}},
-    "splits": {"__all__": _ROWS},
+    "splits": {"__all__": _SPLIT_LOCATION_FIELDS},
     "profiles": {"__all__": {"folders"}},
-    "parts": {"__all__": {"hub": True, "folders": True, "train": _ROWS, "test": _ROWS}},
+    "parts": {
+        "__all__": {
+            "hub": True,
+            "folders": True,
+            "train": _SPLIT_LOCATION_FIELDS,
+            "test": _SPLIT_LOCATION_FIELDS,
+        }
+    },
 }
 """Prose and places, as pydantic leaves fields out."""
-RESOLVED: dict[str, Any] = {"protocol": True, "twin": {"protocol", "arguments"}, "prompt": {"chat"}}
+RESOLVED_FIELDS: dict[str, Any] = {
+    "protocol": True,
+    "twin": {"protocol", "arguments"},
+    "prompt": {"chat"},
+}
 
 
 def content_digest(card: Card) -> str:
@@ -84,11 +97,18 @@ def content_digest(card: Card) -> str:
     it is resolved, which are in a run's identity already; of a reader of another package these count, too. A field at
     its default is not hashed, so that a new one leaves every digest as it was.
     """
-    aside = ASIDE | (RESOLVED if card.reader in READERS else {})
-    return fingerprint(text_of(_pruned(card.model_dump(mode="json", exclude_defaults=True, exclude=aside))))
+    excluded = EXCLUDED_FIELDS | (RESOLVED_FIELDS if card.reader in READERS else {})
+    return fingerprint(
+        canonical_json(
+            _drop_empty(card.model_dump(mode="json", exclude_defaults=True, exclude=excluded))
+        )
+    )
 
 
-def _pruned(values: Mapping[str, Json]) -> dict[str, Json]:
+def _drop_empty(values: Mapping[str, Json]) -> dict[str, Json]:
     """Without mappings that hold nothing."""
-    kept = {key: _pruned(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    kept = {
+        key: _drop_empty(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+    }
     return {key: value for key, value in kept.items() if value != {}}

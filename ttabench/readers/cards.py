@@ -12,36 +12,49 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
-from ttabench.core.declared import first_fault
+from ttabench.core.declared import first_validation_error
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.files import read_text, reading
+from ttabench.core.files import read_text, reading_file
 from ttabench.core.types import Choose, Generate
-from ttabench.stats.clusters import Varying
+from ttabench.stats.clusters import SamplingUnit
 from ttabench.stats.metrics import metric
 
 Scalar = str | int | float | bool | None
-STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+STRICT_CONFIG = ConfigDict(strict=True, extra="forbid", frozen=True)
 """Of the models that a card is made of: values are of their type, and none is unknown."""
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 """Of a task or sub-task."""
-MOST_BYTES, DEEPEST = 2**17, 32
+MAX_YAML_BYTES, MAX_YAML_DEPTH = 2**17, 32
 """Of a card, or another file in YAML: its length, and how far values stand within each other."""
 
 
-def _below(path: str) -> str:
-    if not path or "\\" in path or PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+def _check_relative_path(path: str) -> str:
+    if (
+        not path
+        or "\\" in path
+        or PurePosixPath(path).is_absolute()
+        or ".." in PurePosixPath(path).parts
+    ):
         raise ValueError(f"{path!r} is no path below the folder that is given")
     return path
 
 
-Below = Annotated[str, AfterValidator(_below)]
+RelativePath = Annotated[str, AfterValidator(_check_relative_path)]
 """A file name, or the path of a folder, below the folder given with --source."""
 
 
-class _Part(BaseModel):
-    model_config = STRICT
+class _CardModel(BaseModel):
+    model_config = STRICT_CONFIG
 
 
 class ProtocolSettings(BaseModel):
@@ -50,29 +63,29 @@ class ProtocolSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Hub(_Part):
+class Hub(_CardModel):
     """A data set of the Hugging Face hub."""
 
     path: str
-    config: Below | None = None
+    config: RelativePath | None = None
     revision: str | None = None
     """Commit, or a branch; a branch and None mean unpinned, which every record then says."""
 
 
-class Articles(_Part):
+class Articles(_CardModel):
     """A companion file that holds the texts when the question file holds only a reference to them."""
 
-    files: tuple[Below, ...]
+    files: tuple[RelativePath, ...]
     """File names without suffix, looked for beside the question file."""
     key: tuple[str, ...]
     text: tuple[str, ...]
 
 
-class Source(_Part):
+class Source(_CardModel):
     """Where the real data come from."""
 
     hub: Hub | None = None
-    folders: tuple[Below, ...] = ()
+    folders: tuple[RelativePath, ...] = ()
     """Names of the top folder that the published archive or repository makes where it is unpacked."""
     answers: Literal["joined", "literal", "single"] = "single"
     """How an answer cell that is a plain string is read: backslash-joined, a Python literal, or one answer."""
@@ -81,12 +94,12 @@ class Source(_Part):
     """One sentence for users who lack the data."""
 
 
-class Split(_Part):
+class Split(_CardModel):
     """Where one split lies in each source."""
 
-    files: tuple[Below, ...] = ()
+    files: tuple[RelativePath, ...] = ()
     """File names without suffix that hold exactly this split."""
-    whole: tuple[Below, ...] = ()
+    whole: tuple[RelativePath, ...] = ()
     """File names without suffix that hold a published split of which this one is `rows`."""
     hub: str | None = None
     rows: tuple[int, int] | None = None
@@ -99,13 +112,13 @@ class Split(_Part):
     """Said in every record of real data: what is asked, where the publisher's split of this name is not."""
 
 
-class SubTask(_Part):
+class SubTask(_CardModel):
     """One multiple-choice task of a card: where its rows are, what shape they have, and the words around them."""
 
     shape: Literal["labels", "copa", "pair", "letters", "endings", "blank"]
     """How a row becomes options, see `readers.choices`."""
     hub: Hub
-    folders: tuple[Below, ...] = ()
+    folders: tuple[RelativePath, ...] = ()
     """Its folder in the published layout, from the archive's top folder or any further down."""
     columns: dict[str, tuple[str, ...]]
     """Field -> names of that column in the published layouts; the first one present counts."""
@@ -121,7 +134,7 @@ class SubTask(_Part):
     """Names of the labels in files that spell them out, in the order of their numbers."""
 
     @model_validator(mode="after")
-    def _has_template(self) -> SubTask:
+    def _check_templates(self) -> SubTask:
         if "lm_eval" not in self.templates:
             raise ValueError(f"templates must have 'lm_eval', received {list(self.templates)}")
         if self.shape == "labels" and len(self.options) < 2:
@@ -129,7 +142,7 @@ class SubTask(_Part):
         return self
 
 
-class Manner(_Part):
+class ChatPrompt(_CardModel):
     """How questions are asked."""
 
     prompt: str
@@ -140,7 +153,7 @@ class Manner(_Part):
     """Context and question are a turn of the chat template."""
 
 
-class Prompt(_Part):
+class Prompt(_CardModel):
     """Literal texts around the data."""
 
     templates: dict[str, str] = {}
@@ -149,42 +162,51 @@ class Prompt(_Part):
     joiner: str = "\n\n"
     examples: tuple[tuple[str, str], ...] = ()
     """Questions with their answers that a prompt may show in front of its own (`examples=2`): no rows of the data."""
-    chat: Manner | None = None
+    chat: ChatPrompt | None = None
     """How models with a chat template are asked where nothing is said; none: like any other."""
     stops: tuple[str, ...] = ()
     """Texts that end a generated answer."""
     leads: tuple[str, ...] = ()
     """Words that are taken off the front of a generated answer."""
 
-    def asked(self, question: str, template: str, examples: int = 0) -> str:
+    def fill_template(self, question: str, template: str, examples: int = 0) -> str:
         """A question in the words of a template, behind so many worked examples."""
         words = self.templates[template]
-        shown = [words.replace("{question}", text) + self.delimiter + answer for text, answer in self.examples]
+        shown = [
+            words.replace("{question}", text) + self.delimiter + answer
+            for text, answer in self.examples
+        ]
         return self.joiner.join([*shown[:examples], words.replace("{question}", question)])
 
-    def generated(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
+    def make_generate(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
         """The want of a query that is answered by writing."""
         return Generate(
-            answers=answers, delimiter=self.delimiter, max_new_tokens=max_new_tokens, stops=self.stops, leads=self.leads
+            answers=answers,
+            delimiter=self.delimiter,
+            max_new_tokens=max_new_tokens,
+            stops=self.stops,
+            leads=self.leads,
         )
 
-    def chosen(self, options: Sequence[str], answer: str) -> Choose:
+    def make_choose(self, options: Sequence[str], answer: str) -> Choose:
         """The want of a query that is answered by one of the options."""
         texts = tuple(self.delimiter + option for option in options)
         return Choose(options=texts, gold=options.index(answer), delimiter=self.delimiter)
 
     @model_validator(mode="after")
-    def _has_question(self) -> Prompt:
+    def _check_placeholders(self) -> Prompt:
         for name, template in self.templates.items():
             if template.count("{question}") != 1:
-                raise ValueError(f"template {name!r} must hold {{question}} once, received {template!r}")
+                raise ValueError(
+                    f"template {name!r} must hold {{question}} once, received {template!r}"
+                )
         return self
 
 
-class Profile(_Part):
+class Profile(_CardModel):
     """One sub-task of users and their profiles, for the reader `lamp`."""
 
-    folders: tuple[Below, ...]
+    folders: tuple[RelativePath, ...]
     """Its folder in the published layout."""
     entry: str
     """An entry of a profile in words; `{column}` stands for a column of the entry."""
@@ -202,7 +224,7 @@ class Profile(_Part):
     """See `Card.chance`."""
 
 
-class Twin(_Part):
+class SyntheticVersion(_CardModel):
     """The generator of the task's miniature twin, and what differs from the protocol there."""
 
     generator: Annotated[str, StringConstraints(pattern=r"^ttabench\.mini\.[a-z0-9_]+:[a-z0-9_]+$")]
@@ -211,7 +233,7 @@ class Twin(_Part):
     arguments: dict[str, Scalar] = {}
 
 
-class Card(_Part):
+class Card(_CardModel):
     """A task."""
 
     name: Slug
@@ -234,20 +256,22 @@ class Card(_Part):
     main_metric: str
     chance: float | None = None
     """Main metric (0 to 1) of an answer drawn without reading; null where nothing is drawn (perplexity)."""
-    unit: Varying = "query"
+    unit: SamplingUnit = "query"
     """The unit that varies from one reader to the next: errors of figures are over it."""
-    twin: Twin | None = None
+    twin: SyntheticVersion | None = None
 
-    def measured(self, main: str, *others: str, **more: object) -> Card:
+    def with_metrics(self, main: str, *others: str, **more: object) -> Card:
         """The card with these metrics, the main one first, and other changes."""
         return self.model_copy(update={"metrics": (main, *others), "main_metric": main, **more})
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Card:
+    def _check_columns_and_metrics(self) -> Card:
         if not self.columns and not self.parts and not self.profiles:
             raise ValueError("columns or parts must say what the rows hold")
         if self.main_metric not in self.metrics:
-            raise ValueError(f"main_metric {self.main_metric!r} is not among metrics {list(self.metrics)}")
+            raise ValueError(
+                f"main_metric {self.main_metric!r} is not among metrics {list(self.metrics)}"
+            )
         return self
 
 
@@ -257,7 +281,7 @@ def cards_folder() -> Path:
     return package / "tasks" if (package / "tasks").is_dir() else package.parent / "tasks"
 
 
-def names() -> list[str]:
+def card_names() -> list[str]:
     """Names of the shipped tasks, sorted."""
     return sorted(path.stem for path in cards_folder().glob("*.yaml"))
 
@@ -270,12 +294,12 @@ def load_card(name: str) -> Card:
         UserError: the file is missing, is no YAML, does not fit `Card`, or takes the name of a shipped task.
     """
     if "/" not in name and not name.endswith((".yaml", ".yml")):
-        if name not in names():
-            raise UnknownName("task", name, names())
-        return _read(cards_folder() / f"{name}.yaml")
+        if name not in card_names():
+            raise UnknownName("task", name, card_names())
+        return _read_card(cards_folder() / f"{name}.yaml")
     path = Path(name)
-    card = _read(path)
-    if card.name in names() and card != _read(cards_folder() / f"{card.name}.yaml"):
+    card = _read_card(path)
+    if card.name in card_names() and card != _read_card(cards_folder() / f"{card.name}.yaml"):
         raise UserError(
             f"{path}: the name {card.name!r} belongs to a shipped task.",
             "Give a changed task a new name: results are told apart by it.",
@@ -283,44 +307,56 @@ def load_card(name: str) -> Card:
     return card
 
 
-def yaml_of(path: Path) -> object:
+def load_yaml(path: Path) -> object:
     """What a file in YAML holds: a task card, or a mixture of tasks.
 
     Raises:
-        UserError: see `checked`.
+        UserError: see `read_checked_yaml`.
     """
-    text = checked(path, "task card")
-    with reading(path):
-        return LOADER(text).get_single_data()
+    text = read_checked_yaml(path, "task card")
+    with reading_file(path):
+        return YAML_LOADER(text).get_single_data()
 
 
-def _read(path: Path) -> Card:
-    data = yaml_of(path)
+def _read_card(path: Path) -> Card:
+    data = load_yaml(path)
     try:
         # By way of JSON, strict mode takes lists for tuples and still refuses a number for a text (arxiv: 2205.1)
         card = Card.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise UserError(*first_fault(error, f"The task card {path}", Card)) from None
+        raise UserError(*first_validation_error(error, f"The task card {path}", Card)) from None
     except (TypeError, ValueError):
-        raise UserError(f"{path}: not a task card.", "Its top level must be a mapping of plain values.") from None
-    for name in (*card.metrics, *(name for part in card.profiles.values() for name in part.metrics)):
+        raise UserError(
+            f"{path}: not a task card.", "Its top level must be a mapping of plain values."
+        ) from None
+    for name in (
+        *card.metrics,
+        *(name for part in card.profiles.values() for name in part.metrics),
+    ):
         metric(name)
     return card
 
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # of libyaml, many times as fast, where it was compiled in
+YAML_LOADER = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # of libyaml, many times as fast, where it was compiled in
 
 
-def checked(path: Path, kind: str) -> str:
+def read_checked_yaml(path: Path, kind: str) -> str:
     """The text of a file in YAML, a "task card" say. A few aliases stand for more values than a memory holds."""
-    text, depth = read_text(path, MOST_BYTES), 0
-    with reading(path):
-        for token in yaml.scan(text, Loader=LOADER):
+    text, depth = read_text(path, MAX_YAML_BYTES), 0
+    with reading_file(path):
+        for token in yaml.scan(text, Loader=YAML_LOADER):
             name, where = type(token).__name__, f"{path} line {token.start_mark.line + 1}"
             depth += name.endswith(("SequenceStartToken", "MappingStartToken"))
             depth -= name.endswith(("SequenceEndToken", "MappingEndToken", "BlockEndToken"))
-            if depth > DEEPEST:  # the scanner takes the square of it
-                raise UserError(f"{where}: not a {kind}: nested deeper than {DEEPEST}.", "Mend that line.")
+            if depth > MAX_YAML_DEPTH:  # the scanner takes the square of it
+                raise UserError(
+                    f"{where}: not a {kind}: nested deeper than {MAX_YAML_DEPTH}.",
+                    "Mend that line.",
+                )
             if isinstance(token, yaml.AliasToken):
-                raise UserError(f"{where}: a {kind} may hold no alias (*{token.value}).", "Write the value out.")
+                raise UserError(
+                    f"{where}: a {kind} may hold no alias (*{token.value}).", "Write the value out."
+                )
     return text

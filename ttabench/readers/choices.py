@@ -23,12 +23,22 @@ from typing import Any, NamedTuple
 from ttabench.core.errors import UserError
 from ttabench.core.files import read_text
 from ttabench.core.types import Choose
-from ttabench.readers.base import told_apart
+from ttabench.readers.base import make_unique
 from ttabench.readers.cards import Card, Scalar, SubTask
-from ttabench.readers.formats import RawRow, brief, stem, text_of
-from ttabench.readers.sources import Request, Table, find, generated, places, table, tops, twin_rows, usable
+from ttabench.readers.formats import RawRow, base_name, require_text, short_repr
+from ttabench.readers.sources import (
+    RawTable,
+    Request,
+    archive_roots,
+    data_folders,
+    find_split_files,
+    load_table,
+    parse_table,
+    run_generator,
+    table_of_generated,
+)
 
-_HIDDEN = (None, "", -1, "-1")
+_HIDDEN_LABELS = (None, "", -1, "-1")
 """Labels of such rows."""
 _FIELD = re.compile(r"\{(\w+)\}")
 _BRACKETS = re.compile(r"\[.*?\]")
@@ -53,12 +63,12 @@ class Item:
         return "".join(self.turns)
 
     @property
-    def told(self) -> tuple[str, tuple[str, ...]]:
+    def identity(self) -> tuple[str, tuple[str, ...]]:
         """Two rows of which this is the same are equal."""
         return self.shown, self.want.options
 
 
-def parse(part: SubTask, data: Table, delimiter: str = " ") -> list[Item]:
+def parse_items(part: SubTask, data: RawTable, delimiter: str = " ") -> list[Item]:
     """Items in file order; left out are those with a hidden label, or a text or option without words."""
     seen = Counter[str]()
 
@@ -68,18 +78,26 @@ def parse(part: SubTask, data: Table, delimiter: str = " ") -> list[Item]:
             return "label hidden"
         if not 0 <= row.gold < len(row.options):
             raise ValueError(f"label {row.gold} is none of its {len(row.options)} options")
-        texts = [(name, text) for name, text in row.fields.items() if name != "before"]  # a sentence may begin blank
+        texts = [
+            (name, text) for name, text in row.fields.items() if name != "before"
+        ]  # a sentence may begin blank
         texts += [("option", text) for text in (*row.options, *row.option_prefixes)]
         if blank := next((name for name, text in texts if not text.strip()), ""):
             return f"empty {blank}"
-        name = next((raw.values[key] for key in ("idx", "id", "qID", "ind") if key in raw.values), raw.number)
-        words = {key: _FIELD.sub(lambda match: row.fields[match[1]], text) for key, text in part.templates.items()}
+        name = next(
+            (raw.values[key] for key in ("idx", "id", "qID", "ind") if key in raw.values),
+            raw.number,
+        )
+        words = {
+            key: _FIELD.sub(lambda match: row.fields[match[1]], text)
+            for key, text in part.templates.items()
+        }
         options, prefixes = tuple(delimiter + option for option in row.options), row.option_prefixes
         want = Choose(options=options, gold=row.gold, option_prefixes=prefixes, delimiter=delimiter)
         turns = words["lm_eval"] + (prefixes[row.gold] if prefixes else ""), options[row.gold]
-        return Item(id=told_apart(str(name), seen), prompts=words, want=want, turns=turns)
+        return Item(id=make_unique(str(name), seen), prompts=words, want=want, turns=turns)
 
-    return usable(data, item_of)
+    return parse_table(data, item_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,67 +107,84 @@ class Part:
     name: str
     pool: Sequence[Item]
     """Rows that demonstrations are drawn from."""
-    asked: Sequence[Item]
+    query_rows: Sequence[Item]
     """The same, where both are of one file: what is shown must not be asked."""
-    data: Table
+    data: RawTable
     """The source of the asked rows, with what is said of both."""
     shown: Sequence[Item] = ()
     """Demonstrations, once they are drawn."""
 
-    def draw(self, count: int, seed: int) -> Part:
+    def draw_demonstrations(self, count: int, seed: int) -> Part:
         """The same with `count` demonstrations, and without them among the asked rows; fewer are the first of more."""
-        same = self.asked is self.pool
+        same = self.query_rows is self.pool
         enough = len(self.pool) - same
         if count > enough:
             fault = f"shots={count} demonstrations of {self.name} are more than the {enough} rows to draw them from."
-            raise UserError(fault, f"Give --task-set shots={enough} or fewer, or a source with more rows.")
-        demonstrations = self._order(seed)[:count]
+            raise UserError(
+                fault, f"Give --task-set shots={enough} or fewer, or a source with more rows."
+            )
+        demonstrations = self._shuffled_pool(seed)[:count]
         names = {item.id for item in demonstrations} if same else set()
-        return replace(self, shown=demonstrations, asked=[item for item in self.asked if item.id not in names])
+        return replace(
+            self,
+            shown=demonstrations,
+            query_rows=[item for item in self.query_rows if item.id not in names],
+        )
 
-    def _order(self, seed: int) -> list[Item]:
+    def _shuffled_pool(self, seed: int) -> list[Item]:
         return random.Random(f"demonstrations {self.name} {seed}").sample(self.pool, len(self.pool))
 
-    def others(self, seed: int) -> list[Item]:
-        """At most as many demonstrations behind those of `draw`, none of them like one of these or a row asked."""
-        order, count = self._order(seed), len(self.shown)
-        taken = {item.told for item in (*self.shown, *self.asked)}
-        return [item for item in order[count:] if item.told not in taken][:count]
+    def next_demonstrations(self, seed: int) -> list[Item]:
+        """At most as many demonstrations behind those of `draw_demonstrations`, none of them like one of these or a row asked."""
+        order, count = self._shuffled_pool(seed), len(self.shown)
+        taken = {item.identity for item in (*self.shown, *self.query_rows)}
+        return [item for item in order[count:] if item.identity not in taken][:count]
 
 
-def twin_part(card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar]) -> Part:
+def synthetic_part(
+    card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar]
+) -> Part:
     """A sub-task of the miniature world that stands for a split."""
-    made = generated(card, split, seed, task=name, **arguments)
-    return _part(card, name, twin_rows(card, made["train"]), twin_rows(card, made["validation"]))
+    made = run_generator(card, split, seed, task=name, **arguments)
+    return _part(
+        card,
+        name,
+        table_of_generated(card, made["train"]),
+        table_of_generated(card, made["validation"]),
+    )
 
 
-def real_part(card: Card, request: Request, name: str) -> Part:
+def load_part(card: Card, request: Request, name: str) -> Part:
     """A sub-task from its own folder or from the hub; splits but `test` ask those training rows that are not shown."""
     part = card.parts[name]
-    narrowed = _narrow(card, part)
-    pool = _with_labels(part, table(narrowed, replace(request, split="train")))
+    narrowed = _card_of_part(card, part)
+    pool = _with_labels(part, load_table(narrowed, replace(request, split="train")))
     if request.split != "test":
-        items = parse(part, pool, card.prompt.delimiter)
-        return Part(name=name, pool=items, asked=items, data=pool)
-    asked = _with_labels(part, table(narrowed, request))
-    return _part(card, name, pool, replace(asked, notes=(*pool.notes, *asked.notes)))
+        items = parse_items(part, pool, card.prompt.delimiter)
+        return Part(name=name, pool=items, query_rows=items, data=pool)
+    query_rows = _with_labels(part, load_table(narrowed, request))
+    return _part(card, name, pool, replace(query_rows, notes=(*pool.notes, *query_rows.notes)))
 
 
-def _part(card: Card, name: str, pool: Table, asked: Table) -> Part:
+def _part(card: Card, name: str, pool: RawTable, query_rows: RawTable) -> Part:
     """A sub-task from the rows of the pool and the asked rows."""
     part, delimiter = card.parts[name], card.prompt.delimiter
-    items = parse(part, asked, delimiter)
-    held, taken = parse(part, pool, delimiter), {item.told for item in items}
-    kept = [item for item in held if item.told not in taken]
-    asked.unused["demonstration equal to a query"] = len(held) - len(kept)
-    asked.unused.update({f"demonstration with an {reason}": number for reason, number in pool.unused.items()})
-    return Part(name=name, pool=kept, asked=items, data=replace(asked, unused=+asked.unused))
+    items = parse_items(part, query_rows, delimiter)
+    pool_items, taken = parse_items(part, pool, delimiter), {item.identity for item in items}
+    kept = [item for item in pool_items if item.identity not in taken]
+    query_rows.unused["demonstration equal to a query"] = len(pool_items) - len(kept)
+    query_rows.unused.update(
+        {f"demonstration with an {reason}": number for reason, number in pool.unused.items()}
+    )
+    return Part(
+        name=name, pool=kept, query_rows=items, data=replace(query_rows, unused=+query_rows.unused)
+    )
 
 
-def _with_labels(part: SubTask, data: Table) -> Table:
+def _with_labels(part: SubTask, data: RawTable) -> RawTable:
     """PIQA's and WinoGrande's published layout: labels in a file of their own, one a line (valid-labels.lst)."""
-    file = Path(data.where)
-    beside = file.with_name(f"{stem(file)}-labels.lst")
+    file = Path(data.location)
+    beside = file.with_name(f"{base_name(file)}-labels.lst")
     column = {"pair": "label", "blank": "answer"}.get(part.shape)
     if not column or column in data.rows[0].values or not beside.is_file():
         return data
@@ -157,32 +192,44 @@ def _with_labels(part: SubTask, data: Table) -> Table:
     if len(labels) != len(data.rows):
         fault = f"{beside} has {len(labels)} labels for {len(data.rows)} rows of {file.name}."
         raise UserError(fault, "Get both anew.")
-    rows = [RawRow(raw.place, {**raw.values, column: label}) for raw, label in zip(data.rows, labels, strict=True)]
+    rows = [
+        RawRow(raw.location, {**raw.values, column: label})
+        for raw, label in zip(data.rows, labels, strict=True)
+    ]
     return replace(data, rows=rows)
 
 
-def _narrow(card: Card, part: SubTask) -> Card:
+def _card_of_part(card: Card, part: SubTask) -> Card:
     """The card with the source of one sub-task, and its files as the splits `train` and `test`."""
     source = card.source.model_copy(update={"hub": part.hub, "folders": ()})
-    return card.model_copy(update={"source": source, "splits": {"train": part.train, "test": part.test}})
+    return card.model_copy(
+        update={"source": source, "splits": {"train": part.train, "test": part.test}}
+    )
 
 
-def folder_of(card: Card, name: str, base: Path) -> Path | None:
+def find_part_folder(card: Card, name: str, base: Path) -> Path | None:
     """The folder of a sub-task, whichever level of the published layout `base` is; an archive unpacked into a folder of
     the sub-task's own name (sst2/SST-2) is found, too.
     """
-    part, above = card.parts[name], tops(base, card.source.folders)
+    part, above = card.parts[name], archive_roots(base, card.source.folders)
     folders = [top / folder for top in above for folder in part.folders]
     folders += [place / folder for place in folders for folder in part.folders]
     if len(card.parts) == 1 or base.absolute().name in part.folders:
         folders += above
-    return next((place for place in folders if find(part.test, places(_narrow(card, part), place))[0]), None)
+    return next(
+        (
+            place
+            for place in folders
+            if find_split_files(part.test, data_folders(_card_of_part(card, part), place))[0]
+        ),
+        None,
+    )
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
-class Shaped(NamedTuple):
+class ShapedRow(NamedTuple):
     """What a shape makes of a row: fields for the template, options without delimiter, label (None where hidden)."""
 
     fields: Mapping[str, str]
@@ -197,35 +244,39 @@ def _text(part: SubTask, raw: RawRow, field: str) -> str:
 
 def _label(part: SubTask, raw: RawRow, field: str = "label") -> int | None:
     """The number of the right option, from a number, a truth value, a digit or a name."""
-    value = raw.needed(part.columns.get(field, (field,)))
-    if value in _HIDDEN:
+    value = raw.require(part.columns.get(field, (field,)))
+    if value in _HIDDEN_LABELS:
         return None
     if value in part.labels:
         return part.labels.index(str(value))
-    return int(value) if isinstance(value, bool) else int(str(value))  # raises of what is no whole number
+    return (
+        int(value) if isinstance(value, bool) else int(str(value))
+    )  # raises of what is no whole number
 
 
-def _labels(part: SubTask, raw: RawRow) -> Shaped:
+def _labels(part: SubTask, raw: RawRow) -> ShapedRow:
     fields = {field: _text(part, raw, field) for field in part.columns if field != "label"}
-    return Shaped(fields, part.options, _label(part, raw))
+    return ShapedRow(fields, part.options, _label(part, raw))
 
 
-def _copa(part: SubTask, raw: RawRow) -> Shaped:
+def _copa(part: SubTask, raw: RawRow) -> ShapedRow:
     """The premise without its full stop, a connector, and the alternatives with a blank and a small first letter."""
     connector = _CONNECTORS[_text(part, raw, "question")]
     fields = {"premise": _text(part, raw, "premise").strip()[:-1], "connector": connector}
     choices = [_text(part, raw, name) for name in ("choice1", "choice2")]
-    return Shaped(fields, tuple(f" {text[:1].lower()}{text[1:]}" for text in choices), _label(part, raw))
+    return ShapedRow(
+        fields, tuple(f" {text[:1].lower()}{text[1:]}" for text in choices), _label(part, raw)
+    )
 
 
-def _pair(part: SubTask, raw: RawRow) -> Shaped:
+def _pair(part: SubTask, raw: RawRow) -> ShapedRow:
     goal, *solutions = (_text(part, raw, name) for name in ("goal", "sol1", "sol2"))
-    return Shaped({"goal": goal}, tuple(solutions), _label(part, raw))
+    return ShapedRow({"goal": goal}, tuple(solutions), _label(part, raw))
 
 
-def _letters(part: SubTask, raw: RawRow) -> Shaped:
+def _letters(part: SubTask, raw: RawRow) -> ShapedRow:
     """Choices under letters or figures: in columns of lists as the hub has them, or nested as they were published."""
-    question: Any = raw.needed(part.columns["question"])
+    question: Any = raw.require(part.columns["question"])
     choices: Any = raw.values.get("choices")
     answer: Any = raw.values.get("answerKey")
     if isinstance(question, dict):
@@ -233,9 +284,11 @@ def _letters(part: SubTask, raw: RawRow) -> Shaped:
     if isinstance(choices, list):
         choices = {key: [choice[key] for choice in choices] for key in ("text", "label")}
     letters = choices["label"]
-    options = tuple(text_of("an option", text) for text, _ in zip(choices["text"], letters, strict=True))
-    gold = None if answer in _HIDDEN else letters.index(answer.strip())
-    return Shaped({"question": text_of("question", question)}, options, gold)
+    options = tuple(
+        require_text("an option", text) for text, _ in zip(choices["text"], letters, strict=True)
+    )
+    gold = None if answer in _HIDDEN_LABELS else letters.index(answer.strip())
+    return ShapedRow({"question": require_text("question", question)}, options, gold)
 
 
 def _clean(text: str) -> str:
@@ -243,28 +296,34 @@ def _clean(text: str) -> str:
     return _BRACKETS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
-def _endings(part: SubTask, raw: RawRow) -> Shaped:
-    endings: Any = raw.needed(part.columns["endings"])
+def _endings(part: SubTask, raw: RawRow) -> ShapedRow:
+    endings: Any = raw.require(part.columns["endings"])
     if not isinstance(endings, list) or len(endings) < 2:
-        raise ValueError(f"options are {brief(endings)}, no list of endings")
+        raise ValueError(f"options are {short_repr(endings)}, no list of endings")
     context = f"{_text(part, raw, 'ctx_a')} {_text(part, raw, 'ctx_b').capitalize()}"
-    fields = {"query": _clean(f"{_text(part, raw, 'activity_label')}: {context}") if context.strip() else ""}
-    options = tuple(_clean(text_of("an ending", ending)) for ending in endings)
-    return Shaped(fields, options, _label(part, raw))
+    fields = {
+        "query": _clean(f"{_text(part, raw, 'activity_label')}: {context}")
+        if context.strip()
+        else ""
+    }
+    options = tuple(_clean(require_text("an ending", ending)) for ending in endings)
+    return ShapedRow(fields, options, _label(part, raw))
 
 
-def _blank(part: SubTask, raw: RawRow) -> Shaped:
+def _blank(part: SubTask, raw: RawRow) -> ShapedRow:
     """Either name in the blank is context; what follows the blank is scored."""
     sentence = _text(part, raw, "sentence")
     before, blank, after = sentence.partition("_")
     if not blank:
-        raise ValueError(f"the sentence has no blank (_): {brief(sentence)}")
+        raise ValueError(f"the sentence has no blank (_): {short_repr(sentence)}")
     prefixes = (_text(part, raw, "option1"), _text(part, raw, "option2"))
     answer = _label(part, raw, "answer")
-    return Shaped({"before": before}, (after.strip(),) * 2, None if answer is None else answer - 1, prefixes)
+    return ShapedRow(
+        {"before": before}, (after.strip(),) * 2, None if answer is None else answer - 1, prefixes
+    )
 
 
-SHAPES: Mapping[str, Callable[[SubTask, RawRow], Shaped]] = {
+SHAPES: Mapping[str, Callable[[SubTask, RawRow], ShapedRow]] = {
     "labels": _labels,
     "copa": _copa,
     "pair": _pair,

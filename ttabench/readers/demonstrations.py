@@ -28,12 +28,29 @@ from typing import Annotated
 from pydantic import Field
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, wanted
+from ttabench.core.types import (
+    Choose,
+    Chunk,
+    Episode,
+    Json,
+    Query,
+    Step,
+    StreamPosition,
+    wants_of_kind,
+)
 from ttabench.mini.world import categories_in
-from ttabench.readers.base import Bound, Training, blanks_in_front, named, other_seeds, shares, spread
+from ttabench.readers.base import (
+    Task,
+    Training,
+    move_blanks_forward,
+    pick_evenly,
+    select_names,
+    split_limit,
+    swap_seeds,
+)
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.choices import Item, Part, folder_of, real_part, twin_part
-from ttabench.readers.sources import Request, Table, resolve
+from ttabench.readers.choices import Item, Part, find_part_folder, load_part, synthetic_part
+from ttabench.readers.sources import RawTable, Request, resolve_settings
 from ttabench.readers.tokens import Tokens
 
 
@@ -50,7 +67,7 @@ class Settings(ProtocolSettings):
     """Words of the queries; demonstrations always use those of lm-evaluation-harness."""
 
     @property
-    def kept(self) -> int:
+    def n_in_window(self) -> int:
         """Demonstrations that are not adapted to."""
         if self.ratio == 1 or self.shots < 2:
             return self.shots if self.ratio == 0 else 0
@@ -58,54 +75,63 @@ class Settings(ProtocolSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demonstrations(Bound[Settings]):
+class Demonstrations(Task[Settings]):
     """A `readers.Task` of demonstrations and choices."""
 
-    drawn: Sequence[Part]
+    parts: Sequence[Part]
     """Sub-tasks with their demonstrations."""
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Part]]:  # noqa: ARG002  # what readers take
+    def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Part]]:  # noqa: ARG002  # what readers take
         """One episode a sub-task."""
-        for one in self.drawn:
-            pieces = [self._observe(one.name, item) for item in one.shown]
-            border = len(pieces) - self.settings.kept
-            asks = [self._ask(one.name, item, item.id, len(pieces)) for item in one.asked]
-            text = list(blanks_in_front([*pieces, *asks]))
-            window = tuple(step for step in text[border : len(pieces)] if isinstance(step, Observe))
-            asked = [replace(step, window=window) for step in text[len(pieces) :] if isinstance(step, Ask)]
-            if asked:
+        for one in self.parts:
+            chunks = [self._chunk(one.name, item) for item in one.shown]
+            border = len(chunks) - self.settings.n_in_window
+            queries = [self._query(one.name, item, item.id, len(chunks)) for item in one.query_rows]
+            text = list(move_blanks_forward([*chunks, *queries]))
+            window = tuple(step for step in text[border : len(chunks)] if isinstance(step, Chunk))
+            windowed = [
+                replace(step, window=window)
+                for step in text[len(chunks) :]
+                if isinstance(step, Query)
+            ]
+            if windowed:
                 key = f"{self.card.name}/{one.name}/{self.split}/seed{self.seed}"
-                yield Episode(key=key, steps=(*text[:border], *asked)), one
+                yield Episode(key=key, steps=(*text[:border], *windowed)), one
 
-    def instead(self, own: Part, tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002  # what readers take
+    def swap_context(self, own: Part, tokens: Tokens | None) -> Iterator[Chunk]:  # noqa: ARG002  # what readers take
         """The next demonstrations of the same draw, for a twin those of another rule."""
-        shots, items = len(own.shown), [*own.shown, *own.asked]
-        if self.mini:
+        shots, items = len(own.shown), [*own.shown, *own.query_rows]
+        if self.is_synthetic:
             arguments, taken = {**self.arguments, "queries": 1}, {item.shown for item in items}
-            made = (twin_part(self.card, own.name, self.split, seed, arguments) for seed in other_seeds(self.seed))
-            pools = (other.draw(len(other.pool), 0).shown for other in made)
+            made = (
+                synthetic_part(self.card, own.name, self.split, seed, arguments)
+                for seed in swap_seeds(self.seed)
+            )
+            pools = (other.draw_demonstrations(len(other.pool), 0).shown for other in made)
             draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
-            others = self.apart(_categories(items), draws, _categories, at_worst=True)
+            others = self.first_disjoint(_categories(items), draws, _categories, allow_overlap=True)
         else:
-            others = own.others(self.seed)
-        return (self._observe(own.name, item) for item in others)
+            others = own.next_demonstrations(self.seed)
+        return (self._chunk(own.name, item) for item in others)
 
-    def _observe(self, part: str, item: Item) -> Observe:
+    def _chunk(self, part: str, item: Item) -> Chunk:
         prompt = self.card.prompt
-        said, option = item.turns
-        turns = said, option.removeprefix(prompt.delimiter)
-        return Observe(text=item.shown, key=f"{part}/{item.id}", joiner=prompt.joiner, turns=turns)
+        prompt_text, option = item.turns
+        turns = prompt_text, option.removeprefix(prompt.delimiter)
+        return Chunk(text=item.shown, key=f"{part}/{item.id}", joiner=prompt.joiner, turns=turns)
 
-    def _ask(self, part: str, item: Item, key: str, demonstrations_read: int, template: str = "") -> Ask:
+    def _query(
+        self, part: str, item: Item, key: str, demonstrations_read: int, template: str = ""
+    ) -> Query:
         prompt = self.card.prompt
-        return Ask(
+        return Query(
             prompt=item.prompts[template or self.settings.template],
             key=key,
             want=item.want,
             joiner=prompt.joiner,
             after_turns=True,
             subtask=part,
-            at=At(demonstrations_read),
+            at=StreamPosition(demonstrations_read),
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
@@ -114,33 +140,41 @@ class Demonstrations(Bound[Settings]):
         A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations
         are adapted to, and queries have the words of the demonstrations. A smaller pool gives smaller episodes.
         """
-        size = {**self.arguments, "demonstrations": training.documents, "queries": training.questions}
+        size = {
+            **self.arguments,
+            "demonstrations": training.documents,
+            "queries": training.questions,
+        }
         for number in count():
-            part = training.draws.choice(self.drawn)
-            if self.mini:
-                made = twin_part(self.card, part.name, self.split, training.draws.getrandbits(48), size)
-                made = made.draw(min(training.documents, len(made.pool)), 0)
-                demonstrations, asked = made.shown, made.asked
+            part = training.rng.choice(self.parts)
+            if self.is_synthetic:
+                made = synthetic_part(
+                    self.card, part.name, self.split, training.rng.getrandbits(48), size
+                )
+                made = made.draw_demonstrations(min(training.documents, len(made.pool)), 0)
+                demonstrations, query_rows = made.shown, made.query_rows
             else:
-                demonstrations, asked = training.split(part.pool)
-            pieces = [self._observe(part.name, item) for item in demonstrations]
-            asks = [
-                self._ask(part.name, item, f"{item.id}@{number}.{i}", len(pieces), "lm_eval")
-                for i, item in enumerate(asked)
+                demonstrations, query_rows = training.split(part.pool)
+            chunks = [self._chunk(part.name, item) for item in demonstrations]
+            queries = [
+                self._query(part.name, item, f"{item.id}@{number}.{i}", len(chunks), "lm_eval")
+                for i, item in enumerate(query_rows)
             ]
-            yield f"{part.name}/{self.split}", blanks_in_front([*pieces, *asks])
+            yield f"{part.name}/{self.split}", move_blanks_forward([*chunks, *queries])
 
     def counts(self) -> dict[str, Json]:
         """Queries of each sub-task, and of all."""
-        parts = {one.name: len(one.asked) for one in self.drawn}
-        return {"parts": parts, "observed": self.n_observes, "questions": self.n_asks}
+        parts = {one.name: len(one.query_rows) for one in self.parts}
+        return {"parts": parts, "observed": self.n_chunks, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
         """Every text shown or asked."""
         for episode in self.episodes():
-            yield from (piece.text for piece in episode.observes())
-            for ask, want in zip(episode.asks(), wanted(episode.asks(), Choose), strict=True):
-                yield from (ask.key, *(piece.text for piece in ask.window), ask.prompt)
+            yield from (chunk.text for chunk in episode.chunks())
+            for query, want in zip(
+                episode.queries(), wants_of_kind(episode.queries(), Choose), strict=True
+            ):
+                yield from (query.key, *(chunk.text for chunk in query.window), query.prompt)
                 yield from (*want.option_prefixes, *want.options, str(want.gold))
 
 
@@ -151,44 +185,65 @@ def _categories(items: Sequence[Item]) -> set[str]:
 
 def read(card: Card, request: Request) -> Demonstrations:
     """Bind a card of this reader to its data; see `readers.load`."""
-    settings, arguments = resolve(card, request, Settings)
-    names, notes = _with_template(card, settings)
+    settings, arguments = resolve_settings(card, request, Settings)
+    names, notes = _parts_with_template(card, settings)
     if request.source == "mini":
-        held = [twin_part(card, name, request.split, request.seed, arguments) for name in names]
+        loaded_parts = [
+            synthetic_part(card, name, request.split, request.seed, arguments) for name in names
+        ]
     else:
-        held, more = _parts(card, request, names, settings.task)
+        loaded_parts, more = _load_parts(card, request, names, settings.task)
         notes += more
-    unused = {f"{part.name}: {reason}": rows for part in held for reason, rows in part.data.unused.items()}
-    labels = "+".join(dict.fromkeys(part.data.label for part in held))
+    unused = {
+        f"{part.name}: {reason}": rows
+        for part in loaded_parts
+        for reason, rows in part.data.unused.items()
+    }
+    labels = "+".join(dict.fromkeys(part.data.label for part in loaded_parts))
     label = f"folder:{request.source}" if labels.startswith("folder:") else labels
-    data = Table(label=label, notes=tuple(notes), unused=Counter(unused))
-    drawn = []
-    for part, share in zip(held, shares(request.limit, len(held)), strict=True):
-        part = part.draw(settings.shots, request.seed)
-        drawn.append(replace(part, asked=spread(part.asked, share)))
-    return Demonstrations(card=card, request=request, settings=settings, arguments=arguments, data=data, drawn=drawn)
+    data = RawTable(label=label, notes=tuple(notes), unused=Counter(unused))
+    parts = []
+    for part, share in zip(
+        loaded_parts, split_limit(request.limit, len(loaded_parts)), strict=True
+    ):
+        part = part.draw_demonstrations(settings.shots, request.seed)
+        parts.append(replace(part, query_rows=pick_evenly(part.query_rows, share)))
+    return Demonstrations(
+        card=card, request=request, settings=settings, arguments=arguments, data=data, parts=parts
+    )
 
 
-def _parts(card: Card, request: Request, names: Sequence[str], task: str) -> tuple[list[Part], list[str]]:
+def _load_parts(
+    card: Card, request: Request, names: Sequence[str], task: str
+) -> tuple[list[Part], list[str]]:
     """(sub-tasks from the hub or a folder, notes for the record). A missing one is an error where it was asked for by
     its name; else what the folder lacks is left out.
     """
     base = Path(request.source)
-    places = {name: base if request.source == "hub" else folder_of(card, name, base) for name in names}
+    places = {
+        name: base if request.source == "hub" else find_part_folder(card, name, base)
+        for name in names
+    }
     sources = {name: str(place) for name, place in places.items() if place is not None}
     missing = [name for name in names if name not in sources]
     if missing and (task != "all" or not sources):
         looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
         hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
-        raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
-    held = [real_part(card, replace(request, source=source), name) for name, source in sources.items()]
+        raise UserError(
+            f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint
+        )
+    loaded_parts = [
+        load_part(card, replace(request, source=source), name) for name, source in sources.items()
+    ]
     notes = [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
-    return held, list(dict.fromkeys([*notes, *(note for part in held for note in part.data.notes)]))
+    return loaded_parts, list(
+        dict.fromkeys([*notes, *(note for part in loaded_parts for note in part.data.notes)])
+    )
 
 
-def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:
+def _parts_with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:
     """(sub-tasks that have the wanted words, notes); those that lack them are left out unless they were asked for."""
-    names = named(f"sub-task of {card.name}", card.parts, settings.task)
+    names = select_names(f"sub-task of {card.name}", card.parts, settings.task)
     having = [name for name, part in card.parts.items() if settings.template in part.templates]
     if not having:
         known = {template for part in card.parts.values() for template in part.templates}

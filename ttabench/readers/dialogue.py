@@ -22,34 +22,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
+from ttabench.core.types import Chunk, Episode, Json, Query, Score, Step, StreamPosition
 from ttabench.mini.world import names_in
 from ttabench.readers.base import (
-    Bound,
+    Task,
     Training,
-    behind,
-    in_order,
-    other_seeds,
-    shares,
-    spread,
-    told_apart,
-    with_pieces,
+    interleave,
+    make_unique,
+    pick_evenly,
+    replace_chunks,
+    rows_after,
+    split_limit,
+    swap_seeds,
 )
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import RawRow, opened
-from ttabench.readers.sources import Request, Table, resolve, rows_of, usable
-from ttabench.readers.tokens import Count, StepCounts, TokenLimit, Tokens, counted_by
+from ttabench.readers.formats import RawRow, open_lines
+from ttabench.readers.sources import RawTable, Request, load_rows, parse_table, resolve_settings
+from ttabench.readers.tokens import StepCounts, TokenCounter, TokenLimit, Tokens, token_counter
 
-LEAST = 3
+MIN_TURNS = 3
 """Turns: one that is read, one that is answered, and the answer."""
-BETWEEN = 2
+UNREAD_TURNS = 2
 """Turns of a dialogue that are not read at any t: the prompt and the scored one."""
 END_OF_TURN = "__eou__"
 """Ends every turn in a line of the published files."""
-_MARKS = str.maketrans("’‘´`“”，。？！：；", "''''\"\",.?!:;")
-_MARK = re.compile(r" (?=[,.?!;:])")
+_ASCII_MARKS = str.maketrans("’‘´`“”，。？！：；", "''''\"\",.?!:;")
+_BLANK_BEFORE_MARK = re.compile(r" (?=[,.?!;:])")
 _APOSTROPHE = re.compile(r"(?<=\w) ?' ?(?=(?:s|t|m|d|ll|re|ve|clock)\b)", re.IGNORECASE)
-SPEAKER = "\nA:"
+SPEAKER_PREFIX = "\nA:"
 """Of every turn."""
 
 
@@ -67,38 +67,38 @@ class Dialogue:
         return "\n".join(self.turns)
 
 
-def dialogues_of(card: Card, data: Table) -> list[Dialogue]:
+def parse_dialogues(card: Card, data: RawTable) -> list[Dialogue]:
     """The usable dialogues, in file order."""
     seen = Counter[str]()
 
     def dialogue_of(row: RawRow) -> Dialogue | str:
         name = row.cell(card.columns.get("id", ()))
-        cell: Any = row.needed(card.columns["turns"], "Give the published files.")
+        cell: Any = row.require(card.columns["turns"], "Give the published files.")
         if isinstance(cell, str):  # a line of the published files
             *cell, rest = cell.split(END_OF_TURN)
             if not cell:
                 raise ValueError(f"no turn ends with {END_OF_TURN}")
             cell += [rest] if rest.strip() else []
-        turns = tuple(map(detokenised, cell))
-        if len(turns) < LEAST:
-            return f"fewer than {LEAST} turns"
-        name = told_apart(str(row.number if name is None else name), seen)
+        turns = tuple(map(detokenize, cell))
+        if len(turns) < MIN_TURNS:
+            return f"fewer than {MIN_TURNS} turns"
+        name = make_unique(str(row.number if name is None else name), seen)
         return Dialogue(id=name, turns=turns) if all(turns) else "an empty turn"
 
-    return usable(data, dialogue_of)
+    return parse_table(data, dialogue_of)
 
 
-def _lines(path: Path) -> Iterator[RawRow]:
+def _read_lines(path: Path) -> Iterator[RawRow]:
     """A row a line that is not blank."""
-    with opened(path) as (lines, at):
+    with open_lines(path) as (lines, at):
         for line in filter(str.strip, lines):
             yield RawRow(f"{path} line {at.line}", {"dialog": line})
 
 
-def detokenised(turn: str) -> str:
+def detokenize(turn: str) -> str:
     """A turn without the blanks that tokenising left, its quotes and stops in ASCII."""
-    text = " ".join(turn.translate(_MARKS).split())
-    return _APOSTROPHE.sub("'", _MARK.sub("", text))
+    text = " ".join(turn.translate(_ASCII_MARKS).split())
+    return _APOSTROPHE.sub("'", _BLANK_BEFORE_MARK.sub("", text))
 
 
 class Settings(ProtocolSettings):
@@ -117,83 +117,101 @@ class Settings(ProtocolSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Talks(Bound[Settings]):
+class Dialogues(Task[Settings]):
     """A `readers.Task` over dialogues."""
 
     dialogues: Sequence[Dialogue]
 
-    def measured(self, tokens: Tokens | None) -> tuple[list[Dialogue], dict[str, int]]:
+    def filter_by_length(self, tokens: Tokens | None) -> tuple[list[Dialogue], dict[str, int]]:
         """(the dialogues that are neither too short for every t nor too long, the others by reason)."""
-        size = counted_by(tokens)
-        faults = [self._too_much(dialogue, size) for dialogue in self.dialogues]
+        size = token_counter(tokens)
+        faults = [self._reason_excluded(dialogue, size) for dialogue in self.dialogues]
         kept = [one for one, reason in zip(self.dialogues, faults, strict=True) if not reason]
         return kept, dict(Counter(filter(None, faults)))
 
-    def _too_much(self, dialogue: Dialogue, size: Count) -> str:
+    def _reason_excluded(self, dialogue: Dialogue, size: TokenCounter) -> str:
         """Why a dialogue is left out; empty where it is not."""
         settings, turns = self.settings, dialogue.turns
-        least = (max if settings.same_dialogues else min)(settings.steps) + BETWEEN
+        least = (max if settings.same_dialogues else min)(settings.steps) + UNREAD_TURNS
         if len(turns) < least:
             return f"fewer than {least} turns"
         most = settings.max_train_tokens if self.split == "train" else settings.max_tokens
-        lengths = [size(_said(turn)) for turn in turns]
+        lengths = [size(_turn_text(turn)) for turn in turns]
         if settings.max_turn_tokens and max(lengths) > settings.max_turn_tokens:
             return f"a turn of more than {settings.max_turn_tokens} tokens"
         return f"more than {most} tokens" if most and sum(lengths) > most else ""
 
-    def _asked(self, kept: Sequence[Dialogue]) -> list[tuple[Dialogue, list[int]]]:
+    def _query_steps(self, kept: Sequence[Dialogue]) -> list[tuple[Dialogue, list[int]]]:
         """The dialogues that are asked, with the t at which each is."""
         steps = sorted(set(self.settings.steps))
         asked: list[list[int]] = [[] for _ in kept]
-        for step, share in zip(steps, shares(self.limit, len(steps)), strict=True):
-            enough = [number for number, dialogue in enumerate(kept) if len(dialogue.turns) >= step + BETWEEN]
-            for number in spread(enough, share):
+        for step, share in zip(steps, split_limit(self.limit, len(steps)), strict=True):
+            enough = [
+                number
+                for number, dialogue in enumerate(kept)
+                if len(dialogue.turns) >= step + UNREAD_TURNS
+            ]
+            for number in pick_evenly(enough, share):
                 asked[number].append(step)
         return [(dialogue, own) for dialogue, own in zip(kept, asked, strict=True) if own]
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a dialogue."""
-        for dialogue, asked in self._asked(self.fit(tokens)):
-            yield Episode(key=self.key(dialogue.id), steps=tuple(self._steps(dialogue, asked)))
+        for dialogue, asked in self._query_steps(self.select_fitting(tokens)):
+            yield Episode(
+                key=self.episode_key(dialogue.id), steps=tuple(self._steps(dialogue, asked))
+            )
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+    def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the turns of another dialogue.
 
         The next one of another text with so many turns, or else the longest; of a mini source the next of another draw
         that names nobody of one's own.
         """
-        every = self.fit(tokens)
+        every = self.select_fitting(tokens)
         longest = sorted(every, key=lambda dialogue: -len(dialogue.turns))
-        pool = dialogues_of(self.card, self.twin(next(other_seeds(self.seed)))) if self.mini else []
-        for number, (own, steps) in enumerate(self._asked(every)):
-            if self.mini:
+        pool = (
+            parse_dialogues(self.card, self.draw_synthetic(next(swap_seeds(self.seed))))
+            if self.is_synthetic
+            else []
+        )
+        for number, (own, steps) in enumerate(self._query_steps(every)):
+            if self.is_synthetic:
                 start = number % len(pool)
                 candidates = pool[start:] + pool[:start]
-                other = self.apart(names_in(own.text), candidates, lambda one: names_in(one.text))
+                other = self.first_disjoint(
+                    names_in(own.text), candidates, lambda one: names_in(one.text)
+                )
             else:
                 long = [one for one in every if len(one.turns) >= max(steps)]
-                other = self.apart({own.text}, [*behind(long, own), *longest], lambda one: {one.text})
-            pieces = [self._observe(other, place) for place in range(len(other.turns))]
-            yield with_pieces(Episode(key=self.key(own.id), steps=tuple(self._steps(own, steps))), pieces)
+                other = self.first_disjoint(
+                    {own.text}, [*rows_after(long, own), *longest], lambda one: {one.text}
+                )
+            chunks = [self._chunk(other, place) for place in range(len(other.turns))]
+            yield replace_chunks(
+                Episode(key=self.episode_key(own.id), steps=tuple(self._steps(own, steps))), chunks
+            )
 
     def _steps(self, dialogue: Dialogue, steps: Sequence[int]) -> Iterator[Step]:
         """The turns that are read, and a query behind so many of them."""
-        pieces = [self._observe(dialogue, number) for number in range(max(steps))]
-        return in_order(pieces, ((step, self._ask(dialogue, step)) for step in steps))
+        chunks = [self._chunk(dialogue, number) for number in range(max(steps))]
+        return interleave(chunks, ((step, self._query(dialogue, step)) for step in steps))
 
-    def _observe(self, dialogue: Dialogue, number: int) -> Observe:
-        return Observe(text=_said(dialogue.turns[number]), key=f"{dialogue.id}#{number}", joiner="")
+    def _chunk(self, dialogue: Dialogue, number: int) -> Chunk:
+        return Chunk(
+            text=_turn_text(dialogue.turns[number]), key=f"{dialogue.id}#{number}", joiner=""
+        )
 
-    def _ask(self, dialogue: Dialogue, step: int) -> Ask:
+    def _query(self, dialogue: Dialogue, step: int) -> Query:
         """The query behind so many turns: the turn of this number, counted from 0, is answered by the next."""
-        answered, scored = dialogue.turns[step : step + BETWEEN]
-        return Ask(
-            prompt=_said(answered) + SPEAKER,
+        answered, scored = dialogue.turns[step : step + UNREAD_TURNS]
+        return Query(
+            prompt=_turn_text(answered) + SPEAKER_PREFIX,
             question=answered,
             key=f"{dialogue.id}#{step + 1}",
             want=Score(continuation=f" {scored}", words=len(scored.split())),
             joiner="",
-            at=At(step),
+            at=StreamPosition(step),
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
@@ -201,10 +219,14 @@ class Talks(Bound[Settings]):
 
         Files are read in epochs; a mini source has a new dialogue for every episode.
         """
-        kept, made, turns = self.fit(training.tokens), partial(dialogues_of, self.card), training.documents + BETWEEN
-        for dialogue in self.epochs(training.draws, kept, made, rows=1, turns=turns):
-            read_ = min(training.documents, len(dialogue.turns) - BETWEEN)
-            yield self.split, self._steps(dialogue, range(1, read_ + 1))
+        kept, made, turns = (
+            self.select_fitting(training.tokens),
+            partial(parse_dialogues, self.card),
+            training.documents + UNREAD_TURNS,
+        )
+        for dialogue in self.iter_training_rows(training.rng, kept, made, rows=1, turns=turns):
+            n_read = min(training.documents, len(dialogue.turns) - UNREAD_TURNS)
+            yield self.split, self._steps(dialogue, range(1, n_read + 1))
 
     def counts(self) -> dict[str, Json]:
         """Dialogues and their turns."""
@@ -217,14 +239,21 @@ class Talks(Bound[Settings]):
             yield from (dialogue.id, *dialogue.turns)
 
 
-def _said(turn: str) -> str:
+def _turn_text(turn: str) -> str:
     """A turn as it is read."""
-    return f"{SPEAKER} {turn}"
+    return f"{SPEAKER_PREFIX} {turn}"
 
 
-def read(card: Card, request: Request) -> Talks:
+def read(card: Card, request: Request) -> Dialogues:
     """Bind a card of this reader to its data; see `readers.load`."""
-    settings, arguments = resolve(card, request, Settings)
-    data = rows_of(card, request, arguments, {".txt": _lines})
-    held = dialogues_of(card, data)
-    return Talks(card=card, request=request, settings=settings, arguments=arguments, data=data, dialogues=held)
+    settings, arguments = resolve_settings(card, request, Settings)
+    data = load_rows(card, request, arguments, {".txt": _read_lines})
+    dialogues = parse_dialogues(card, data)
+    return Dialogues(
+        card=card,
+        request=request,
+        settings=settings,
+        arguments=arguments,
+        data=data,
+        dialogues=dialogues,
+    )

@@ -24,17 +24,17 @@ from typing import Any
 import yaml
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.files import At, read_text, reading
-from ttabench.core.types import Ask, Choose, Episode, Generate, Json, Observe, Step
-from ttabench.readers.base import Bound, behind, fingerprint, shares, spread
+from ttabench.core.files import FilePosition, read_text, reading_file
+from ttabench.core.types import Choose, Chunk, Episode, Generate, Json, Query, Step
+from ttabench.readers.base import Task, fingerprint, pick_evenly, rows_after, split_limit
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import parsing
-from ttabench.readers.sources import Request, Table, resolve, twin_table
-from ttabench.readers.tokens import CutText, TokenCount, Tokens
+from ttabench.readers.formats import report_row_errors
+from ttabench.readers.sources import RawTable, Request, resolve_settings, synthetic_table
+from ttabench.readers.tokens import TokenCount, TokenizedText, Tokens
 
-NAMED = ("field", "marker")
+CUT_KINDS = ("field", "marker")
 """What a cut may name."""
-MAX_GENERATED = 256
+MAX_NEW_TOKENS = 256
 """New tokens where neither the task nor the command line says how many, as in lm-eval."""
 
 
@@ -42,86 +42,103 @@ class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
     cut: str = "field:context"
-    """Where a prompt's context ends, see `context_end`: field:NAME or marker:TEXT."""
+    """Where a prompt's context ends, see `find_context_end`: field:NAME or marker:TEXT."""
     piece: TokenCount = 512
     """Tokens of a piece, at most; it ends with a line where one fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LmEvalTask(Bound[Settings]):
+class LmEvalTask(Task[Settings]):
     """A `readers.Task` over the contexts of a task of lm-eval."""
 
-    contexts: Mapping[str, Sequence[Ask]]
+    contexts: Mapping[str, Sequence[Query]]
     """Queries by what they ask about, in lm-eval's order."""
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, str]]:
+    def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, str]]:
         """One episode a context that is asked about."""
-        limits = shares(self.limit, len(self.contexts))
-        for (context, asks), share in zip(self.contexts.items(), limits, strict=True):
+        limits = split_limit(self.limit, len(self.contexts))
+        for (context, queries), share in zip(self.contexts.items(), limits, strict=True):
             if share != 0:
-                steps: list[Step] = [*self._pieces(context, tokens), *spread(asks, share)]
-                yield Episode(key=self.key(asks[0].key), steps=tuple(steps)), context
+                steps: list[Step] = [*self._chunks(context, tokens), *pick_evenly(queries, share)]
+                yield Episode(key=self.episode_key(queries[0].key), steps=tuple(steps)), context
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+    def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the next context, of the last the first, in place of its own."""
         every = list(self.contexts)
-        for episode, own in self.laid(tokens):
-            other = self.apart({own}, behind(every, own), lambda context: {context})
-            yield replace(episode, steps=(*self._pieces(other, tokens), *episode.asks()))
+        for episode, own in self.episodes_with_source(tokens):
+            other = self.first_disjoint({own}, rows_after(every, own), lambda context: {context})
+            yield replace(episode, steps=(*self._chunks(other, tokens), *episode.queries()))
 
-    def _pieces(self, context: str, tokens: Tokens | None) -> Iterator[Observe]:
-        return CutText.of(context, tokens).pieces(self.settings.piece, fingerprint(context))
+    def _chunks(self, context: str, tokens: Tokens | None) -> Iterator[Chunk]:
+        return TokenizedText.tokenize(context, tokens).chunks(
+            self.settings.piece, fingerprint(context)
+        )
 
     def counts(self) -> dict[str, Json]:
         """Counts of contexts, and of the queries asked."""
-        return {"contexts": len(self.contexts), "questions": self.n_asks}
+        return {"contexts": len(self.contexts), "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
         """Every document."""
-        for context, asks in self.contexts.items():
-            for ask in asks:
-                options = ask.want.options if isinstance(ask.want, Choose) else ()
-                yield from (ask.key, context, ask.prompt, *options, *ask.answers)
+        for context, queries in self.contexts.items():
+            for query in queries:
+                options = query.want.options if isinstance(query.want, Choose) else ()
+                yield from (query.key, context, query.prompt, *options, *query.answers)
 
 
 def read(card: Card, request: Request) -> LmEvalTask:
     """Bind a card of this reader to a task of lm-eval (`--source`); see `readers.load`."""
     if request.source == "hub":
-        raise UserError(f"{card.name} needs the name of a task of lm-eval.", "Give --source babilong_qa1, or its YAML.")
-    settings, arguments = resolve(card, request, Settings)
-    contexts = defaultdict[str, list[Ask]](list)
+        raise UserError(
+            f"{card.name} needs the name of a task of lm-eval.",
+            "Give --source babilong_qa1, or its YAML.",
+        )
+    settings, arguments = resolve_settings(card, request, Settings)
+    contexts = defaultdict[str, list[Query]](list)
     if request.source == "mini":
-        data = twin_table(card, request.split, request.seed, arguments)
+        data = synthetic_table(card, request.split, request.seed, arguments)
         for raw in data.rows:
             turns: Any = raw.values["multi_turns"]
             for number, turn in enumerate(turns):
-                want = card.prompt.generated((turn["answer"],))
-                ask = _ask(f"{raw.values['id']}/{number}", f"\n\n{turn['input']}", want)
-                contexts[raw.text("context")].append(ask)
+                want = card.prompt.make_generate((turn["answer"],))
+                query = _query(f"{raw.values['id']}/{number}", f"\n\n{turn['input']}", want)
+                contexts[raw.text("context")].append(query)
     else:
         if request.split != "test":
-            raise UserError("A task of lm-eval is asked on the split that lm-eval evaluates.", "Leave --split out.")
-        task = loaded(request.source)
-        data = Table(label=f"lm-eval:{task.config.task}")
+            raise UserError(
+                "A task of lm-eval is asked on the split that lm-eval evaluates.",
+                "Leave --split out.",
+            )
+        task = load_lm_eval_task(request.source)
+        data = RawTable(label=f"lm-eval:{task.config.task}")
         for number, row in enumerate(task.eval_docs):
-            context, ask = _of_document(task, str(number), row, settings.cut)
-            contexts[context].append(ask)
-    if any(isinstance(ask.want, Choose) for asks in contexts.values() for ask in asks):
-        card = card.measured("acc", "acc_norm", "option_nll")
-    return LmEvalTask(card=card, request=request, settings=settings, arguments=arguments, data=data, contexts=contexts)
+            context, query = _split_document(task, str(number), row, settings.cut)
+            contexts[context].append(query)
+    if any(isinstance(query.want, Choose) for queries in contexts.values() for query in queries):
+        card = card.with_metrics("acc", "acc_norm", "option_nll")
+    return LmEvalTask(
+        card=card,
+        request=request,
+        settings=settings,
+        arguments=arguments,
+        data=data,
+        contexts=contexts,
+    )
 
 
-def _ask(key: str, query: str, want: Choose | Generate) -> Ask:
-    return Ask(prompt=query, question=query.strip(), key=key, joiner="", want=want)
+def _query(key: str, prompt: str, want: Choose | Generate) -> Query:
+    return Query(prompt=prompt, question=prompt.strip(), key=key, joiner="", want=want)
 
 
-def reading_task(name: object) -> AbstractContextManager[At]:
+def lm_eval_errors(name: object) -> AbstractContextManager[FilePosition]:
     """The boundary around what lm-eval does to find a task and load its data."""
-    hint = "Use a name of `lm_eval ls tasks`, install what the task needs, or go online for its data."
-    return reading(f"The task {name!s:.100} of lm-eval", hint, most=None)
+    hint = (
+        "Use a name of `lm_eval ls tasks`, install what the task needs, or go online for its data."
+    )
+    return reading_file(f"The task {name!s:.100} of lm-eval", hint, max_bytes=None)
 
 
-def loaded(name: str) -> Any:
+def load_lm_eval_task(name: str) -> Any:
     """The one task of lm-eval with this name, or of this YAML file.
 
     Raises:
@@ -130,41 +147,59 @@ def loaded(name: str) -> Any:
     import lm_eval
     from lm_eval.tasks import TaskManager
 
-    with reading_task(name):
+    with lm_eval_errors(name):
         if name.endswith((".yaml", ".yml")):
-            with reading(name):
+            with reading_file(name):
                 if not isinstance(yaml.compose(read_text(Path(name))), yaml.MappingNode):
                     raise ValueError("it is no mapping")
         else:  # an index of all tasks takes seconds to build
             word = re.compile(rb"(?<!\w)%s(?!\w)" % re.escape(name.encode()))
-            files = (file for file in Path(lm_eval.__path__[0], "tasks").rglob("*") if file.suffix in ("", ".yaml"))
+            files = (
+                file
+                for file in Path(lm_eval.__path__[0], "tasks").rglob("*")
+                if file.suffix in ("", ".yaml")
+            )
             if not any(word.search(file.read_bytes()) for file in files if file.is_file()):
-                raise UserError(f"lm-eval has no task {name!r}.", "Use a name of `lm_eval ls tasks`, or a YAML file.")
+                raise UserError(
+                    f"lm-eval has no task {name!r}.",
+                    "Use a name of `lm_eval ls tasks`, or a YAML file.",
+                )
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it names every default of a task file
-    with reading_task(name):
+    with lm_eval_errors(name):
         tasks: Mapping[str, Any] = TaskManager().load([name])["tasks"]
     if len(tasks) != 1:
         raise UnknownName("task of lm-eval", name, list(tasks))
     return next(iter(tasks.values()))
 
 
-def _of_document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> tuple[str, Ask]:
+def _split_document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> tuple[str, Query]:
     """(the context in the prompt that lm-eval makes of a document, the rest of it with the requests)."""
     config, name = task.config, task.config.task
-    with parsing(f"{name} document {number}"):
-        prompt = task.fewshot_context(row, int(config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(row))
-        if not isinstance(prompt, str) or config.output_type not in ("multiple_choice", "generate_until"):
+    with report_row_errors(f"{name} document {number}"):
+        prompt = task.fewshot_context(
+            row, int(config.num_fewshot or 0), gen_prefix=task.doc_to_prefix(row)
+        )
+        if not isinstance(prompt, str) or config.output_type not in (
+            "multiple_choice",
+            "generate_until",
+        ):
             fault = f"{name} is no task of choices behind one prompt, nor one that is answered by writing."
             raise UserError(fault, "Run it with `python -m ttabench.harness`.")
-        made = task.construct_requests(row, prompt, metadata=(name, int(number), 1))
-        want = _chosen(task, row, made) if isinstance(made, list) else _written(task, row, made)
-    end = context_end(name, prompt, row, cut)
+        requests = task.construct_requests(row, prompt, metadata=(name, int(number), 1))
+        want = (
+            _choose_want(task, row, requests)
+            if isinstance(requests, list)
+            else _generate_want(task, row, requests)
+        )
+    end = find_context_end(name, prompt, row, cut)
     if end <= 0:
-        raise UserError(f"{name}: prompt {number} does not hold what cut={cut} names.", "Name another.")
-    return prompt[:end], _ask(number, prompt[end:], want)
+        raise UserError(
+            f"{name}: prompt {number} does not hold what cut={cut} names.", "Name another."
+        )
+    return prompt[:end], _query(number, prompt[end:], want)
 
 
-def context_end(task: str, prompt: str, row: object, cut: str) -> int:
+def find_context_end(task: str, prompt: str, row: object, cut: str) -> int:
     """Where the context of a prompt ends; 0 where it does not hold what is named.
 
     Args:
@@ -174,45 +209,54 @@ def context_end(task: str, prompt: str, row: object, cut: str) -> int:
     kind, _, text = cut.partition(":")
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
     name = (text[1:-1] if quoted else text).replace("\\n", "\n")
-    if kind not in NAMED or not name:
+    if kind not in CUT_KINDS or not name:
         raise UnknownName("cut", cut, ["field:NAME", "marker:TEXT"])
     if kind == "marker":
         return max(0, prompt.rfind(name))
     document = row if isinstance(row, Mapping) else {}
     if not isinstance(held := document.get(name), str):
         texts = ", ".join(key for key, cell in document.items() if isinstance(cell, str))
-        fault = f"{task}: its documents have no text in a field {name!r}; those with a text: {texts}."
+        fault = (
+            f"{task}: its documents have no text in a field {name!r}; those with a text: {texts}."
+        )
         raise UserError(fault, "Name one of them, or give marker:TEXT.")
     begin = prompt.rfind(held.strip())
     return begin + len(held.strip()) if held.strip() and begin >= 0 else 0
 
 
-def _chosen(task: Any, row: Mapping[str, Any], requests: Sequence[Any]) -> Choose:
+def _choose_want(task: Any, row: Mapping[str, Any], requests: Sequence[Any]) -> Choose:
     """The options as lm-eval scores them, with what stands in front of each."""
     names, target = [str(choice) for choice in task.doc_to_choice(row)], task.doc_to_target(row)
     return Choose(
-        options=tuple(request.args[1] for request in requests[: len(names)]),  # then those of `acc_mutual_info`
+        options=tuple(
+            request.args[1] for request in requests[: len(names)]
+        ),  # then those of `acc_mutual_info`
         gold=target if isinstance(target, int) else names.index(str(target)),
         delimiter=task.config.target_delimiter,
     )
 
 
-def _written(task: Any, row: Mapping[str, Any], request: Any) -> Generate:
+def _generate_want(task: Any, row: Mapping[str, Any], request: Any) -> Generate:
     """What is written, until lm-eval's stops."""
-    target, (count, stops) = task.doc_to_target(row), decoding(request.args[1])
+    target, (count, stops) = task.doc_to_target(row), decoding_limits(request.args[1])
     answers = target if isinstance(target, list | tuple) else [target]
     return Generate(
-        answers=tuple(dict.fromkeys(map(str, answers))), delimiter=task.config.target_delimiter, max_new_tokens=count,
+        answers=tuple(dict.fromkeys(map(str, answers))),
+        delimiter=task.config.target_delimiter,
+        max_new_tokens=count,
         stops=tuple(stops),
-    )  # fmt: skip
+    )
 
 
-def decoding(arguments: Mapping[str, Any]) -> tuple[int, list[str]]:
+def decoding_limits(arguments: Mapping[str, Any]) -> tuple[int, list[str]]:
     """(new tokens, stop strings) of lm-eval's generation arguments."""
     from lm_eval.models.utils import normalize_gen_kwargs
 
-    normalised = normalize_gen_kwargs(dict(arguments), MAX_GENERATED)
+    normalised = normalize_gen_kwargs(dict(arguments), MAX_NEW_TOKENS)
     if normalised.get("do_sample") or int(normalised.get("num_beams", 1)) > 1:
-        raise UserError("The task asks for sampling or a beam search.", "Decode greedily: do_sample=false, one beam.")
+        raise UserError(
+            "The task asks for sampling or a beam search.",
+            "Decode greedily: do_sample=false, one beam.",
+        )
     stops = normalised.get("until") or []
     return int(normalised["max_gen_toks"]), [stops] if isinstance(stops, str) else stops

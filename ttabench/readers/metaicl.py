@@ -25,19 +25,44 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import object_of, reading
-from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
+from ttabench.core.files import read_json_object, reading_file
+from ttabench.core.types import Chunk, Episode, Json, Query, Step, StreamPosition
 from ttabench.mini.world import categories_in
-from ttabench.readers.base import Bound, Training, blanks_in_front, in_order, named, other_seeds, shares, spread
+from ttabench.readers.base import (
+    Task,
+    Training,
+    interleave,
+    move_blanks_forward,
+    pick_evenly,
+    select_names,
+    split_limit,
+    swap_seeds,
+)
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar
-from ttabench.readers.formats import RawRow, rows
-from ttabench.readers.sources import Request, Table, generated, resolve, tops, twin_rows, usable
-from ttabench.readers.tokens import Count, StepCounts, TokenLimit, Tokens, counted_by, estimate, fitting
+from ttabench.readers.formats import RawRow, read_rows
+from ttabench.readers.sources import (
+    RawTable,
+    Request,
+    archive_roots,
+    parse_table,
+    resolve_settings,
+    run_generator,
+    table_of_generated,
+)
+from ttabench.readers.tokens import (
+    StepCounts,
+    TokenCounter,
+    TokenLimit,
+    Tokens,
+    count_fitting,
+    estimate_tokens,
+    token_counter,
+)
 
-DRAWS = (100, 13, 21, 42, 87)
+PUBLISHED_DRAWS = (100, 13, 21, 42, 87)
 """The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
 SHOTS = 16
-BETWEEN = " "
+EXAMPLE_JOINER = " "
 """Between two examples."""
 
 
@@ -50,7 +75,9 @@ class MetaRow(BaseModel):
     task: str
     input: str
     output: str
-    options: Annotated[tuple[str, ...], AfterValidator(lambda options: tuple(dict.fromkeys(options)))]
+    options: Annotated[
+        tuple[str, ...], AfterValidator(lambda options: tuple(dict.fromkeys(options)))
+    ]
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -64,14 +91,14 @@ class MetaTask:
 
     name: str
     shown: Sequence[MetaRow]
-    asked: Sequence[MetaRow]
-    spare: Sequence[MetaRow] = ()
+    query_rows: Sequence[MetaRow]
+    fallback: Sequence[MetaRow] = ()
     """Demonstrations of another draw, which stand in for those of this one that are too long."""
     pool: Sequence[MetaRow] = ()
     """Demonstrations of all draws, to train on."""
 
 
-def parse(data: Table) -> list[MetaRow]:
+def parse_meta_rows(data: RawTable) -> list[MetaRow]:
     """Rows in file order; left out are those with an empty text, or without options to choose from."""
 
     def row_of(raw: RawRow) -> MetaRow | str:
@@ -80,75 +107,107 @@ def parse(data: Table) -> list[MetaRow]:
             return "no options"
         if row.output not in row.options:
             raise ValueError(f"output {row.output!r:.60} is not among the options")
-        return row if row.input and row.output and all(row.options) else "empty input, output or option"
+        return (
+            row
+            if row.input and row.output and all(row.options)
+            else "empty input, output or option"
+        )
 
-    return usable(data, row_of, some=False)
+    return parse_table(data, row_of, require_any=False)
 
 
-def twin_tasks(
-    card: Card, split: str, seed: int, arguments: Mapping[str, Scalar], wanted: str = "all"
+def synthetic_tasks(
+    card: Card, split: str, seed: int, arguments: Mapping[str, Scalar], requested: str = "all"
 ) -> list[MetaTask]:
     """Tasks of the miniature world that stands for a split."""
-    files = generated(card, split, seed, **arguments)
-    made = {name: parse(twin_rows(card, held)) for name, held in files.items()}
+    files = run_generator(card, split, seed, **arguments)
+    made = {name: parse_meta_rows(table_of_generated(card, held)) for name, held in files.items()}
     ending = f"_{SHOTS}_{seed}_"
     known = [name.removesuffix(f"{ending}train") for name in made if name.endswith("_train")]
     return [
-        MetaTask(name=name, shown=made[f"{name}{ending}train"], asked=made[f"{name}{ending}test"])
-        for name in named("MetaICL task", known, wanted)
+        MetaTask(
+            name=name, shown=made[f"{name}{ending}train"], query_rows=made[f"{name}{ending}test"]
+        )
+        for name in select_names("MetaICL task", known, requested)
     ]
 
 
-def wanted_tasks(card: Card, request: Request, settings: Settings) -> tuple[list[MetaTask], Table]:
+def load_tasks(card: Card, request: Request, settings: Settings) -> tuple[list[MetaTask], RawTable]:
     """(tasks of a folder, what is said of them and of those that it lacks)."""
     given = Path(request.source)
     above = [given.absolute().parent] if given.absolute().name == "data" else []
-    base = next((place for place in (*tops(given, card.source.folders), *above) if (place / "data").is_dir()), None)
+    base = next(
+        (
+            place
+            for place in (*archive_roots(given, card.source.folders), *above)
+            if (place / "data").is_dir()
+        ),
+        None,
+    )
     if base is None:
         raise UserError(f"{given} is no MetaICL folder: it has no folder 'data'.", card.source.how)
-    if not 0 <= request.seed < len(DRAWS):
-        fault = f"Seed {request.seed} is none of the {len(DRAWS)} published draws ({', '.join(map(str, DRAWS))})."
+    if not 0 <= request.seed < len(PUBLISHED_DRAWS):
+        fault = f"Seed {request.seed} is none of the {len(PUBLISHED_DRAWS)} published draws ({', '.join(map(str, PUBLISHED_DRAWS))})."
         raise UserError(fault, "Give seeds 0 to 4.")
     listed, hint = base / "config" / "hr_to_lr.json", "Copy it from facebookresearch/MetaICL."
-    with reading(listed, hint):
-        configured = object_of(listed, hint)
-        known = named("MetaICL task", configured.get("test" if request.split == "test" else "train", []), settings.task)
-        paths = {name: _file(base, name, DRAWS[request.seed], "train") for name in known}
+    with reading_file(listed, hint):
+        configured = read_json_object(listed, hint)
+        known = select_names(
+            "MetaICL task",
+            configured.get("test" if request.split == "test" else "train", []),
+            settings.task,
+        )
+        paths = {
+            name: _file_path(base, name, PUBLISHED_DRAWS[request.seed], "train") for name in known
+        }
     missing = [name for name, path in paths.items() if not path.is_file()]
     if missing and (settings.task != "all" or len(missing) == len(known)):
         raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)
     lacking = f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}"
     notes = (lacking,) if missing else ()
-    made = [_task(base, name, request) for name in known if name not in missing]
-    asked = [(task, dropped) for task, dropped in made if task.asked]
-    unused = {f"{task.name}: {reason}": n for task, dropped in asked for reason, n in dropped.items()}
-    return [task for task, _ in asked], Table(label=f"folder:{given}", notes=notes, unused=Counter(unused))
+    made = [_load_task(base, name, request) for name in known if name not in missing]
+    with_queries = [(task, dropped) for task, dropped in made if task.query_rows]
+    unused = {
+        f"{task.name}: {reason}": n
+        for task, dropped in with_queries
+        for reason, n in dropped.items()
+    }
+    return [task for task, _ in with_queries], RawTable(
+        label=f"folder:{given}", notes=notes, unused=Counter(unused)
+    )
 
 
-def _file(base: Path, name: str, draw: int, part: str) -> Path:
+def _file_path(base: Path, name: str, draw: int, part: str) -> Path:
     return base / "data" / name / f"{name}_{SHOTS}_{draw}_{part}.jsonl"
 
 
-def _task(base: Path, name: str, request: Request) -> tuple[MetaTask, Counter[str]]:
+def _load_task(base: Path, name: str, request: Request) -> tuple[MetaTask, Counter[str]]:
     """(a task, its rows that are not used by reason). Test rows are those of draw 100, which serve all draws; a
     training task has none and asks its other draws.
     """
-    draws = (DRAWS[request.seed], *(draw for draw in DRAWS if draw != DRAWS[request.seed]))
-    files = [path for draw in draws if (path := _file(base, name, draw, "train")).is_file()]
-    tables = [Table(rows=list(rows(path))) for path in files]
-    shown, *rest = (parse(data) for data in tables)
-    others, spare, last = [row for other in rest for row in other], list[MetaRow](), tables[0]
-    asked = others
+    draws = (
+        PUBLISHED_DRAWS[request.seed],
+        *(draw for draw in PUBLISHED_DRAWS if draw != PUBLISHED_DRAWS[request.seed]),
+    )
+    files = [path for draw in draws if (path := _file_path(base, name, draw, "train")).is_file()]
+    tables = [RawTable(rows=list(read_rows(path))) for path in files]
+    shown, *rest = (parse_meta_rows(data) for data in tables)
+    others, fallback, last = [row for other in rest for row in other], list[MetaRow](), tables[0]
+    query_rows = others
     if request.split == "test":
-        last = Table(rows=list(rows(_file(base, name, DRAWS[0], "test"))))
-        asked = parse(last)
-        spare = [row.model_copy(update={"id": f"other-{row.id}"}) for row in rest[0]] if rest else []
+        last = RawTable(rows=list(read_rows(_file_path(base, name, PUBLISHED_DRAWS[0], "test"))))
+        query_rows = parse_meta_rows(last)
+        fallback = (
+            [row.model_copy(update={"id": f"other-{row.id}"}) for row in rest[0]] if rest else []
+        )
     used = {row.pair for row in shown}
-    kept = [row for row in asked if row.pair not in used]
-    last.unused["query equal to a demonstration"] += len(asked) - len(kept)
+    kept = [row for row in query_rows if row.pair not in used]
+    last.unused["query equal to a demonstration"] += len(query_rows) - len(kept)
     pool = list({row.pair: row for row in (*shown, *others)}.values())
     numbered = [row.model_copy(update={"id": str(i)}) for i, row in enumerate(kept)]
-    return MetaTask(name=name, shown=shown, asked=numbered, spare=spare, pool=pool), +last.unused
+    return MetaTask(
+        name=name, shown=shown, query_rows=numbered, fallback=fallback, pool=pool
+    ), +last.unused
 
 
 class Settings(ProtocolSettings):
@@ -164,96 +223,146 @@ class Settings(ProtocolSettings):
     """Most tokens of the demonstrations with a query and its longest option; 0 for no limit."""
 
 
-class Fitted(NamedTuple):
+class FittedTask(NamedTuple):
     """A task as it is run."""
 
     shown: Sequence[MetaRow]
     """Demonstrations in order, at most as many as were wanted."""
-    asked: Sequence[MetaRow]
-    places: Mapping[tuple[str, int], int]
+    query_rows: Sequence[MetaRow]
+    read_counts: Mapping[tuple[str, int], int]
     """After how many demonstrations a row is asked, by its id and step; those that are not asked are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaIcl(Bound[Settings]):
+class MetaIcl(Task[Settings]):
     """A `readers.Task` of MetaICL tasks."""
 
     tasks: Sequence[MetaTask]
 
-    def measured(self, tokens: Tokens | None) -> tuple[list[Fitted], dict[str, int]]:
+    def filter_by_length(self, tokens: Tokens | None) -> tuple[list[FittedTask], dict[str, int]]:
         """(demonstrations and queries under the limits of each task, what they leave out by task and reason)."""
-        fits = [self._fitted(task, counted_by(tokens)) for task in self.tasks]
-        return [fitted for fitted, _ in fits], {key: number for _, dropped in fits for key, number in dropped.items()}
+        fits = [self._fit_task(task, token_counter(tokens)) for task in self.tasks]
+        return [fitted for fitted, _ in fits], {
+            key: number for _, dropped in fits for key, number in dropped.items()
+        }
 
-    def _fitted(self, task: MetaTask, size: Count) -> tuple[Fitted, dict[str, int]]:
-        wanted = max(self.settings.steps)
-        own, asked = (self._short(rows, size) for rows in (task.shown[:wanted], task.asked))
-        taken = {row.pair for row in (*own, *task.asked)}
-        spare = [row for row in self._short(task.spare, size) if row.pair not in taken]
-        shown = [*own, *spare[: wanted - len(own)]]
-        sizes = [size(_text(row) + BETWEEN) for row in shown]
-        fit = dict.fromkeys((row.id for row in asked), len(sizes))
+    def _fit_task(self, task: MetaTask, size: TokenCounter) -> tuple[FittedTask, dict[str, int]]:
+        requested = max(self.settings.steps)
+        own, query_rows = (
+            self._short_rows(rows, size) for rows in (task.shown[:requested], task.query_rows)
+        )
+        taken = {row.pair for row in (*own, *task.query_rows)}
+        fallback = [row for row in self._short_rows(task.fallback, size) if row.pair not in taken]
+        shown = [*own, *fallback[: requested - len(own)]]
+        sizes = [size(_text(row) + EXAMPLE_JOINER) for row in shown]
+        fit = dict.fromkeys((row.id for row in query_rows), len(sizes))
         if most := self.settings.max_tokens:
-            beside = {row.id: size(_prompt(row)) + max(size(f" {option}") for option in row.options) for row in asked}
-            fit = {key: fitting(sizes, most, taking) for key, taking in beside.items()}
-        wished = {(row.id, step): min(step, len(shown)) for row in asked for step in self.settings.steps}
-        places = {key: min(number, fit[key[0]]) for key, number in wished.items()}
+            beside = {
+                row.id: size(_prompt(row)) + max(size(f" {option}") for option in row.options)
+                for row in query_rows
+            }
+            fit = {key: count_fitting(sizes, most, taking) for key, taking in beside.items()}
+        requested_counts = {
+            (row.id, step): min(step, len(shown))
+            for row in query_rows
+            for step in self.settings.steps
+        }
+        read_counts = {key: min(number, fit[key[0]]) for key, number in requested_counts.items()}
         dropped = {
-            "demonstration too long": len(task.shown[:wanted]) - len(own),
-            "query too long": len(task.asked) - len(asked),
-            "query asked after fewer demonstrations": sum(places[key] < number for key, number in wished.items()),
+            "demonstration too long": len(task.shown[:requested]) - len(own),
+            "query too long": len(task.query_rows) - len(query_rows),
+            "query asked after fewer demonstrations": sum(
+                read_counts[key] < number for key, number in requested_counts.items()
+            ),
         }
         counted = {f"{task.name}: {reason}": number for reason, number in dropped.items() if number}
-        return Fitted(shown[: max(places.values(), default=0)], asked, places), counted
+        return FittedTask(
+            shown[: max(read_counts.values(), default=0)], query_rows, read_counts
+        ), counted
 
-    def _short(self, rows: Iterable[MetaRow], size: Count) -> list[MetaRow]:
+    def _short_rows(self, rows: Iterable[MetaRow], size: TokenCounter) -> list[MetaRow]:
         """The rows that are not longer than an example may be."""
         most = self.settings.max_example_tokens
         return [row for row in rows if not most or size(_text(row)) <= most]
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[MetaTask, Fitted]]]:
+    def episodes_with_source(
+        self, tokens: Tokens | None
+    ) -> Iterator[tuple[Episode, tuple[MetaTask, FittedTask]]]:
         """One episode a task; `limit` counts every step of every row."""
         rows = None if self.limit is None else self.limit // len(set(self.settings.steps))
-        for task, fits, share in zip(self.tasks, self.fit(tokens), shares(rows, len(self.tasks)), strict=True):
-            steps = tuple(blanks_in_front(self._steps(fits, spread(fits.asked, share))))
-            if any(isinstance(step, Ask) for step in steps):
+        for task, fits, share in zip(
+            self.tasks, self.select_fitting(tokens), split_limit(rows, len(self.tasks)), strict=True
+        ):
+            steps = tuple(
+                move_blanks_forward(self._steps(fits, pick_evenly(fits.query_rows, share)))
+            )
+            if any(isinstance(step, Query) for step in steps):
                 key = f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"
                 yield Episode(key=key, steps=steps), (task, fits)
 
-    def instead(self, own: tuple[MetaTask, Fitted], tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002
+    def swap_context(
+        self,
+        own: tuple[MetaTask, FittedTask],
+        tokens: Tokens | None,  # noqa: ARG002
+    ) -> Iterator[Chunk]:
         """Demonstrations of another published draw, for a twin those of another rule."""
         task, fits = own
-        if self.mini:
-            made = (twin_tasks(self.card, self.split, seed, self.arguments) for seed in other_seeds(self.seed))
-            alike = (one.shown for tasks in made for one in tasks
-                     if len(one.shown[0].options) == len(task.shown[0].options))  # fmt: skip
-            fresh = self.apart(_categories([*task.shown, *task.asked]), alike, _categories, at_worst=True)
+        if self.is_synthetic:
+            made = (
+                synthetic_tasks(self.card, self.split, seed, self.arguments)
+                for seed in swap_seeds(self.seed)
+            )
+            same_size = (
+                one.shown
+                for tasks in made
+                for one in tasks
+                if len(one.shown[0].options) == len(task.shown[0].options)
+            )
+            fresh = self.first_disjoint(
+                _categories([*task.shown, *task.query_rows]),
+                same_size,
+                _categories,
+                allow_overlap=True,
+            )
         else:
-            taken = {row.pair for row in (*fits.shown, *task.asked)}
-            fresh = [row for row in self._short(task.spare, estimate) if row.pair not in taken]
-        return map(self._observe, fresh[: len(fits.shown)])
+            taken = {row.pair for row in (*fits.shown, *task.query_rows)}
+            fresh = [
+                row
+                for row in self._short_rows(task.fallback, estimate_tokens)
+                if row.pair not in taken
+            ]
+        return map(self._chunk, fresh[: len(fits.shown)])
 
-    def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
+    def _steps(self, fits: FittedTask, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
-        pieces = [self._observe(row) for row in fits.shown]
+        chunks = [self._chunk(row) for row in fits.shown]
         keys = [(row, step) for step in sorted(set(self.settings.steps)) for row in rows]
-        asked = [(fits.places[row.id, step], row, step) for row, step in keys if (row.id, step) in fits.places]
-        yield from in_order(pieces, ((place, self._ask(row, step, f"{row.id}@{step}")) for place, row, step in asked))
-        yield from pieces[max((place for place, *_ in asked), default=0) :]
+        positions = [
+            (fits.read_counts[row.id, step], row, step)
+            for row, step in keys
+            if (row.id, step) in fits.read_counts
+        ]
+        yield from interleave(
+            chunks,
+            ((place, self._query(row, step, f"{row.id}@{step}")) for place, row, step in positions),
+        )
+        yield from chunks[max((place for place, *_ in positions), default=0) :]
 
-    def _observe(self, row: MetaRow) -> Observe:
+    def _chunk(self, row: MetaRow) -> Chunk:
         turns = _prompt(row), row.output
-        return Observe(text=_text(row), key=f"{row.task}/{row.id}", joiner=BETWEEN, turns=turns)
+        return Chunk(
+            text=_text(row), key=f"{row.task}/{row.id}", joiner=EXAMPLE_JOINER, turns=turns
+        )
 
-    def _ask(self, row: MetaRow, step: int, key: str) -> Ask:
-        return Ask(
+    def _query(self, row: MetaRow, step: int, key: str) -> Query:
+        return Query(
             prompt=_prompt(row),
             key=key,
-            want=self.card.prompt.chosen(row.options, row.output),
-            joiner=BETWEEN,
+            want=self.card.prompt.make_choose(row.options, row.output),
+            joiner=EXAMPLE_JOINER,
             after_turns=True,
             subtask=row.task,
-            at=At(step),
+            at=StreamPosition(step),
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
@@ -262,26 +371,31 @@ class MetaIcl(Bound[Settings]):
         Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
         mini source draws a new rule for every episode.
         """
-        pools = [self._short(task.pool, estimate) for task in self.tasks]
+        pools = [self._short_rows(task.pool, estimate_tokens) for task in self.tasks]
         size = {"tasks": 1, "demonstrations": training.documents, "queries": training.questions}
         for number in count():
-            if self.mini:
-                (task,) = twin_tasks(self.card, self.split, training.draws.getrandbits(48), {**self.arguments, **size})
-                demonstrations, asked = task.shown, task.asked
+            if self.is_synthetic:
+                (task,) = synthetic_tasks(
+                    self.card, self.split, training.rng.getrandbits(48), {**self.arguments, **size}
+                )
+                demonstrations, query_rows = task.shown, task.query_rows
             else:
-                demonstrations, asked = training.split(training.draws.choice(pools))
-            asks = [self._ask(row, len(demonstrations), f"{row.id}@{number}.{i}") for i, row in enumerate(asked)]
-            yield self.split, blanks_in_front([*map(self._observe, demonstrations), *asks])
+                demonstrations, query_rows = training.split(training.rng.choice(pools))
+            queries = [
+                self._query(row, len(demonstrations), f"{row.id}@{number}.{i}")
+                for i, row in enumerate(query_rows)
+            ]
+            yield self.split, move_blanks_forward([*map(self._chunk, demonstrations), *queries])
 
     def counts(self) -> dict[str, Json]:
         """Rows that may be asked of each task; what is read and asked of all."""
-        parts = {task.name: len(task.asked) for task in self.tasks}
-        return {"parts": parts, "observed": self.n_observes, "questions": self.n_asks}
+        parts = {task.name: len(task.query_rows) for task in self.tasks}
+        return {"parts": parts, "observed": self.n_chunks, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
         """Every text that may be shown or asked."""
         for task in self.tasks:
-            for row in (*task.shown, *task.spare, *task.asked):
+            for row in (*task.shown, *task.fallback, *task.query_rows):
                 yield from (row.id, row.task, row.input, row.output, *row.options)
 
 
@@ -300,13 +414,18 @@ def _categories(rows: Sequence[MetaRow]) -> set[str]:
 
 def read(card: Card, request: Request) -> MetaIcl:
     """Bind a card of this reader to its data; see `readers.load`."""
-    settings, arguments = resolve(card, request, Settings)
+    settings, arguments = resolve_settings(card, request, Settings)
     if request.source == "mini":
-        tasks, data = twin_tasks(card, request.split, request.seed, arguments, settings.task), Table()
+        tasks, data = (
+            synthetic_tasks(card, request.split, request.seed, arguments, settings.task),
+            RawTable(),
+        )
     else:
-        tasks, data = wanted_tasks(card, request, settings)
+        tasks, data = load_tasks(card, request, settings)
     given = min((len(task.shown) for task in tasks), default=0)
     if max(settings.steps) > given:
         fault = f"step {max(settings.steps)} needs more than the {given} demonstrations that tasks of {card.name} have."
         raise UserError(fault, f"Give --task-set steps=N,M up to {given}.")
-    return MetaIcl(card=card, request=request, settings=settings, arguments=arguments, data=data, tasks=tasks)
+    return MetaIcl(
+        card=card, request=request, settings=settings, arguments=arguments, data=data, tasks=tasks
+    )

@@ -24,18 +24,25 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ttabench.core.amounts import CHARACTERS_A_TOKEN
+from ttabench.core.amounts import CHARS_PER_TOKEN
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
+from ttabench.core.types import Chunk, Episode, Json, Query, Step, StreamPosition
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, blanks_in_front, fingerprint, other_seeds, spread
+from ttabench.readers.base import (
+    Task,
+    Training,
+    fingerprint,
+    move_blanks_forward,
+    pick_evenly,
+    swap_seeds,
+)
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.qa_rows import QARow, parse
-from ttabench.readers.sources import Request, resolve, rows_of
+from ttabench.readers.qa_rows import QARow, parse_qa_rows
+from ttabench.readers.sources import Request, load_rows, resolve_settings
 from ttabench.readers.tokens import TokenCount, Tokens
-from ttabench.stats.clusters import Varying
+from ttabench.stats.clusters import SamplingUnit
 
-_ALL_OF_A_TWIN = 1665
+SYNTHETIC_DOCUMENTS = 1665
 """Documents of a mini source asked for "all": it has no end, so as many as the papers read."""
 
 
@@ -43,9 +50,9 @@ class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
     kind: Literal["stream", "grouped", "retention"] = "stream"
-    documents: Annotated[int | None, Field(gt=0), BeforeValidator(lambda value: None if value == "all" else value)] = (
-        1665
-    )
+    documents: Annotated[
+        int | None, Field(gt=0), BeforeValidator(lambda value: None if value == "all" else value)
+    ] = 1665
     """How many documents are read; "all" for every one."""
     articles: Annotated[str, Field(pattern=r"^(\d+:\d+)?$")] = ""
     """Only the documents of these titles, counted from 0 as the source has them: 0:12 for the first twelve."""
@@ -80,71 +87,95 @@ class Document:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QAStream(Bound[Settings]):
+class QAStream(Task[Settings]):
     """A `readers.Task` over question-answering rows."""
 
-    draws_alike: ClassVar[bool] = True
+    shares_training_draws: ClassVar[bool] = True
     rows: Sequence[QARow]
 
     @property
-    def unit(self) -> Varying:
+    def unit(self) -> SamplingUnit:
         """Groups of `group_tokens` may be one or two, so there it stays the document."""
         return "group" if self.settings.group_documents else self.card.unit
 
     @cached_property
     def documents(self) -> list[Document]:
         """The documents read, in reading order."""
-        return self._arranged(self.rows)[: self.settings.documents]
+        return self._order_documents(self.rows)[: self.settings.documents]
 
-    def _arranged(self, rows: Sequence[QARow]) -> list[Document]:
+    def _order_documents(self, rows: Sequence[QARow]) -> list[Document]:
         """The documents of these rows in reading order."""
-        documents, source, order = documents_of(rows), random.Random(self.seed), self.settings.order
+        documents, source, order = (
+            group_by_text(rows),
+            random.Random(self.seed),
+            self.settings.order,
+        )
         if order == "random":
             return source.sample(documents, len(documents))
         if order == "titles":
-            _need_titles("order=titles", [document.rows[0] for document in documents])
+            _require_titles("order=titles", [document.rows[0] for document in documents])
             titles = list(dict.fromkeys(document.rows[0].title for document in documents))
-            places = {title: place for place, title in enumerate(source.sample(titles, len(titles)))}
+            places = {
+                title: place for place, title in enumerate(source.sample(titles, len(titles)))
+            }
             documents.sort(key=lambda one: (places[one.rows[0].title], one.rows[0].position or 0))
         return documents
 
     @cached_property
-    def asked(self) -> Sequence[QARow]:
+    def query_rows(self) -> Sequence[QARow]:
         """The questions asked, in order, after `limit`; retention asks only about the probe documents."""
         probed = self.settings.probe if self.settings.kind == "retention" else None
         rows = [row for document in self.documents[:probed] for row in document.rows]
-        return spread(rows, self.limit)
+        return pick_evenly(rows, self.limit)
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Sequence[Document]]]:
+    def episodes_with_source(
+        self, tokens: Tokens | None
+    ) -> Iterator[tuple[Episode, Sequence[Document]]]:
         """Every episode with the documents it reads; the groups of `kind=grouped` depend on `tokens`."""
         name = f"{self.card.name}/{self.split}/seed{self.seed}"
         if self.settings.kind == "retention":
-            yield Episode(key=name, steps=tuple(blanks_in_front(self._retention()))), self.documents
+            yield (
+                Episode(key=name, steps=tuple(move_blanks_forward(self._retention_steps()))),
+                self.documents,
+            )
             return
-        wanted = {row.id for row in self.asked}
+        selection = {row.id for row in self.query_rows}
         groups = [self.documents] if self.settings.kind == "stream" else self._groups(tokens)
         for number, group in enumerate(groups):
-            pairs = [(document.key, row) for document in group for row in document.rows if row.id in wanted]
-            if asks := [self._ask(row, source_key, len(group)) for source_key, row in pairs]:
-                key = name if self.settings.kind == "stream" else f"{name}/group{number}of{len(groups)}"
-                yield Episode(key=key, steps=self._told(group, asks)), group
+            pairs = [
+                (document.key, row)
+                for document in group
+                for row in document.rows
+                if row.id in selection
+            ]
+            if queries := [self._query(row, source_key, len(group)) for source_key, row in pairs]:
+                key = (
+                    name
+                    if self.settings.kind == "stream"
+                    else f"{name}/group{number}of{len(groups)}"
+                )
+                yield Episode(key=key, steps=self._episode_steps(group, queries)), group
 
     @cached_property
     def unread(self) -> list[Document]:
         """Documents that are not read, in the same order; of a mini source another draw, about other entities."""
-        if not self.mini:
-            return self._arranged(self.rows)[len(self.documents) :]
+        if not self.is_synthetic:
+            return self._order_documents(self.rows)[len(self.documents) :]
         names = {name for document in self.documents for name in names_in(document.text)}
-        drawn = self._arranged(self._written(next(other_seeds(self.seed)), 2 * len(self.documents)))
+        drawn = self._order_documents(
+            self._generate_rows(next(swap_seeds(self.seed)), 2 * len(self.documents))
+        )
         return [document for document in drawn if names.isdisjoint(names_in(document.text))]
 
-    def instead(self, own: Sequence[Document], tokens: Tokens | None) -> Iterator[Observe]:  # noqa: ARG002
+    def swap_context(self, own: Sequence[Document], tokens: Tokens | None) -> Iterator[Chunk]:  # noqa: ARG002
         """As many of the documents that come next in the same order: none of the own articles, if there are others."""
         place, texts = self.documents.index(own[0]), {document.text for document in own}
-        behind = (*self.documents[place + len(own) :], *self.documents[:place], *self.unread)
-        fresh = [document for document in behind if document.text not in texts]
-        apart = [document for document in fresh if titles_of(own).isdisjoint(titles_of([document]))]
-        return map(self._observe, (apart or fresh)[: len(own)])
+        following = (*self.documents[place + len(own) :], *self.documents[:place], *self.unread)
+        fresh = [document for document in following if document.text not in texts]
+        other_articles = [
+            document for document in fresh if titles_of(own).isdisjoint(titles_of([document]))
+        ]
+        return map(self._chunk, (other_articles or fresh)[: len(own)])
 
     def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
         total = len(self.documents)
@@ -152,44 +183,55 @@ class QAStream(Bound[Settings]):
             bounds = [*range(0, total, size), total]
         else:
             texts = (document.text for document in self.documents)
-            length = sum(len(tokens.encode(text)) if tokens else len(text) / CHARACTERS_A_TOKEN for text in texts)
+            length = sum(
+                len(tokens.encode(text)) if tokens else len(text) / CHARS_PER_TOKEN
+                for text in texts
+            )
             groups = min(total, max(1, math.ceil(length / self.settings.group_tokens)))
             bounds = [number * total // groups for number in range(groups + 1)]
         return [self.documents[first:last] for first, last in pairwise(bounds)]
 
-    def _retention(self) -> Iterator[Step]:
+    def _retention_steps(self) -> Iterator[Step]:
         probe, every = self.settings.probe, self.settings.every
-        source = {row.id: document.key for document in self.documents[:probe] for row in document.rows}
+        source = {
+            row.id: document.key for document in self.documents[:probe] for row in document.rows
+        }
         first = min(probe, len(self.documents))
         for number, document in enumerate(self.documents, start=1):
-            yield self._observe(document)
+            yield self._chunk(document)
             if number >= first and (number - first) % every == 0:
-                for row in self.asked:
-                    yield self._ask(row, source[row.id], number, key=f"{row.id}@{number}")
+                for row in self.query_rows:
+                    yield self._query(row, source[row.id], number, key=f"{row.id}@{number}")
 
-    def _told(self, documents: Sequence[Document], asks: Sequence[Ask]) -> tuple[Step, ...]:
+    def _episode_steps(
+        self, documents: Sequence[Document], queries: Sequence[Query]
+    ) -> tuple[Step, ...]:
         """Documents and the questions about them; with `window` the documents stand in front of every question."""
-        episode = Episode(key="", steps=tuple(blanks_in_front([*map(self._observe, documents), *asks])))
+        episode = Episode(
+            key="", steps=tuple(move_blanks_forward([*map(self._chunk, documents), *queries]))
+        )
         if not self.settings.window:
             return episode.steps
-        window = tuple(episode.observes())
-        return tuple(replace(ask, window=window) for ask in episode.asks())
+        window = tuple(episode.chunks())
+        return tuple(replace(query, window=window) for query in episode.queries())
 
-    def _observe(self, document: Document) -> Observe:
-        return Observe(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
+    def _chunk(self, document: Document) -> Chunk:
+        return Chunk(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
 
-    def _ask(self, row: QARow, source_key: str, read_: int, key: str = "") -> Ask:
-        target = min(row.answers, key=len)  # the first of the shortest, which the papers train on and score against
+    def _query(self, row: QARow, source_key: str, n_read: int, key: str = "") -> Query:
+        target = min(
+            row.answers, key=len
+        )  # the first of the shortest, which the papers train on and score against
         golds = dict.fromkeys((target, *row.answers, *row.answers_additional))
         prompt = self.card.prompt
-        return Ask(
-            prompt=prompt.asked(row.question, self.settings.prompt, self.settings.examples),
+        return Query(
+            prompt=prompt.fill_template(row.question, self.settings.prompt, self.settings.examples),
             question=row.question,
             key=key or row.id,
-            want=prompt.generated(tuple(golds), self.settings.max_new_tokens),
+            want=prompt.make_generate(tuple(golds), self.settings.max_new_tokens),
             joiner=prompt.joiner,
             source_key=source_key,
-            at=At(read_),
+            at=StreamPosition(n_read),
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
@@ -198,31 +240,37 @@ class QAStream(Bound[Settings]):
         A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of
         an epoch that fills no episode is left out. A source of fewer texts gives episodes of all it has.
         """
-        pool, queue, size = documents_of(self.rows), list[Document](), training.documents
+        pool, queue, size = group_by_text(self.rows), list[Document](), training.documents
         for number in count():
-            if self.mini:
-                queue = documents_of(self._written(training.draws.getrandbits(48), size))
+            if self.is_synthetic:
+                queue = group_by_text(self._generate_rows(training.rng.getrandbits(48), size))
             elif len(queue) < min(size, len(pool)):
-                queue = training.draws.sample(pool, len(pool))
+                queue = training.rng.sample(pool, len(pool))
             drawn, queue = queue[:size], queue[size:]
-            asks = [
-                self._ask(row, document.key, len(drawn), key=f"{row.id}@{number}.{i}")
+            queries = [
+                self._query(row, document.key, len(drawn), key=f"{row.id}@{number}.{i}")
                 for document in drawn
-                for i, row in enumerate(training.draws.choices(document.rows, k=training.questions))
+                for i, row in enumerate(training.rng.choices(document.rows, k=training.questions))
             ]
-            yield self.split, self._told(drawn, asks)
+            yield self.split, self._episode_steps(drawn, queries)
 
-    def _written(self, seed: int, documents: int) -> list[QARow]:
-        return parse(self.card, self.twin(seed, documents=documents), self.settings.capitalise)
+    def _generate_rows(self, seed: int, documents: int) -> list[QARow]:
+        return parse_qa_rows(
+            self.card, self.draw_synthetic(seed, documents=documents), self.settings.capitalise
+        )
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, of the pieces read, and of the queries asked."""
-        return {"rows": len(self.rows), "documents": len(self.documents), "questions": len(self.asked)}
+        return {
+            "rows": len(self.rows),
+            "documents": len(self.documents),
+            "questions": len(self.query_rows),
+        }
 
     def texts(self) -> Iterator[str]:
         """Every text, question and answer used."""
         yield from (document.text for document in self.documents)
-        for row in self.asked:
+        for row in self.query_rows:
             yield from (row.id, row.question, *row.answers, *row.answers_additional)
 
 
@@ -231,40 +279,61 @@ def titles_of(documents: Iterable[Document]) -> set[str]:
     return {row.title for document in documents for row in document.rows if row.title}
 
 
-def of_articles(rows: Sequence[QARow], wanted: str) -> list[QARow]:
+def select_articles(rows: Sequence[QARow], selection: str) -> list[QARow]:
     """The rows whose title is among the wanted ones, see `Settings.articles`."""
-    if not wanted:
+    if not selection:
         return list(rows)
-    _need_titles(f"articles={wanted}", rows)
+    _require_titles(f"articles={selection}", rows)
     titles = list(dict.fromkeys(row.title for row in rows))
-    kept = set(titles[slice(*map(int, wanted.split(":")))])
+    kept = set(titles[slice(*map(int, selection.split(":")))])
     if not kept:
-        raise UserError(f"articles={wanted} leaves none of {len(titles)} titles.", "Give first:last, counted from 0.")
+        raise UserError(
+            f"articles={selection} leaves none of {len(titles)} titles.",
+            "Give first:last, counted from 0.",
+        )
     return [row for row in rows if row.title in kept]
 
 
-def documents_of(rows: Sequence[QARow]) -> list[Document]:
+def group_by_text(rows: Sequence[QARow]) -> list[Document]:
     """One document a text, by first appearance, each with its questions in file order; keys are hashes of the text."""
     by_text: dict[str, list[QARow]] = {}
     for row in rows:
         by_text.setdefault(row.text, []).append(row)
-    return [Document(key=fingerprint(text), text=text, rows=tuple(same)) for text, same in by_text.items()]
+    return [
+        Document(key=fingerprint(text), text=text, rows=tuple(same))
+        for text, same in by_text.items()
+    ]
 
 
-def _need_titles(option: str, rows: Sequence[QARow]) -> None:
+def _require_titles(option: str, rows: Sequence[QARow]) -> None:
     if untitled := next((row for row in rows if not row.title), None):
         raise UserError(f"{option} needs titles: question {untitled.id} has none.", "Leave it out.")
 
 
 def read(card: Card, request: Request) -> QAStream:
     """Bind a card of this reader to its data; see `readers.load`."""
-    settings, arguments = resolve(card, request, Settings)
+    settings, arguments = resolve_settings(card, request, Settings)
     if settings.group_documents and settings.kind != "grouped":
-        raise UserError(f"kind={settings.kind} knows no group_documents.", "Add --task-set kind=grouped.")
+        raise UserError(
+            f"kind={settings.kind} knows no group_documents.", "Add --task-set kind=grouped."
+        )
     if settings.window and settings.kind == "retention":
-        raise UserError("kind=retention asks while it reads on: window=true has no place there.", "Leave window out.")
-    data = rows_of(card, request, {**arguments, "documents": settings.documents or _ALL_OF_A_TWIN})
-    if request.source != "mini" and settings.kind == "grouped" and "documents" not in request.options:
-        settings = settings.model_copy(update={"documents": None})  # the paper groups the whole split
-    rows = of_articles(parse(card, data, settings.capitalise), settings.articles)
-    return QAStream(card=card, request=request, settings=settings, arguments=arguments, data=data, rows=rows)
+        raise UserError(
+            "kind=retention asks while it reads on: window=true has no place there.",
+            "Leave window out.",
+        )
+    data = load_rows(
+        card, request, {**arguments, "documents": settings.documents or SYNTHETIC_DOCUMENTS}
+    )
+    if (
+        request.source != "mini"
+        and settings.kind == "grouped"
+        and "documents" not in request.options
+    ):
+        settings = settings.model_copy(
+            update={"documents": None}
+        )  # the paper groups the whole split
+    rows = select_articles(parse_qa_rows(card, data, settings.capitalise), settings.articles)
+    return QAStream(
+        card=card, request=request, settings=settings, arguments=arguments, data=data, rows=rows
+    )

@@ -27,12 +27,27 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, shares, spread
+from ttabench.core.types import Chunk, Episode, Json, Query, Step, StreamPosition
+from ttabench.readers.base import (
+    Task,
+    Training,
+    fingerprint,
+    pick_evenly,
+    rows_after,
+    sample_rows,
+    split_limit,
+)
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow
-from ttabench.readers.sources import Request, Table, ample, resolve, rows_of, usable
-from ttabench.readers.tokens import CutText, TokenCount, TokenCounts, Tokens
+from ttabench.readers.sources import (
+    RawTable,
+    Request,
+    book_arguments,
+    load_rows,
+    parse_table,
+    resolve_settings,
+)
+from ttabench.readers.tokens import TokenCount, TokenCounts, TokenizedText, Tokens
 
 
 class Settings(ProtocolSettings):
@@ -69,7 +84,7 @@ class Fact(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class RecallText:
     """A text and the facts it tells, in the order of the text."""
 
     id: str
@@ -77,13 +92,15 @@ class Story:
     facts: tuple[Fact, ...]
 
 
-def stories_of(card: Card, data: Table) -> list[Story]:
+def parse_recall_texts(card: Card, data: RawTable) -> list[RecallText]:
     """The texts of these rows; those of one title are told apart by their number."""
     listed = TypeAdapter(list[Fact])
 
-    def story_of(row: RawRow) -> Story:
+    def recall_text_of(row: RawRow) -> RecallText:
         text, title = row.text(*card.columns["text"]), row.cell(card.columns["title"]) or ""
-        given = json.dumps(row.cell(card.columns["facts"]), default=str)  # strict mode takes lists for tuples
+        given = json.dumps(
+            row.cell(card.columns["facts"]), default=str
+        )  # strict mode takes lists for tuples
         facts = listed.validate_json(given, strict=True)
         for fact in facts:
             if fact.told > len(text):
@@ -91,89 +108,126 @@ def stories_of(card: Card, data: Table) -> list[Story]:
             if fact.answer not in fact.options:
                 raise ValueError(f"{fact.key!r}: its answer is none of its options")
         ordered = tuple(sorted(facts, key=lambda fact: fact.told))
-        return Story(id=f"{row.number} {title}".strip(), text=text, facts=ordered)
+        return RecallText(id=f"{row.number} {title}".strip(), text=text, facts=ordered)
 
-    return usable(data, story_of)
+    return parse_table(data, recall_text_of)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recall(Bound[Settings]):
+class Recall(Task[Settings]):
     """A `readers.Task` over texts with facts, one episode a text."""
 
-    stories: Sequence[Story]
+    recall_texts: Sequence[RecallText]
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Story]]:
+    def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, RecallText]]:
         """One episode a text."""
-        for story, share in zip(self.stories, shares(self.limit, len(self.stories)), strict=True):
-            pieces, asks = self._told(story, self.settings.tokens, tokens)
-            if kept := spread(asks, share):
-                yield Episode(key=self.key(story.id), steps=(*pieces, *kept)), story
-
-    def _told(self, story: Story, most: int, tokens: Tokens | None) -> tuple[list[Observe], list[Ask]]:
-        """The pieces of the lines that so many tokens hold, of a longer first line its beginning, and the queries."""
-        cut = CutText.of(story.text, tokens)
-        if len(cut) > most:
-            line = cut.text.rfind("\n", 0, cut.starts[most]) + 1
-            cut = cut.range(0, bisect_left(cut.starts, line) or most)
-        return list(cut.pieces(self.settings.piece, story.id)), list(self._asks(story, cut))
-
-    def _asks(self, story: Story, cut: CutText) -> Iterator[Ask]:
-        ends = cut.ends(self.settings.piece)
-        told = (fact for fact in story.facts if fact.told <= len(cut.text))
-        last = {fact.key: (bisect_left(cut.starts, fact.told), fact) for fact in told}
-        draws = random.Random(f"recall {self.seed} {story.id} {len(ends)}")
-        for nearer, distance in pairwise([-1, *sorted(set(self.settings.distances))]):
-            facts = [(token, fact) for token, fact in last.values() if nearer < len(cut) - token <= distance]
-            for token, fact in draws.sample(facts, min(self.settings.questions, len(facts))):
-                piece = bisect_left(ends, token)
-                yield Ask(
-                    prompt=fact.question,
-                    key=f"{story.id}@{len(cut)}/{fact.key}",
-                    want=self.card.prompt.chosen(fact.options, fact.answer),
-                    question=fact.question,
-                    joiner=self.card.prompt.joiner,
-                    source_key=f"{story.id}@{ends[piece - 1] if piece else 0}",
-                    at=At(distance, "distance"),
+        for recall_text, share in zip(
+            self.recall_texts, split_limit(self.limit, len(self.recall_texts)), strict=True
+        ):
+            chunks, queries = self._chunks_and_queries(recall_text, self.settings.tokens, tokens)
+            if kept := pick_evenly(queries, share):
+                yield (
+                    Episode(key=self.episode_key(recall_text.id), steps=(*chunks, *kept)),
+                    recall_text,
                 )
 
-    def instead(self, own: Story, tokens: Tokens | None) -> list[Observe]:
+    def _chunks_and_queries(
+        self, recall_text: RecallText, most: int, tokens: Tokens | None
+    ) -> tuple[list[Chunk], list[Query]]:
+        """The pieces of the lines that so many tokens hold, of a longer first line its beginning, and the queries."""
+        cut = TokenizedText.tokenize(recall_text.text, tokens)
+        if len(cut) > most:
+            line = cut.text.rfind("\n", 0, cut.starts[most]) + 1
+            cut = cut.slice_tokens(0, bisect_left(cut.starts, line) or most)
+        return list(cut.chunks(self.settings.piece, recall_text.id)), list(
+            self._queries(recall_text, cut)
+        )
+
+    def _queries(self, recall_text: RecallText, cut: TokenizedText) -> Iterator[Query]:
+        ends = cut.chunk_ends(self.settings.piece)
+        told = (fact for fact in recall_text.facts if fact.told <= len(cut.text))
+        last = {fact.key: (bisect_left(cut.starts, fact.told), fact) for fact in told}
+        rng = random.Random(f"recall {self.seed} {recall_text.id} {len(ends)}")
+        for nearer, distance in pairwise([-1, *sorted(set(self.settings.distances))]):
+            facts = [
+                (token, fact)
+                for token, fact in last.values()
+                if nearer < len(cut) - token <= distance
+            ]
+            for token, fact in rng.sample(facts, min(self.settings.questions, len(facts))):
+                chunk = bisect_left(ends, token)
+                yield Query(
+                    prompt=fact.question,
+                    key=f"{recall_text.id}@{len(cut)}/{fact.key}",
+                    want=self.card.prompt.make_choose(fact.options, fact.answer),
+                    question=fact.question,
+                    joiner=self.card.prompt.joiner,
+                    source_key=f"{recall_text.id}@{ends[chunk - 1] if chunk else 0}",
+                    at=StreamPosition(distance, "distance"),
+                )
+
+    def swap_context(self, own: RecallText, tokens: Tokens | None) -> list[Chunk]:
         """The pieces of the next text, for the last those of the first."""
-        return self._told(self._next(own), self.settings.tokens, tokens)[0]
+        return self._chunks_and_queries(self._swap_source(own), self.settings.tokens, tokens)[0]
 
-    def _next(self, story: Story) -> Story:
+    def _swap_source(self, recall_text: RecallText) -> RecallText:
         """The next text; of a mini source of one text its second."""
-        others = behind(self.stories, story)
-        if self.mini and not others:
-            others = stories_of(self.card, self.twin(self.seed, **ample(2, self.settings.tokens)))
-        return self.apart({story.text}, others, lambda one: {one.text})
+        others = rows_after(self.recall_texts, recall_text)
+        if self.is_synthetic and not others:
+            others = parse_recall_texts(
+                self.card, self.draw_synthetic(self.seed, **book_arguments(2, self.settings.tokens))
+            )
+        return self.first_disjoint({recall_text.text}, others, lambda one: {one.text})
 
-    def describe_others(self) -> dict[str, Json]:
-        """See `Bound`."""
-        return {"notes": [], "digest": fingerprint(*(self._next(story).text for story in self.stories))}
+    def describe_swapped(self) -> dict[str, Json]:
+        """See `Task`."""
+        return {
+            "notes": [],
+            "digest": fingerprint(
+                *(self._swap_source(recall_text).text for recall_text in self.recall_texts)
+            ),
+        }
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, list[Step]]]:
         """Texts of `sequence_tokens` tokens with their queries; a mini source writes a new one for every sequence."""
-        length, made = self.settings.sequence_tokens, partial(stories_of, self.card)
-        for story in self.epochs(training.draws, self.stories, made, **ample(1, length)):
-            pieces, asks = self._told(story, length, training.tokens)
-            yield self.split, [*pieces, *asks]
+        length, made = self.settings.sequence_tokens, partial(parse_recall_texts, self.card)
+        for recall_text in self.iter_training_rows(
+            training.rng, self.recall_texts, made, **book_arguments(1, length)
+        ):
+            chunks, queries = self._chunks_and_queries(recall_text, length, training.tokens)
+            yield self.split, [*chunks, *queries]
 
     def counts(self) -> dict[str, Json]:
         """Texts, their characters and facts; `distances`: steps of the figures."""
-        books, distances = len(self.stories), sorted(set(self.settings.distances))
-        characters = sum(len(story.text) for story in self.stories)
-        facts = sum(len({fact.key for fact in story.facts}) for story in self.stories)
+        books, distances = len(self.recall_texts), sorted(set(self.settings.distances))
+        characters = sum(len(recall_text.text) for recall_text in self.recall_texts)
+        facts = sum(
+            len({fact.key for fact in recall_text.facts}) for recall_text in self.recall_texts
+        )
         return {"books": books, "characters": characters, "facts": facts, "distances": distances}
 
     def texts(self) -> Iterator[str]:
         """Every text with its facts."""
-        for story in self.stories:
-            yield from (story.id, story.text, *(fact.model_dump_json() for fact in story.facts))
+        for recall_text in self.recall_texts:
+            yield from (
+                recall_text.id,
+                recall_text.text,
+                *(fact.model_dump_json() for fact in recall_text.facts),
+            )
 
 
 def read(card: Card, request: Request) -> Recall:
     """Bind a card of this reader to its data; see `readers.load`."""
-    settings, arguments = resolve(card, request, Settings)
-    data = rows_of(card, request, ample(settings.books or 8, settings.tokens))
-    stories = drawn(stories_of(card, data), settings.books, f"books {request.seed}")
-    return Recall(card=card, request=request, settings=settings, arguments=arguments, data=data, stories=stories)
+    settings, arguments = resolve_settings(card, request, Settings)
+    data = load_rows(card, request, book_arguments(settings.books or 8, settings.tokens))
+    recall_texts = sample_rows(
+        parse_recall_texts(card, data), settings.books, f"books {request.seed}"
+    )
+    return Recall(
+        card=card,
+        request=request,
+        settings=settings,
+        arguments=arguments,
+        data=data,
+        recall_texts=recall_texts,
+    )

@@ -26,17 +26,35 @@ from pydantic import Field
 from scipy.optimize import brentq
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import object_of
-from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
-from ttabench.readers.base import Bound, Training, named, other_seeds, shares
+from ttabench.core.files import read_json_object
+from ttabench.core.types import Chunk, Episode, Json, Query, Step, StreamPosition
+from ttabench.readers.base import Task, Training, select_names, split_limit, swap_seeds
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import RawRow, parsing, rows, stem, text_of
-from ttabench.readers.qa_rows import answers_of
-from ttabench.readers.ruler_texts import NEEDS, QA, SUBTASKS, Asked, Documents, Question, Sample, draw, numbered, placed
-from ttabench.readers.sources import GENERATED, Request, Table, generated, resolve, usable
-from ttabench.readers.tokens import CutText, TokenCount, Tokens, counted_by
+from ttabench.readers.formats import RawRow, base_name, read_rows, report_row_errors, require_text
+from ttabench.readers.qa_rows import parse_answers
+from ttabench.readers.ruler_texts import (
+    QA_SUBTASKS,
+    REQUIRED_MATERIAL,
+    SUBTASKS,
+    DocumentQuestion,
+    Documents,
+    Question,
+    RulerSample,
+    draw_sample,
+    insert_needles,
+    numbered,
+)
+from ttabench.readers.sources import (
+    GENERATED_SOURCE,
+    RawTable,
+    Request,
+    parse_table,
+    resolve_settings,
+    run_generator,
+)
+from ttabench.readers.tokens import TokenCount, TokenizedText, Tokens, token_counter
 
-SENTENCES = 8
+SENTENCES_PER_LINE = 8
 """Sentences of a line of the twin, as in its books."""
 
 
@@ -62,39 +80,44 @@ class Settings(ProtocolSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruler(Bound[Settings]):
+class Ruler(Task[Settings]):
     """A `readers.Task` over contexts of sub-tasks."""
 
     names: tuple[str, ...]
     """Of the sub-tasks."""
-    draw: Callable[[str, int, int], Sample]
+    draw_sample: Callable[[str, int, int], RulerSample]
     """The sample of a sub-task, a seed and a number."""
     _sizes: dict[tuple[int, str], int] = field(init=False, default_factory=dict, compare=False)
 
-    def samples(self) -> Iterator[tuple[str, Sample]]:
+    def samples(self) -> Iterator[tuple[str, RulerSample]]:
         """(key, sample) of every context that is asked about, its questions after `limit`."""
-        for name, left in zip(self.names, shares(self.limit, len(self.names)), strict=True):
+        for name, left in zip(self.names, split_limit(self.limit, len(self.names)), strict=True):
             for place in range(self.settings.contexts):
                 if left == 0:
                     break
-                sample = self.draw(name, self.seed, place)
+                sample = self.draw_sample(name, self.seed, place)
                 questions = sample.questions[:left]
                 left = None if left is None else left - len(questions)  # of this sub-task
                 yield f"{name}/{place}/seed{self.seed}", replace(sample, questions=questions)
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, tuple[str, Sample]]]:
+    def episodes_with_source(
+        self, tokens: Tokens | None
+    ) -> Iterator[tuple[Episode, tuple[str, RulerSample]]]:
         """One episode a context."""
         for key, sample in self.samples():
             steps = tuple(self._steps(key, sample, tokens))
             yield Episode(key=f"{self.card.name}/{self.split}/{key}", steps=steps), (key, sample)
 
-    def _steps(self, key: str, sample: Sample, tokens: Tokens | None) -> Iterator[Step]:
+    def _steps(self, key: str, sample: RulerSample, tokens: Tokens | None) -> Iterator[Step]:
         """The pieces of a context, and the queries behind them."""
-        text, most = self._text(key, sample, tokens), self.settings.max_new_tokens or sample.max_new_tokens
-        want = replace(self.card.prompt.generated(max_new_tokens=most), all_of=sample.all_of)
-        yield from self._pieces(key, text.rstrip(), tokens)
+        text, most = (
+            self._text(key, sample, tokens),
+            self.settings.max_new_tokens or sample.max_new_tokens,
+        )
+        want = replace(self.card.prompt.make_generate(max_new_tokens=most), all_of=sample.all_of)
+        yield from self._chunks(key, text.rstrip(), tokens)
         for number, question in enumerate(sample.questions):
-            yield Ask(
+            yield Query(
                 prompt=self._prompt(question),
                 question=question.text,
                 key=f"{key}/{number}",
@@ -102,207 +125,275 @@ class Ruler(Bound[Settings]):
                 joiner=text[len(text.rstrip()) :],
                 source_key=key,
                 subtask=sample.subtask,
-                at=At(self.pieces),
+                at=StreamPosition(self.chunks_per_context),
             )
 
-    def _pieces(self, key: str, text: str, tokens: Tokens | None) -> Iterator[Observe]:
-        pieces = CutText.of(text, tokens).pieces(self.settings.piece, key)
-        return (replace(piece, key=piece.key.removesuffix("@0")) for piece in pieces)
+    def _chunks(self, key: str, text: str, tokens: Tokens | None) -> Iterator[Chunk]:
+        chunks = TokenizedText.tokenize(text, tokens).chunks(self.settings.piece, key)
+        return (replace(chunk, key=chunk.key.removesuffix("@0")) for chunk in chunks)
 
     def _prompt(self, question: Question) -> str:
-        asked = self.card.prompt.asked(question.text, self.settings.prompt, self.settings.examples)
+        asked = self.card.prompt.fill_template(
+            question.text, self.settings.prompt, self.settings.examples
+        )
         return f"{asked} {question.prefix}".rstrip()
 
-    def _text(self, key: str, sample: Sample, tokens: Tokens | None) -> str:
+    def _text(self, key: str, sample: RulerSample, tokens: Tokens | None) -> str:
         """The largest context that leaves room for every question and its answer."""
         known = id(tokens), key
         if known not in self._sizes:
             self._sizes[known] = self._size(sample, tokens)
         return sample.write(self._sizes[known])
 
-    def _size(self, sample: Sample, tokens: Tokens | None) -> int:
+    def _size(self, sample: RulerSample, tokens: Tokens | None) -> int:
         """Units of that context, found by interpolation: counting tokens takes long."""
-        count = counted_by(tokens)
-        around = 0 if tokens is None else tokens.frame_tokens
+        count = token_counter(tokens)
+        frame_tokens = 0 if tokens is None else tokens.frame_tokens
         asked = max(count(f"\n\n{self._prompt(question)}") for question in sample.questions)
-        budget = self.settings.length - around - asked - (self.settings.max_new_tokens or sample.max_new_tokens)
-        counted = cache(lambda size: count(sample.write(size)))
+        budget = (
+            self.settings.length
+            - frame_tokens
+            - asked
+            - (self.settings.max_new_tokens or sample.max_new_tokens)
+        )
+        count_at = cache(lambda size: count(sample.write(size)))
 
-        def beyond(size: float) -> float:
-            return counted(math.floor(size)) - budget - 0.5
+        def excess_tokens(size: float) -> float:
+            return count_at(math.floor(size)) - budget - 0.5
 
-        low = high = sample.least
-        if low == sample.most:
+        low = high = sample.min_units
+        if low == sample.max_units:
             return low
-        if (over := beyond(low)) > 0:
+        if (over := excess_tokens(low)) > 0:
             if tokens is None:
                 return low  # nothing is known of the model yet
             least = self.settings.length + math.ceil(over)
             fault = f"length={self.settings.length} has no room for {sample.subtask}: it needs {least} tokens or more."
-            raise UserError(fault, "Give a larger --task-set length=N, or leave it out of --task-set tasks=NAMES.")
-        while beyond(high) < 0:
-            if high == sample.most:
+            raise UserError(
+                fault,
+                "Give a larger --task-set length=N, or leave it out of --task-set tasks=NAMES.",
+            )
+        while excess_tokens(high) < 0:
+            if high == sample.max_units:
                 return high
-            low, high = high, 2 * high if sample.most is None else min(sample.most, 2 * high)
-        return int(brentq(beyond, low, high, xtol=0.2) + 0.5) - 1
+            low, high = (
+                high,
+                2 * high if sample.max_units is None else min(sample.max_units, 2 * high),
+            )
+        return int(brentq(excess_tokens, low, high, xtol=0.2) + 0.5) - 1
 
-    def instead(self, own: tuple[str, Sample], tokens: Tokens | None) -> Iterator[Observe]:
+    def swap_context(self, own: tuple[str, RulerSample], tokens: Tokens | None) -> Iterator[Chunk]:
         """The pieces of another context of the same sub-task, which does not tell what is asked."""
         key, sample = own
-        tells = [text for question in sample.questions for text in question.tells]
-        others = ((seed, self.draw(sample.subtask, seed, 0)) for seed in other_seeds(self.seed))
-        asked = ((f"{seed} for {key}", replace(other, questions=sample.questions)) for seed, other in others)
-        texts = (self._text(*named, tokens).rstrip() for named in asked)
-        text = self.apart(set(tells), texts, lambda text: {told for told in tells if told in text}, at_worst=True)
-        return self._pieces(f"{key}/other", text, tokens)
+        evidence = [text for question in sample.questions for text in question.evidence]
+        others = (
+            (seed, self.draw_sample(sample.subtask, seed, 0)) for seed in swap_seeds(self.seed)
+        )
+        asked = (
+            (f"{seed} for {key}", replace(other, questions=sample.questions))
+            for seed, other in others
+        )
+        texts = (self._text(*keyed, tokens).rstrip() for keyed in asked)
+        text = self.first_disjoint(
+            set(evidence),
+            texts,
+            lambda text: {told for told in evidence if told in text},
+            allow_overlap=True,
+        )
+        return self._chunks(f"{key}/other", text, tokens)
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """New contexts of sub-tasks in random order."""
         while True:
-            name, seed = training.draws.choice(self.names), training.draws.getrandbits(48)
-            yield self.split, self._steps(f"{name}/{seed}", self.draw(name, seed, 0), training.tokens)
+            name, seed = training.rng.choice(self.names), training.rng.getrandbits(48)
+            yield (
+                self.split,
+                self._steps(f"{name}/{seed}", self.draw_sample(name, seed, 0), training.tokens),
+            )
 
     @property
-    def pieces(self) -> int:
+    def chunks_per_context(self) -> int:
         """Of a context, about."""
         return -(-self.settings.length // self.settings.piece)
 
     @cached_property
-    def n_observes(self) -> int:
+    def n_chunks(self) -> int:
         """About as many as there are."""
-        return self.pieces * sum(1 for _ in self.samples())
+        return self.chunks_per_context * sum(1 for _ in self.samples())
 
     @cached_property
-    def n_asks(self) -> int:
+    def n_queries(self) -> int:
         """Queries over all episodes."""
         return sum(len(sample.questions) for _, sample in self.samples())
 
     def counts(self) -> dict[str, Json]:
         """Sub-tasks, contexts and questions."""
         contexts = sum(1 for _ in self.samples())
-        return {"subtasks": list(self.names), "contexts": contexts, "questions": self.n_asks}
+        return {"subtasks": list(self.names), "contexts": contexts, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
         """Every question with its answers, and every context at its smallest, which tells how it was drawn."""
         for key, sample in self.samples():
-            yield from (key, sample.write(sample.least))
+            yield from (key, sample.write(sample.min_units))
             for question in sample.questions:
                 yield from (question.text, question.prefix, *question.answers)
 
 
-def material_of(path: Path) -> dict[str, Any]:
+def load_material(path: Path) -> dict[str, Any]:
     """What a file or folder holds of what sub-tasks are made of."""
     held = dict[str, Any]()
     files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.is_file())
-    for kind, (names, _, contents) in FILES.items():
-        if file := next((file for file in files if stem(file) in names), None):
+    for kind, (names, _, contents) in MATERIAL_FILES.items():
+        if file := next((file for file in files if base_name(file) in names), None):
             held[kind] = contents(file)
     if not held:
-        hint = f"Give {', '.join(given for _, given, _ in FILES.values())}."
+        hint = f"Give {', '.join(given for _, given, _ in MATERIAL_FILES.values())}."
         raise UserError(f"{path} is not there, or holds nothing that RULER is made of.", hint)
     return held
 
 
-def _essays(file: Path) -> tuple[str, ...]:
+def _read_essays(file: Path) -> tuple[str, ...]:
     """Their words."""
-    with parsing(str(file)):
-        return tuple(text_of("text", object_of(file).get("text")).split())
+    with report_row_errors(str(file)):
+        return tuple(require_text("text", read_json_object(file).get("text")).split())
 
 
-def _squad(file: Path) -> Documents:
+def _read_squad(file: Path) -> Documents:
     """Paragraphs, and the questions that they answer; those of the same article are near."""
     numbers, articles = dict[str, int](), dict[str, dict[str, int]]()
 
     def asked_of(row: RawRow) -> tuple[str, tuple[str, ...], int, str] | str:
         text, question = map(row.text, ("context", "question"))
-        title, answers = str(row.cell(["title"]) or ""), answers_of(row.needed(["answers"]))
+        title, answers = str(row.cell(["title"]) or ""), parse_answers(row.require(["answers"]))
         number = numbers.setdefault(text, len(numbers))
         if title:
             articles.setdefault(title, {})[text] = number
         return (question, answers, number, title) if answers else "no answer"
 
-    asked = usable(Table(rows=list(rows(file)), where=str(file)), asked_of)
+    asked = parse_table(RawTable(rows=list(read_rows(file)), location=str(file)), asked_of)
     near = {title: tuple(own.values()) for title, own in articles.items()}
-    made = [Asked(question, answers, (own,), near.get(title, ())) for question, answers, own, title in asked]
+    made = [
+        DocumentQuestion(question, answers, (own,), near.get(title, ()))
+        for question, answers, own, title in asked
+    ]
     return Documents(tuple(numbers), tuple(made))
 
 
-def _hotpotqa(file: Path) -> Documents:
+def _read_hotpotqa(file: Path) -> Documents:
     """Paragraphs with their titles, and questions about ten of them each."""
     numbers = dict[str, int]()
 
-    def asked_of(row: RawRow) -> Asked:
+    def asked_of(row: RawRow) -> DocumentQuestion:
         question, answer = map(row.text, ("question", "answer"))
-        context: Any = row.needed(["context"])
-        pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
+        context: Any = row.require(["context"])
+        pairs = (
+            zip(context["title"], context["sentences"], strict=True)
+            if isinstance(context, dict)
+            else context
+        )
         texts = [f"{title}\n{''.join(told)}" for title, told in pairs]
-        return Asked(question, (answer,), tuple(numbers.setdefault(text, len(numbers)) for text in texts))
+        return DocumentQuestion(
+            question, (answer,), tuple(numbers.setdefault(text, len(numbers)) for text in texts)
+        )
 
-    asked = usable(Table(rows=list(rows(file)), where=str(file)), asked_of)
+    asked = parse_table(RawTable(rows=list(read_rows(file)), location=str(file)), asked_of)
     return Documents(tuple(numbers), tuple(asked))
 
 
 HOTPOT = "hotpot_dev_distractor_v1"
-FILES: Mapping[str, tuple[set[str], str, Callable[[Path], Any]]] = {
-    "essays": ({"PaulGrahamEssays"}, "PaulGrahamEssays.json", _essays),
-    "squad": ({"squad", "dev-v2.0"}, "squad.json (dev-v2.0.json)", _squad),
-    "hotpotqa": ({"hotpotqa", HOTPOT}, f"hotpotqa.json ({HOTPOT}.json)", _hotpotqa),
+MATERIAL_FILES: Mapping[str, tuple[set[str], str, Callable[[Path], Any]]] = {
+    "essays": ({"PaulGrahamEssays"}, "PaulGrahamEssays.json", _read_essays),
+    "squad": ({"squad", "dev-v2.0"}, "squad.json (dev-v2.0.json)", _read_squad),
+    "hotpotqa": ({"hotpotqa", HOTPOT}, f"hotpotqa.json ({HOTPOT}.json)", _read_hotpotqa),
 }
 """By the material that is made of a file: its names without suffix, what a user is told to give, and what reads it."""
 
 
-def _twin(card: Card, split: str, settings: Settings, name: str, seed: int, number: int) -> Sample:
+def _synthetic_sample(
+    card: Card, split: str, settings: Settings, name: str, seed: int, number: int
+) -> RulerSample:
     """A sample of the miniature world."""
     own = random.Random(f"{seed} {number}").getrandbits(48)
-    arguments = {"contexts": 1, "tasks": name, "questions": settings.questions, "length": settings.length}
-    (row,) = generated(card, split, own, **arguments)
-    needles, haystack, documents = row["needles"], row["haystack"], name in QA
+    arguments = {
+        "contexts": 1,
+        "tasks": name,
+        "questions": settings.questions,
+        "length": settings.length,
+    }
+    (row,) = run_generator(card, split, own, **arguments)
+    needles, haystack, documents = row["needles"], row["haystack"], name in QA_SUBTASKS
 
     def write(size: int) -> str:
         held = haystack[:size]
-        held = placed(held, needles, str(own)) if len(held) >= len(needles) else [*held, *needles]
+        held = (
+            insert_needles(held, needles, str(own))
+            if len(held) >= len(needles)
+            else [*held, *needles]
+        )
         if documents:
             return f"{numbered(held)}\n"
-        lines = (held[first : first + SENTENCES] for first in range(0, len(held), SENTENCES))
+        lines = (
+            held[first : first + SENTENCES_PER_LINE]
+            for first in range(0, len(held), SENTENCES_PER_LINE)
+        )
         return "\n".join("So " + " ".join(line) for line in lines) + "\n"
 
-    return Sample(
+    return RulerSample(
         subtask=name,
         questions=tuple(
-            Question(text=one["question"], prefix="", answers=tuple(one["answers"]), tells=tuple(one["tells"]))
+            Question(
+                text=one["question"],
+                prefix="",
+                answers=tuple(one["answers"]),
+                evidence=tuple(one["tells"]),
+            )
             for one in row["questions"]
         ),
         max_new_tokens=8,
         all_of=not documents,
         write=write,
-        least=len(needles),
-        most=len(haystack),
+        min_units=len(needles),
+        max_units=len(haystack),
     )
 
 
 def read(card: Card, request: Request) -> Ruler:
     """Bind a card of this reader to its data; see `readers.load`."""
-    settings, arguments = resolve(card, request, Settings)
+    settings, arguments = resolve_settings(card, request, Settings)
     bind = partial(Ruler, card=card, request=request, settings=settings, arguments=arguments)
     if request.source == "mini":
         from ttabench.mini.ruler import TASKS
 
-        names = named("sub-task of the twin of ruler", TASKS, settings.tasks)
-        return bind(data=Table(), names=tuple(names), draw=partial(_twin, card, request.split, settings))
-    path, material, label = Path(request.source), dict[str, Any](), GENERATED
-    if request.source != GENERATED:
-        material, label = material_of(path), f"{'file' if path.is_file() else 'folder'}:{path}"
-    names, left_out = named("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
-    if lacking := [name for name in names if name in NEEDS and not material.get(NEEDS[name])]:
-        needed = ", ".join(dict.fromkeys(FILES[NEEDS[name]][1] for name in lacking))
+        names = select_names("sub-task of the twin of ruler", TASKS, settings.tasks)
+        return bind(
+            data=RawTable(),
+            names=tuple(names),
+            draw_sample=partial(_synthetic_sample, card, request.split, settings),
+        )
+    path, material, label = Path(request.source), dict[str, Any](), GENERATED_SOURCE
+    if request.source != GENERATED_SOURCE:
+        material, label = load_material(path), f"{'file' if path.is_file() else 'folder'}:{path}"
+    names, left_out = select_names("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
+    if lacking := [
+        name
+        for name in names
+        if name in REQUIRED_MATERIAL and not material.get(REQUIRED_MATERIAL[name])
+    ]:
+        needed = ", ".join(
+            dict.fromkeys(MATERIAL_FILES[REQUIRED_MATERIAL[name]][1] for name in lacking)
+        )
         if settings.tasks != "all":
             fault = f"{lacking[0]} of {card.name} needs files that are not given."
             raise UserError(fault, f"Give --source DIR with {needed}.")
         names = [name for name in names if name not in lacking]
         left_out = (f"left out: {', '.join(lacking)} (they need --source DIR with {needed})",)
 
-    def drawn(name: str, seed: int, number: int) -> Sample:
+    def draw_numbered(name: str, seed: int, number: int) -> RulerSample:
         place = f"{request.split} {seed} {number}"
-        return draw(name, place, material, questions=settings.questions, length=settings.length)
+        return draw_sample(
+            name, place, material, questions=settings.questions, length=settings.length
+        )
 
-    return bind(data=Table(label=label, notes=left_out), names=tuple(names), draw=drawn)
+    return bind(
+        data=RawTable(label=label, notes=left_out), names=tuple(names), draw_sample=draw_numbered
+    )

@@ -40,16 +40,22 @@ ADJECTIVES = tuple(
 NOUNS = tuple(
     sorted(
         {word for words in CATEGORIES.values() for word in words}
-        | {value for kind in RELATIONS.values() for one in kind for value in one.values if value.islower()}
+        | {
+            value
+            for kind in RELATIONS.values()
+            for one in kind
+            for value in one.values
+            if value.islower()
+        }
     )
 )
-DEPTHS = 40
+NEEDLE_DEPTHS = 40
 """Places in essays at which needles may stand, evenly spaced, or as many as there are needles."""
-MOST_NEEDLES = 50_000
+MAX_NEEDLES = 50_000
 """Of a haystack of needles, about a million tokens: each has a key of its own."""
-LONG = 4096
+FULL_COUNTS_FROM_TOKENS = 4096
 """Tokens from which on words are counted in their published numbers: below, they come less often."""
-MANY = 8192
+WORD_PAIRS_FROM_TOKENS = 8192
 """Tokens from which on more words are counted than there are: pairs of words stand in their place."""
 
 
@@ -61,12 +67,12 @@ class Question:
     prefix: str
     """Begins the answer, and is given."""
     answers: tuple[str, ...]
-    tells: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     """Texts that no other context of this question holds: what is asked for, or what tells it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class RulerSample:
     """A context of whatever size, and what is asked about it."""
 
     subtask: str
@@ -77,9 +83,9 @@ class Sample:
     """All answers of a question together are right, and not any one of them."""
     write: Callable[[int], str]
     """The context of so many units: sentences, words, needles or documents."""
-    least: int = 1
+    min_units: int = 1
     """Units of the shortest context."""
-    most: int | None = None
+    max_units: int | None = None
     """Units that there are; None where there are as many as one likes."""
 
 
@@ -87,10 +93,10 @@ class Documents(NamedTuple):
     """Documents, and questions whose answers stand in them."""
 
     texts: tuple[str, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[DocumentQuestion, ...]
 
 
-class Asked(NamedTuple):
+class DocumentQuestion(NamedTuple):
     """A question about some of many documents, by their numbers."""
 
     question: str
@@ -101,7 +107,7 @@ class Asked(NamedTuple):
     """Others of the same article, which come before those of other articles."""
 
 
-class _Niah(NamedTuple):
+class NiahSpec(NamedTuple):
     """A needle in a haystack: published settings by their names in the paper's Table 5."""
 
     haystack: Literal["noise", "essays", "needles"]
@@ -115,43 +121,51 @@ class _Niah(NamedTuple):
 
 
 NIAH = {
-    "niah_single_1": _Niah("noise"),
-    "niah_single_2": _Niah("essays"),
-    "niah_single_3": _Niah("essays", value="uuids"),
-    "niah_multikey_1": _Niah("essays", keys=4),
-    "niah_multikey_2": _Niah("needles"),
-    "niah_multikey_3": _Niah("needles", key="uuids", value="uuids"),
-    "niah_multivalue": _Niah("essays", values=4),
-    "niah_multiquery": _Niah("essays", keys=4, asked=4),
+    "niah_single_1": NiahSpec("noise"),
+    "niah_single_2": NiahSpec("essays"),
+    "niah_single_3": NiahSpec("essays", value="uuids"),
+    "niah_multikey_1": NiahSpec("essays", keys=4),
+    "niah_multikey_2": NiahSpec("needles"),
+    "niah_multikey_3": NiahSpec("needles", key="uuids", value="uuids"),
+    "niah_multivalue": NiahSpec("essays", values=4),
+    "niah_multiquery": NiahSpec("essays", keys=4, asked=4),
 }
 SUBTASKS = (*NIAH, "vt", "cwe", "fwe", "qa_1", "qa_2")
-NEEDS = {name: "essays" for name, own in NIAH.items() if own.haystack == "essays"}
-NEEDS |= {"qa_1": "squad", "qa_2": "hotpotqa"}
+REQUIRED_MATERIAL = {name: "essays" for name, own in NIAH.items() if own.haystack == "essays"}
+REQUIRED_MATERIAL |= {"qa_1": "squad", "qa_2": "hotpotqa"}
 """The material that a sub-task needs: the words of essays, or documents and what is asked about them."""
-QA = ("qa_1", "qa_2")
+QA_SUBTASKS = ("qa_1", "qa_2")
 """Sub-tasks of which one of the right answers is enough."""
 
 
-def draw(subtask: str, name: str, material: Mapping[str, Any], *, questions: int, length: int) -> Sample:
+def draw_sample(
+    subtask: str, name: str, material: Mapping[str, Any], *, questions: int, length: int
+) -> RulerSample:
     """A sample of a sub-task that a name decides.
 
     Args:
-        material: the contents of files by their names in `NEEDS`.
+        material: the contents of files by their names in `REQUIRED_MATERIAL`.
         length: says how often words come.
     """
     source = f"ruler {subtask} {name}"
     if subtask in NIAH:
-        return _niah(subtask, source, material.get("essays", ()), questions)
+        return _niah_sample(subtask, source, material.get("essays", ()), questions)
     if subtask == "vt":
-        return _tracking(source, questions)
-    if subtask in QA:
-        return _documents(subtask, source, material[NEEDS[subtask]], questions)
-    return _common(source, length) if subtask == "cwe" else _frequent(source, length)
+        return _variable_tracking_sample(source, questions)
+    if subtask in QA_SUBTASKS:
+        return _qa_sample(subtask, source, material[REQUIRED_MATERIAL[subtask]], questions)
+    return (
+        _common_words_sample(source, length)
+        if subtask == "cwe"
+        else _frequent_words_sample(source, length)
+    )
 
 
-def placed(lines: Sequence[str], needles: Sequence[str], name: str) -> list[str]:
+def insert_needles(lines: Sequence[str], needles: Sequence[str], name: str) -> list[str]:
     """Lines with needles in front of as many of them, drawn by a name."""
-    places = sorted(random.Random(f"{name} places").sample(range(len(lines)), len(needles)), reverse=True)
+    places = sorted(
+        random.Random(f"{name} places").sample(range(len(lines)), len(needles)), reverse=True
+    )
     held = list(lines)
     for place, needle in zip(places, needles, strict=True):
         held.insert(place, needle)
@@ -161,7 +175,7 @@ def placed(lines: Sequence[str], needles: Sequence[str], name: str) -> list[str]
 # --- needles ---------------------------------------------------------------------------------------------------------
 
 
-def _fresh(source: random.Random, kind: str, taken: set[str]) -> str:
+def _draw_unused(source: random.Random, kind: str, taken: set[str]) -> str:
     """A key or value that was not drawn before."""
     draws: dict[str, Callable[[], object]] = {
         "uuids": lambda: uuid.UUID(int=source.getrandbits(128), version=4),
@@ -174,10 +188,14 @@ def _fresh(source: random.Random, kind: str, taken: set[str]) -> str:
     return text
 
 
-def _niah(subtask: str, name: str, essays: Sequence[str], questions: int) -> Sample:
+def _niah_sample(subtask: str, name: str, essays: Sequence[str], questions: int) -> RulerSample:
     own, source, taken = NIAH[subtask], random.Random(name), set[str]()
-    keys = [_fresh(source, own.key, taken) for _ in range(max(own.keys, own.asked * questions))]
-    values = {key: [_fresh(source, own.value, taken) for _ in range(own.values)] for key in keys}
+    keys = [
+        _draw_unused(source, own.key, taken) for _ in range(max(own.keys, own.asked * questions))
+    ]
+    values = {
+        key: [_draw_unused(source, own.value, taken) for _ in range(own.values)] for key in keys
+    }
     needles = [_needle(own, key, value) for key in keys for value in values[key]]
     source.shuffle(needles)
     one = own.asked * own.values == 1
@@ -188,36 +206,49 @@ def _niah(subtask: str, name: str, essays: Sequence[str], questions: int) -> Sam
 
     def write(size: int) -> str:
         if own.haystack == "essays":
-            return f"{opening}{_essay(essays, size, needles, name)}\n"
+            return f"{opening}{_essay_with_needles(essays, size, needles, name)}\n"
         if own.haystack == "noise":
             lines = [NOISE] * size
         else:
             more, used = random.Random(f"{name} haystack"), set(taken)
-            pairs = ((_fresh(more, own.key, used), _fresh(more, own.value, used)) for _ in range(size))
+            pairs = (
+                (_draw_unused(more, own.key, used), _draw_unused(more, own.value, used))
+                for _ in range(size)
+            )
             lines = [_needle(own, *pair) for pair in pairs]
-        return opening + "\n".join(placed(lines, needles, name)) + "\n"
+        return opening + "\n".join(insert_needles(lines, needles, name)) + "\n"
 
-    asked = [keys[first : first + own.asked] for first in range(0, own.asked * questions, own.asked)]
-    return Sample(
+    asked = [
+        keys[first : first + own.asked] for first in range(0, own.asked * questions, own.asked)
+    ]
+    return RulerSample(
         subtask=subtask,
-        questions=tuple(_magic(kind, named, [v for key in named for v in values[key]], one) for named in asked),
+        questions=tuple(
+            _needle_question(kind, asked_keys, [v for key in asked_keys for v in values[key]], one)
+            for asked_keys in asked
+        ),
         max_new_tokens=128,
         all_of=True,
         write=write,
-        least=len(needles),
-        most=MOST_NEEDLES if own.haystack == "needles" else None,
+        min_units=len(needles),
+        max_units=MAX_NEEDLES if own.haystack == "needles" else None,
     )
 
 
-def _needle(own: _Niah, key: str, value: str) -> str:
+def _needle(own: NiahSpec, key: str, value: str) -> str:
     return f"One of the special magic {own.value} for {key} is: {value}."
 
 
-def _magic(kind: str, keys: Sequence[str], values: Sequence[str], one: bool) -> Question:
-    named = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
+def _needle_question(kind: str, keys: Sequence[str], values: Sequence[str], one: bool) -> Question:
+    asked_keys = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
     what, are = ("What is the", "is") if one else ("What are all the", "are")
-    about = f"special magic {kind} for {named} mentioned in the provided text"
-    return Question(text=f"{what} {about}?", prefix=f"The {about} {are}", answers=tuple(values), tells=tuple(keys))
+    about = f"special magic {kind} for {asked_keys} mentioned in the provided text"
+    return Question(
+        text=f"{what} {about}?",
+        prefix=f"The {about} {are}",
+        answers=tuple(values),
+        evidence=tuple(keys),
+    )
 
 
 @lru_cache(maxsize=4)
@@ -226,113 +257,135 @@ def _sentences(words: Sequence[str], size: int) -> tuple[str, ...]:
     return tuple(re.split(r"(?<=[.!?])\s+", text.strip()))
 
 
-def _essay(words: Sequence[str], size: int, needles: Sequence[str], name: str) -> str:
+def _essay_with_needles(words: Sequence[str], size: int, needles: Sequence[str], name: str) -> str:
     """The first words of essays, which begin anew where they end, with needles between their sentences."""
-    told, most = _sentences(words, size), max(DEPTHS, len(needles))
+    essay_sentences, most = _sentences(words, size), max(NEEDLE_DEPTHS, len(needles))
     depths = sorted(random.Random(f"{name} places").sample(range(most), len(needles)))
-    held = list(told)
+    held = list(essay_sentences)
     for depth, needle in reversed(list(zip(depths, needles, strict=True))):
-        held.insert(len(told) * depth // (most - 1), needle)
+        held.insert(len(essay_sentences) * depth // (most - 1), needle)
     return " ".join(held)
 
 
 # --- chains of variables ---------------------------------------------------------------------------------------------
 
-_HOPS = 4
+N_HOPS = 4
 
 
-def _chains(source: random.Random, count: int, letters: int) -> list[tuple[str, list[str], list[str]]]:
+def _chains(
+    source: random.Random, count: int, letters: int
+) -> list[tuple[str, list[str], list[str]]]:
     """(value, variables, assignments) of chains: VAR AB = 12345, VAR CD = VAR AB, ..."""
     names, values = dict[str, None](), dict[str, None]()
-    while len(names) < count * (_HOPS + 1):
+    while len(names) < count * (N_HOPS + 1):
         names["".join(source.choices(string.ascii_uppercase, k=letters))] = None
     while len(values) < count:
         values[str(source.randint(10_000, 99_999))] = None
     made = []
     for number, value in enumerate(values):
-        own = list(names)[number * (_HOPS + 1) : (number + 1) * (_HOPS + 1)]
+        own = list(names)[number * (N_HOPS + 1) : (number + 1) * (N_HOPS + 1)]
         links = [f"VAR {name} = VAR {before} " for before, name in pairwise(own)]
         made.append((value, own, [f"VAR {own[0]} = {value}", *links]))
     return made
 
 
-def _assigned(chains: Sequence[Sequence[str]], size: int, source: random.Random) -> str:
+def _noise_with_chains(chains: Sequence[Sequence[str]], size: int, source: random.Random) -> str:
     """Noise with the assignments of every chain in it, in their order."""
     lines = [f"{NOISE}\n"] * size
     for chain in chains:
         for offset, place in enumerate(sorted(source.sample(range(len(lines)), len(chain)))):
             lines.insert(place + offset, chain[offset])
-    opening = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
+    opening = (
+        "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
+    )
     return f"{opening}{' '.join(lines)}\n"
 
 
-def _tracked(value: str, names: Sequence[str]) -> Question:
+def _chain_question(value: str, names: Sequence[str]) -> Question:
     return Question(
         text=f"Question: Find all variables that are assigned the value {value} in the text above.",
         prefix=f"Answer: According to the chain(s) of variable assignment in the text above, {len(names)} variables "
         f"are assgined the value {value}, they are:",  # the published spelling
         answers=tuple(names),
-        tells=(value,),
+        evidence=(value,),
     )
 
 
-def _tracking(name: str, questions: int) -> Sample:
+def _variable_tracking_sample(name: str, questions: int) -> RulerSample:
     source = random.Random(name)
     ((value, names, chain),) = _chains(source, 1, 3)
-    shown = _tracked(value, names)  # a worked example, of at most 500 tokens
-    example = f"{_assigned([chain], 15, source)}{shown.text} {shown.prefix} {' '.join(names)}\n\n\n\n"
+    shown = _chain_question(value, names)  # a worked example, of at most 500 tokens
+    example = f"{_noise_with_chains([chain], 15, source)}{shown.text} {shown.prefix} {' '.join(names)}\n\n\n\n"
     chains = _chains(source, questions, 5)
-    return Sample(
+    return RulerSample(
         subtask="vt",
-        questions=tuple(_tracked(own, variables) for own, variables, _ in chains),
+        questions=tuple(_chain_question(own, variables) for own, variables, _ in chains),
         max_new_tokens=30,
         all_of=True,
-        write=lambda size: example + _assigned([one[2] for one in chains], size, random.Random(f"{name} places")),
-        least=_HOPS + 1,
+        write=lambda size: (
+            example
+            + _noise_with_chains([one[2] for one in chains], size, random.Random(f"{name} places"))
+        ),
+        min_units=N_HOPS + 1,
     )
 
 
 # --- words that come often -------------------------------------------------------------------------------------------
 
-_COMMON = 10
+N_COMMON_WORDS = 10
 
 
-def _listed(words: Sequence[str], often: int, seldom: int, source: random.Random) -> str:
+def _word_list(words: Sequence[str], often: int, seldom: int, source: random.Random) -> str:
     """A numbered list in which the first ten words come often."""
-    held = [*list(words[:_COMMON]) * often, *list(words[_COMMON:]) * seldom]
+    held = [*list(words[:N_COMMON_WORDS]) * often, *list(words[N_COMMON_WORDS:]) * seldom]
     source.shuffle(held)
-    opening = "Below is a numbered list of words. In these words, some appear more often than others. "
+    opening = (
+        "Below is a numbered list of words. In these words, some appear more often than others. "
+    )
     numbered = " ".join(f"{number}. {word}" for number, word in enumerate(held, start=1))
     return f"{opening}Memorize the ones that appear most often.\n{numbered}\n"
 
 
-def _common(name: str, length: int) -> Sample:
+def _common_words_sample(name: str, length: int) -> RulerSample:
     source = random.Random(name)
     plain = sorted({*ADJECTIVES, *NOUNS})
-    words = plain if length < MANY else [f"{first}-{second}" for first in ADJECTIVES for second in NOUNS]
-    pool, shown = source.sample(words, min(len(words), max(length // 4, 64))), 40 if length >= LONG else 20
-    often, seldom = (30, 3) if length >= LONG else (6, 1)
+    words = (
+        plain
+        if length < WORD_PAIRS_FROM_TOKENS
+        else [f"{first}-{second}" for first in ADJECTIVES for second in NOUNS]
+    )
+    pool, shown = (
+        source.sample(words, min(len(words), max(length // 4, 64))),
+        40 if length >= FULL_COUNTS_FROM_TOKENS else 20,
+    )
+    often, seldom = (30, 3) if length >= FULL_COUNTS_FROM_TOKENS else (6, 1)
     question = Question(
         text="Question: What are the 10 most common words in the above list?",
         prefix="Answer: The top 10 words that appear most often in the list are:",
-        answers=tuple(pool[:_COMMON]),
+        answers=tuple(pool[:N_COMMON_WORDS]),
     )
     worked = source.sample(words, shown)
-    example = _listed(worked, *((10, 3) if length >= LONG else (3, 1)), source)
-    answered = " ".join(f"{number}. {word}" for number, word in enumerate(worked[:_COMMON], start=1))
+    example = _word_list(
+        worked, *((10, 3) if length >= FULL_COUNTS_FROM_TOKENS else (3, 1)), source
+    )
+    answered = " ".join(
+        f"{number}. {word}" for number, word in enumerate(worked[:N_COMMON_WORDS], start=1)
+    )
     example += f"{question.text} {question.prefix} {answered}\n"
-    return Sample(
+    return RulerSample(
         subtask="cwe",
         questions=(question,),
         max_new_tokens=120,
         all_of=True,
-        write=lambda size: example + _listed(pool[:size], often, seldom, random.Random(f"{name} order")),
-        least=2 * _COMMON,
-        most=len(pool),
+        write=lambda size: (
+            example + _word_list(pool[:size], often, seldom, random.Random(f"{name} order"))
+        ),
+        min_units=2 * N_COMMON_WORDS,
+        max_units=len(pool),
     )
 
 
-def _frequent(name: str, length: int) -> Sample:
+def _frequent_words_sample(name: str, length: int) -> RulerSample:
     source, words = random.Random(name), dict[str, None]()
     while len(words) < max(8, length // 50):
         words["".join(source.choices(string.ascii_lowercase, k=6))] = None
@@ -350,19 +403,29 @@ def _frequent(name: str, length: int) -> Sample:
         "frequently appeared words in the above coded text?",
         prefix="Answer: According to the coded text above, the three most frequently appeared words are:",
         answers=tuple(coded[1:4]),
-        tells=tuple(coded[1:4]),
+        evidence=tuple(coded[1:4]),
     )
-    return Sample(subtask="fwe", questions=(question,), max_new_tokens=50, all_of=True, write=write, least=100)
+    return RulerSample(
+        subtask="fwe",
+        questions=(question,),
+        max_new_tokens=50,
+        all_of=True,
+        write=write,
+        min_units=100,
+    )
 
 
 # --- questions about documents ---------------------------------------------------------------------------------------
 
 
-def _documents(subtask: str, name: str, held: Documents, questions: int) -> Sample:
+def _qa_sample(subtask: str, name: str, held: Documents, questions: int) -> RulerSample:
     source, order = random.Random(name), "Answer the question based on the given documents. "
     order += "Only give me the answer and do not output any other words."
     first = source.randrange(len(held.asked))
-    asked = [held.asked[(first + number) % len(held.asked)] for number in range(min(questions, len(held.asked)))]
+    asked = [
+        held.asked[(first + number) % len(held.asked)]
+        for number in range(min(questions, len(held.asked)))
+    ]
     gold = dict.fromkeys(number for one in asked for number in one.gold)
     near = dict.fromkeys(number for one in asked for number in one.near if number not in gold)
     others = list(range(len(held.texts)))
@@ -373,16 +436,28 @@ def _documents(subtask: str, name: str, held: Documents, questions: int) -> Samp
         chosen = random.Random(f"{name} order").sample(ranked[:size], min(size, len(ranked)))
         return f"{order}\n\nThe following are given documents.\n\n{numbered([held.texts[one] for one in chosen])}\n\n"
 
-    def about(one: Asked) -> Question:
-        tells = tuple(held.texts[number] for number in one.gold)
-        return Question(text=f"{order}\n\nQuestion: {one.question}", prefix="Answer:", answers=one.answers, tells=tells)
+    def about(one: DocumentQuestion) -> Question:
+        evidence = tuple(held.texts[number] for number in one.gold)
+        return Question(
+            text=f"{order}\n\nQuestion: {one.question}",
+            prefix="Answer:",
+            answers=one.answers,
+            evidence=evidence,
+        )
 
-    return Sample(
-        subtask=subtask, questions=tuple(map(about, asked)), max_new_tokens=32, all_of=False, write=write,
-        least=len(gold), most=len(ranked),
-    )  # fmt: skip
+    return RulerSample(
+        subtask=subtask,
+        questions=tuple(map(about, asked)),
+        max_new_tokens=32,
+        all_of=False,
+        write=write,
+        min_units=len(gold),
+        max_units=len(ranked),
+    )
 
 
 def numbered(documents: Sequence[str]) -> str:
     """Documents as RULER shows them."""
-    return "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(documents, start=1))
+    return "\n\n".join(
+        f"Document {number}:\n{text}" for number, text in enumerate(documents, start=1)
+    )

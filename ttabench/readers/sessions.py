@@ -29,15 +29,33 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
+from ttabench.core.types import Chunk, Episode, Json, Query, Score, Step, StreamPosition
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, behind, drawn, fingerprint, in_order, spread, told_apart
+from ttabench.readers.base import (
+    Task,
+    Training,
+    fingerprint,
+    interleave,
+    make_unique,
+    pick_evenly,
+    rows_after,
+    sample_rows,
+)
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import RawRow, json_lines
-from ttabench.readers.sources import Request, Table, find, resolve, table, tops, twin_table, usable
+from ttabench.readers.formats import RawRow, read_json_lines
+from ttabench.readers.sources import (
+    RawTable,
+    Request,
+    archive_roots,
+    find_split_files,
+    load_table,
+    parse_table,
+    resolve_settings,
+    synthetic_table,
+)
 from ttabench.readers.tokens import StepCounts, TokenCount, Tokens
 
-TXT = {".txt": json_lines}
+TXT_FORMAT = {".txt": read_json_lines}
 """ParlAI's files, which are tables whatever their name ends in."""
 
 
@@ -85,33 +103,43 @@ def transcript(session: Session) -> str:
     return "\n".join(turn.line for turn in session)
 
 
-def session_table(card: Card, request: Request) -> Table:
+def session_table(card: Card, request: Request) -> RawTable:
     """The rows of a split from the hub, a file or a folder, of ParlAI's folders the last session's."""
     path, files = Path(request.source), dict[int, Path]()
-    folders = [folder for top in tops(path, card.source.folders) if top.is_dir() for folder in sorted(top.iterdir())]
+    folders = [
+        folder
+        for top in archive_roots(path, card.source.folders)
+        if top.is_dir()
+        for folder in sorted(top.iterdir())
+    ]
     for folder in folders:
         match = re.fullmatch(r"session_(\d{1,3})", folder.name)
-        if match and (there := find(card.splits[request.split], [folder], TXT)[0]):
-            files[int(match[1])] = there[0]
+        if match and (
+            found := find_split_files(card.splits[request.split], [folder], TXT_FORMAT)[0]
+        ):
+            files[int(match[1])] = found[0]
     if not files:
-        return table(card, request, TXT)
-    held = table(card, replace(request, source=str(files[max(files)])), TXT)
+        return load_table(card, request, TXT_FORMAT)
+    held = load_table(card, replace(request, source=str(files[max(files)])), TXT_FORMAT)
     notes = (f"session {max(files)} of {files[max(files)].parent.parent}",)
     return replace(held, label=f"folder:{request.source}", notes=notes)
 
 
-def conversations(card: Card, data: Table, *, asked: bool) -> list[Conversation]:
+def parse_conversations(card: Card, data: RawTable, *, asked: bool) -> list[Conversation]:
     """Usable conversations in file order, with their questions where they are `asked`."""
-    first = RawRow(data.where, data.rows[0].values)
-    first.needed(card.columns["dialog"], f"Give rows of sessions. {card.source.how}")
+    first = RawRow(data.location, data.rows[0].values)
+    first.require(card.columns["dialog"], f"Give rows of sessions. {card.source.how}")
     if asked:
-        first.needed(card.columns["question"], f"Score turns instead: --task-set ask=turns. {card.source.how}")
+        first.require(
+            card.columns["question"],
+            f"Score turns instead: --task-set ask=turns. {card.source.how}",
+        )
     by_key, ids = dict[tuple[str, str], Conversation](), Counter[str]()
-    for row in usable(data, lambda raw: _conversation(card, raw, asked=asked)):
+    for row in parse_table(data, lambda raw: _parse_conversation(card, raw, asked=asked)):
         key = row.published, fingerprint(*row.texts())
         before = by_key.get(key)
         if before is None:
-            by_key[key] = replace(row, id=told_apart(row.id, ids))
+            by_key[key] = replace(row, id=make_unique(row.id, ids))
         elif set(row.questions) <= set(before.questions):
             data.unused["the same row twice"] += 1
         else:
@@ -119,11 +147,11 @@ def conversations(card: Card, data: Table, *, asked: bool) -> list[Conversation]
     return list(by_key.values())
 
 
-def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str:
+def _parse_conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str:
     """The conversation of a row, or the reason why it is dropped."""
     cells: dict[str, Any] = {field: raw.cell(names) for field, names in card.columns.items()}
-    previous = tuple(_turns(session["dialog"]) for session in cells.get("previous") or ())
-    current = _turns(cells.get("dialog"))
+    previous = tuple(_parse_turns(session["dialog"]) for session in cells.get("previous") or ())
+    current = _parse_turns(cells.get("dialog"))
     turns = [turn for session in (*previous, current) for turn in session]
     if not all(previous) or not turns:
         return "a session without turns"
@@ -133,13 +161,19 @@ def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str
     question, answer = (_text(pair.get(key)) for key in ("B", "A"))
     if asked and not (question and answer):
         return "no answer" if question else "no question"
-    name = (cells.get("metadata") or {}).get("initial_data_id") if cells.get("id") is None else cells["id"]
+    name = (
+        (cells.get("metadata") or {}).get("initial_data_id")
+        if cells.get("id") is None
+        else cells["id"]
+    )
     key = _text(None if name is None else str(name)) or fingerprint(*(turn.line for turn in turns))
     questions = ((question, answer),) if asked else ()
-    return Conversation(id=key, published=key, previous=previous, current=current, questions=questions)
+    return Conversation(
+        id=key, published=key, previous=previous, current=current, questions=questions
+    )
 
 
-def _turns(dialog: Sequence[Mapping[str, Any]] | None) -> Session:
+def _parse_turns(dialog: Sequence[Mapping[str, Any]] | None) -> Session:
     return tuple(
         Turn(_text(turn.get("id")) or f"Speaker {1 + number % 2}", _text(turn["text"]))
         for number, turn in enumerate(dialog or ())
@@ -151,7 +185,7 @@ def _text(value: str | None) -> str:
     return " ".join(str.split(value or ""))
 
 
-SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
+TURN_METRICS = ("ppl", "ppl_dialogue_mean", "ppl_word")
 """Metrics of turns: over all tokens, the mean over conversations, and a word."""
 
 
@@ -161,7 +195,9 @@ class Settings(ProtocolSettings):
     ask: Literal["questions", "turns"] = "questions"
     conversations: Annotated[int, Field(gt=0)] | None = None
     """How many, drawn by the seed; None for all of them."""
-    steps: Annotated[StepCounts | None, BeforeValidator(lambda value: None if value == "all" else value)] = None
+    steps: Annotated[
+        StepCounts | None, BeforeValidator(lambda value: None if value == "all" else value)
+    ] = None
     """Pieces read before queries: "2,4"; "all" asks questions after all of them, and turns after every one."""
     prompt: str = "bare"
     """Name of a question template of the card."""
@@ -171,123 +207,178 @@ class Settings(ProtocolSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sessions(Bound[Settings]):
+class Sessions(Task[Settings]):
     """A `readers.Task` over conversations, one episode each."""
 
-    found: Sequence[Conversation]
+    available: Sequence[Conversation]
     """All of the source, in file order."""
-    chosen: Sequence[Conversation]
+    selected: Sequence[Conversation]
     """Those that are read and asked about."""
 
     @cached_property
-    def _asks(self) -> dict[str, list[Ask]]:
+    def _queries_by_conversation(self) -> dict[str, list[Query]]:
         """By conversation, after `limit`."""
-        every = [(one.id, ask) for one in self.chosen for ask in self._of(one)]
-        asks = defaultdict[str, list[Ask]](list)
-        for name, ask in spread(every, self.limit):
-            asks[name].append(ask)
-        return asks
+        every = [(one.id, ask) for one in self.selected for ask in self._all_queries(one)]
+        queries = defaultdict[str, list[Query]](list)
+        for name, ask in pick_evenly(every, self.limit):
+            queries[name].append(ask)
+        return queries
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Conversation]]:  # noqa: ARG002
+    def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Conversation]]:  # noqa: ARG002
         """One episode a conversation that is asked about."""
-        for one in self.chosen:
-            if one.id in self._asks:
-                yield Episode(key=self.key(one.id), steps=self._steps(one, self._asks[one.id])), one
+        for one in self.selected:
+            if one.id in self._queries_by_conversation:
+                yield (
+                    Episode(
+                        key=self.episode_key(one.id),
+                        steps=self._steps(one, self._queries_by_conversation[one.id]),
+                    ),
+                    one,
+                )
 
-    def _steps(self, conversation: Conversation, asks: Sequence[Ask]) -> tuple[Step, ...]:
-        return tuple(in_order(self._observes(conversation), ((ask.at.count, ask) for ask in asks)))
+    def _steps(self, conversation: Conversation, queries: Sequence[Query]) -> tuple[Step, ...]:
+        return tuple(
+            interleave(
+                self._session_chunks(conversation), ((query.at.count, query) for query in queries)
+            )
+        )
 
-    def _observes(self, conversation: Conversation) -> list[Observe]:
-        pieces, last = [], len(conversation.sessions) - 1
-        for number, one in enumerate(self._read(conversation)):
-            joiner = "\n" if number > last else self.card.prompt.joiner  # between turns of the last session, and others
-            pieces.append(Observe(text=transcript(one), key=f"{conversation.id}@{number}", joiner=joiner))
-        return pieces
+    def _session_chunks(self, conversation: Conversation) -> list[Chunk]:
+        chunks, last = [], len(conversation.sessions) - 1
+        for number, one in enumerate(self._sessions_read(conversation)):
+            joiner = (
+                "\n" if number > last else self.card.prompt.joiner
+            )  # between turns of the last session, and others
+            chunks.append(
+                Chunk(text=transcript(one), key=f"{conversation.id}@{number}", joiner=joiner)
+            )
+        return chunks
 
-    def _read(self, conversation: Conversation) -> Sequence[Session]:
+    def _sessions_read(self, conversation: Conversation) -> Sequence[Session]:
         """Sessions that are read; of the last its turns, where these are asked."""
         if self.settings.ask == "questions":
             return conversation.previous
         *before, last = conversation.sessions
         return (*before, *((turn,) for turn in last[:-1]))
 
-    def _of(self, conversation: Conversation) -> Iterator[Ask]:
+    def _all_queries(self, conversation: Conversation) -> Iterator[Query]:
         """Every query about a conversation, in order."""
-        wanted, there, prompt = self.settings.steps, len(self._read(conversation)), self.card.prompt
+        asked_steps, n_sessions, prompt = (
+            self.settings.steps,
+            len(self._sessions_read(conversation)),
+            self.card.prompt,
+        )
         if self.settings.ask == "turns":
             *before, last = conversation.sessions
             for step, turn in enumerate(last, len(before)):
-                if wanted is None or step in wanted:
-                    yield Ask(
+                if asked_steps is None or step in asked_steps:
+                    yield Query(
                         prompt=f"{turn.speaker}:",
                         key=f"{conversation.id}@{step}",
                         want=Score(continuation=f" {turn.text}", words=len(turn.text.split())),
                         joiner="\n" if step > len(before) else prompt.joiner,
-                        at=At(step),
+                        at=StreamPosition(step),
                     )
             return
-        for step in [there] if wanted is None else sorted(step for step in set(wanted) if step <= there):
+        for step in (
+            [n_sessions]
+            if asked_steps is None
+            else sorted(step for step in set(asked_steps) if step <= n_sessions)
+        ):
             for number, (question, answer) in enumerate(conversation.questions, 1):
                 key = conversation.id if number == 1 else f"{conversation.id}/q{number}"
-                yield Ask(
-                    prompt=prompt.asked(question, self.settings.prompt, self.settings.examples),
+                yield Query(
+                    prompt=prompt.fill_template(
+                        question, self.settings.prompt, self.settings.examples
+                    ),
                     question=question,
-                    key=key if wanted is None else f"{key}@{step}",
-                    want=prompt.generated((answer,), self.settings.max_new_tokens),
+                    key=key if asked_steps is None else f"{key}@{step}",
+                    want=prompt.make_generate((answer,), self.settings.max_new_tokens),
                     joiner=prompt.joiner,
-                    at=At(step),
+                    at=StreamPosition(step),
                 )
 
-    def instead(self, own: Conversation, tokens: Tokens | None) -> list[Observe]:  # noqa: ARG002
+    def swap_context(self, own: Conversation, tokens: Tokens | None) -> list[Chunk]:  # noqa: ARG002
         """The sessions of the next conversation, of other speakers and other texts; of a twin about nobody of the own.
 
         Where turns are read, the next with as many to read, or else the one with most.
         """
-        least = max(1, len(self._read(own))) if self.settings.ask == "turns" else 1
-        others = self.around(self.found, own, self._made, conversations=4)
-        enough = (one for one in others if len(self._read(one)) >= least)
-        longest = sorted(filter(self._read, behind(self.found, own)), key=lambda one: -len(self._read(one)))
-        known = self._told(own, own.sessions)
-        return self._observes(self.apart(known, chain(enough, longest), lambda one: self._told(one, self._read(one))))
+        least = max(1, len(self._sessions_read(own))) if self.settings.ask == "turns" else 1
+        others = self.candidates(self.available, own, self._parse, conversations=4)
+        enough = (one for one in others if len(self._sessions_read(one)) >= least)
+        longest = sorted(
+            filter(self._sessions_read, rows_after(self.available, own)),
+            key=lambda one: -len(self._sessions_read(one)),
+        )
+        known = self._contents(own, own.sessions)
+        return self._session_chunks(
+            self.first_disjoint(
+                known,
+                chain(enough, longest),
+                lambda one: self._contents(one, self._sessions_read(one)),
+            )
+        )
 
-    def _told(self, one: Conversation, read_: Sequence[Session]) -> set[str]:
+    def _contents(self, one: Conversation, read_: Sequence[Session]) -> set[str]:
         """What two conversations must not share: in the miniature world the people that they name, too."""
-        people = {name for text in one.texts() for name in names_in(text)} if self.mini else set()
+        people = (
+            {name for text in one.texts() for name in names_in(text)}
+            if self.is_synthetic
+            else set()
+        )
         return {one.published, *map(transcript, read_), *people}
 
-    def _made(self, data: Table) -> list[Conversation]:
-        return conversations(self.card, data, asked=self.settings.ask == "questions")
+    def _parse(self, data: RawTable) -> list[Conversation]:
+        return parse_conversations(self.card, data, asked=self.settings.ask == "questions")
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """One conversation each, as the protocol asks it; files are read in epochs, each in a new order.
 
         A mini source writes a new one of `documents` sessions, with `questions` for each of them.
         """
-        size = {"sessions": training.documents, "questions": training.documents * training.questions}
-        for conversation in self.epochs(training.draws, self.chosen, self._made, conversations=1, **size):
-            yield self.split, self._steps(conversation, list(self._of(conversation)))
+        size = {
+            "sessions": training.documents,
+            "questions": training.documents * training.questions,
+        }
+        for conversation in self.iter_training_rows(
+            training.rng, self.selected, self._parse, conversations=1, **size
+        ):
+            yield self.split, self._steps(conversation, list(self._all_queries(conversation)))
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, of the pieces read, and of the queries asked."""
-        counted = {"rows": len(self.found), "conversations": len(self._asks)}
-        return {**counted, "sessions": self.n_observes, "questions": self.n_asks}
+        counted = {"rows": len(self.available), "conversations": len(self._queries_by_conversation)}
+        return {**counted, "sessions": self.n_chunks, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
         """Everything said in the conversations that are read, with their questions."""
-        for conversation in self.chosen:
+        for conversation in self.selected:
             yield from (conversation.id, *conversation.texts())
             yield from (text for pair in conversation.questions for text in pair)
 
 
 def read(card: Card, request: Request) -> Sessions:
     """Bind a card of this reader to its data; see `readers.load`."""
-    settings, arguments = resolve(card, request, Settings)
+    settings, arguments = resolve_settings(card, request, Settings)
     if settings.ask == "turns":
-        card = card.measured(*SCORED, chance=None)
-    size, mini = {**arguments, "conversations": settings.conversations or 32}, request.source == "mini"
-    data = twin_table(card, request.split, request.seed, size) if mini else session_table(card, request)
-    found = conversations(card, data, asked=settings.ask == "questions")
-    chosen = drawn(found, settings.conversations, f"conversations {request.seed}")
+        card = card.with_metrics(*TURN_METRICS, chance=None)
+    size, mini = (
+        {**arguments, "conversations": settings.conversations or 32},
+        request.source == "mini",
+    )
+    data = (
+        synthetic_table(card, request.split, request.seed, size)
+        if mini
+        else session_table(card, request)
+    )
+    available = parse_conversations(card, data, asked=settings.ask == "questions")
+    selected = sample_rows(available, settings.conversations, f"conversations {request.seed}")
     return Sessions(
-        card=card, request=request, settings=settings, arguments=arguments, data=data, found=found, chosen=chosen
+        card=card,
+        request=request,
+        settings=settings,
+        arguments=arguments,
+        data=data,
+        available=available,
+        selected=selected,
     )

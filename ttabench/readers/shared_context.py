@@ -33,17 +33,25 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, At, Episode, Generate, Json, Observe, Step
+from ttabench.core.types import Chunk, Episode, Generate, Json, Query, Step, StreamPosition
 from ttabench.mini.world import names_in
-from ttabench.readers.base import Bound, Training, drawn, in_order, shares, spread, told_apart
+from ttabench.readers.base import (
+    Task,
+    Training,
+    interleave,
+    make_unique,
+    pick_evenly,
+    sample_rows,
+    split_limit,
+)
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import RawRow, brief
-from ttabench.readers.sources import Request, Table, resolve, rows_of, usable
-from ttabench.readers.tokens import CutText, TokenCount, TokenLimit, Tokens
+from ttabench.readers.formats import RawRow, short_repr
+from ttabench.readers.sources import RawTable, Request, load_rows, parse_table, resolve_settings
+from ttabench.readers.tokens import TokenCount, TokenizedText, TokenLimit, Tokens
 
-PREFIX = "scbench_"
+SUB_TASK_PREFIX = "scbench_"
 """Of the published names of sub-tasks."""
-ABSTAINS, JUDGED = "_abs", ("single-session-preference",)
+ABSTENTION_SUFFIX, JUDGED_KINDS = "_abs", ("single-session-preference",)
 """Questions of LongMemEval whose answers no string tells to be right: end of their ids, and kinds."""
 
 
@@ -70,7 +78,9 @@ SUB_TASKS = {
     "vt": SubTask(30, ("string_match",), all_of=True),
     "repoqa": SubTask(1024, ("rougeL",), _FUNCTION),
     "qa_eng": SubTask(
-        40, ("string_match", "f1_max"), "Read the book and answer the question. Be very concise in your answer.\n\n"
+        40,
+        ("string_match", "f1_max"),
+        "Read the book and answer the question. Be very concise in your answer.\n\n",
     ),
     "qa_chn": SubTask(40, ("f1_characters",), "阅读以下书籍然后回答问题。\n\n"),
     "choice_eng": SubTask(40, ("acc",), "Read the book and answer the question.\n\n"),
@@ -96,7 +106,7 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared:
+class ContextWithTurns:
     """A context and the questions about it, in order."""
 
     id: str
@@ -105,44 +115,57 @@ class Shared:
 
     def texts(self) -> tuple[str, ...]:
         """All that is read, asked or compared with."""
-        return (self.text, *(text for turn in self.turns for text in (turn.question, *turn.answers, *turn.options)))
+        return (
+            self.text,
+            *(
+                text
+                for turn in self.turns
+                for text in (turn.question, *turn.answers, *turn.options)
+            ),
+        )
 
 
-def contexts_of(card: Card, data: Table) -> list[Shared]:
+def parse_contexts(card: Card, data: RawTable) -> list[ContextWithTurns]:
     """Contexts in file order; of one id the later ones end in #2, #3 ..."""
     seen = Counter[str]()
 
-    def row_of(raw: RawRow) -> Shared | str:
-        text = _context(card, raw)
-        turns = tuple(map(_turn, _given(card, raw)))
+    def row_of(raw: RawRow) -> ContextWithTurns | str:
+        text = _context_text(card, raw)
+        turns = tuple(map(_parse_turn, _published_turns(card, raw)))
         name = raw.cell(card.columns["id"])
-        if "sessions" in card.columns and (str(name).endswith(ABSTAINS) or turns[0].kind in JUDGED):
+        if "sessions" in card.columns and (
+            str(name).endswith(ABSTENTION_SUFFIX) or turns[0].kind in JUDGED_KINDS
+        ):
             return "judged by a language model"
         if not text.strip() or not turns:
             return "no context" if turns else "no question"
-        number = raw.place.rpartition(" ")[2]
-        return Shared(id=told_apart(number if name is None else str(name), seen), text=text, turns=turns)
+        number = raw.location.rpartition(" ")[2]
+        return ContextWithTurns(
+            id=make_unique(number if name is None else str(name), seen), text=text, turns=turns
+        )
 
-    return usable(data, row_of)
+    return parse_table(data, row_of)
 
 
-def _context(card: Card, raw: RawRow) -> str:
+def _context_text(card: Card, raw: RawRow) -> str:
     """What is read: a text, or dated sessions of a chat as one."""
     sessions: Any = raw.cell(card.columns.get("sessions", ()))
     if sessions is None:
         return raw.text(*card.columns["text"])
     dates: Any = raw.cell(card.columns["dates"]) or [""] * len(sessions)
-    lines = ("\n".join(f"{turn['role']}: {turn['content']}" for turn in session) for session in sessions)
+    lines = (
+        "\n".join(f"{turn['role']}: {turn['content']}" for turn in session) for session in sessions
+    )
     return "\n\n".join(f"{date}\n{text}".strip() for date, text in zip(dates, lines, strict=True))
 
 
-def _given(card: Card, raw: RawRow) -> list[dict[str, Any]]:
+def _published_turns(card: Card, raw: RawRow) -> list[dict[str, Any]]:
     """Its turns as SCBench has them."""
     given: Any = raw.cell(card.columns["turns"])
     if given is not None:
         return [dict(turn) for turn in given]
-    questions: Any = raw.needed((*card.columns["questions"], *card.columns["turns"]))
-    answers: Any = raw.needed(card.columns["answers"])
+    questions: Any = raw.require((*card.columns["questions"], *card.columns["turns"]))
+    answers: Any = raw.require(card.columns["answers"])
     if isinstance(questions, str):
         questions, answers = [questions], [answers]
     about = raw.cell(card.columns["kind"])
@@ -151,7 +174,7 @@ def _given(card: Card, raw: RawRow) -> list[dict[str, Any]]:
     return [{"input": question, "answer": answer, "task": kind} for question, answer in pairs]
 
 
-def _turn(given: Mapping[str, Any]) -> Turn:
+def _parse_turn(given: Mapping[str, Any]) -> Turn:
     question = str(given.get("input") or "").strip()
     answers, options = _texts(given.get("answer")), _texts(given.get("options"))
     if not question or not answers:
@@ -160,9 +183,11 @@ def _turn(given: Mapping[str, Any]) -> Turn:
         letters = ascii_uppercase[: len(options)]
         right = dict(zip(options, letters, strict=True)).get(answers[0], answers[0])
         if right not in tuple(letters):
-            raise ValueError(f"the answer {brief(right)} is none of its {len(options)} options")
+            raise ValueError(
+                f"the answer {short_repr(right)} is none of its {len(options)} options"
+            )
         answers = (right,)
-    kind = str(given.get("task") or "").removeprefix(PREFIX)
+    kind = str(given.get("task") or "").removeprefix(SUB_TASK_PREFIX)
     return Turn(question=question, answers=answers, options=options, kind=kind)
 
 
@@ -170,7 +195,7 @@ def _texts(given: object) -> tuple[str, ...]:
     """A text, a number, or a list of them, as texts; several answers to a question are all right, or all wanted."""
     members = given if isinstance(given, list | tuple) else [] if given is None else [given]
     if not all(isinstance(member, str | int | float) for member in members):
-        raise ValueError(f"{brief(given)} is no text and no list of texts")
+        raise ValueError(f"{short_repr(given)} is no text and no list of texts")
     return tuple(dict.fromkeys(text for member in members if (text := str(member).strip())))
 
 
@@ -193,116 +218,178 @@ class Settings(ProtocolSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedContext(Bound[Settings]):
+class SharedContext(Task[Settings]):
     """A `readers.Task` over contexts, one episode each."""
 
-    found: Sequence[Shared]
+    available: Sequence[ContextWithTurns]
     """All of the source, in file order."""
-    chosen: Sequence[Shared]
+    selected: Sequence[ContextWithTurns]
     """Those that are read and asked about."""
 
-    def laid(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Shared]]:
+    def episodes_with_source(
+        self, tokens: Tokens | None
+    ) -> Iterator[tuple[Episode, ContextWithTurns]]:
         """One episode a context that is asked about."""
-        for shared, share in zip(self.chosen, shares(self.limit, len(self.chosen)), strict=True):
-            if asks := spread([self._ask(shared, number) for number in range(len(shared.turns))], share):
-                yield Episode(key=self.key(shared.id), steps=self._steps(shared, asks, tokens)), shared
+        for context, share in zip(
+            self.selected, split_limit(self.limit, len(self.selected)), strict=True
+        ):
+            if queries := pick_evenly(
+                [self._query(context, number) for number in range(len(context.turns))], share
+            ):
+                yield (
+                    Episode(
+                        key=self.episode_key(context.id),
+                        steps=self._steps(context, queries, tokens),
+                    ),
+                    context,
+                )
 
-    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+    def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the next context of another text, and its turns, in place of its own; of a twin about others."""
-        for episode, own in self.laid(tokens):
-            candidates = self.around(self.found, own, partial(contexts_of, self.card), contexts=2)
-            other = self.apart(self._about(own), candidates, self._about)
-            yield Episode(key=episode.key, steps=self._steps(other, episode.asks(), tokens))
+        for episode, own in self.episodes_with_source(tokens):
+            candidates = self.candidates(
+                self.available, own, partial(parse_contexts, self.card), contexts=2
+            )
+            other = self.first_disjoint(self._contents(own), candidates, self._contents)
+            yield Episode(key=episode.key, steps=self._steps(other, episode.queries(), tokens))
 
-    def _steps(self, read: Shared, asks: Sequence[Ask], tokens: Tokens | None) -> tuple[Step, ...]:
+    def _steps(
+        self, read: ContextWithTurns, queries: Sequence[Query], tokens: Tokens | None
+    ) -> tuple[Step, ...]:
         """A context, and questions about this or another one: behind it, or behind as many of its turns."""
-        pieces = list(self._pieces(read, tokens))
-        places = [len(pieces) + (ask.at.count - 1 if self.settings.mode == "turns" else 0) for ask in asks]
-        told = [*pieces, *(self._told(read, number) for number in range(len(read.turns)))]
-        return tuple(in_order(told, zip(places, asks, strict=True)))
+        chunks = list(self._chunks(read, tokens))
+        places = [
+            len(chunks) + (query.at.count - 1 if self.settings.mode == "turns" else 0)
+            for query in queries
+        ]
+        chunks_and_turns = [
+            *chunks,
+            *(self._answered_turn(read, number) for number in range(len(read.turns))),
+        ]
+        return tuple(interleave(chunks_and_turns, zip(places, queries, strict=True)))
 
-    def _pieces(self, shared: Shared, tokens: Tokens | None) -> Iterator[Observe]:
+    def _chunks(self, context: ContextWithTurns, tokens: Tokens | None) -> Iterator[Chunk]:
         task = SUB_TASKS.get(self.settings.task)
-        cut = CutText.of((task.lead if task else "") + shared.text, tokens)
+        cut = TokenizedText.tokenize((task.lead if task else "") + context.text, tokens)
         most, size = self.settings.tokens, len(cut)
-        parts = [(0, size)] if not most or size <= most else [(0, most - most // 2), (size - most // 2, size)]
+        parts = (
+            [(0, size)]
+            if not most or size <= most
+            else [(0, most - most // 2), (size - most // 2, size)]
+        )
         for first, last in parts:
-            yield from cut.range(first, last).pieces(self.settings.piece, shared.id, first)
+            yield from cut.slice_tokens(first, last).chunks(self.settings.piece, context.id, first)
 
-    def _worded(self, turn: Turn) -> str:
+    def _question_text(self, turn: Turn) -> str:
         """A question, with its options, in the words of its template."""
-        options = (f"\n{letter}. {option}" for letter, option in zip(ascii_uppercase, turn.options, strict=False))
-        return self.card.prompt.asked("".join((turn.question, *options)), self.settings.prompt)
+        options = (
+            f"\n{letter}. {option}"
+            for letter, option in zip(ascii_uppercase, turn.options, strict=False)
+        )
+        return self.card.prompt.fill_template(
+            "".join((turn.question, *options)), self.settings.prompt
+        )
 
-    def _told(self, shared: Shared, number: int) -> Observe:
+    def _answered_turn(self, context: ContextWithTurns, number: int) -> Chunk:
         """A turn that was answered right."""
-        turn, prompt = shared.turns[number], self.card.prompt
-        text = f"{self._worded(turn)}{prompt.delimiter}{self._generated(turn).target}"
-        return Observe(text=text, key=f"{shared.id}/turn{number + 1}", joiner=prompt.joiner)
+        turn, prompt = context.turns[number], self.card.prompt
+        text = f"{self._question_text(turn)}{prompt.delimiter}{self._generate_want(turn).target}"
+        return Chunk(text=text, key=f"{context.id}/turn{number + 1}", joiner=prompt.joiner)
 
-    def _generated(self, turn: Turn) -> Generate:
+    def _generate_want(self, turn: Turn) -> Generate:
         """The want of a question without options, as its sub-task has it."""
         own = SUB_TASKS.get(turn.kind) or SUB_TASKS.get(self.settings.task)
         most = self.settings.max_new_tokens or (own.max_new_tokens if own else 16)
-        return replace(self.card.prompt.generated(turn.answers, most), all_of=bool(own and own.all_of))
-
-    def _ask(self, shared: Shared, number: int) -> Ask:
-        turn, prompt = shared.turns[number], self.card.prompt
-        letters = ascii_uppercase[: len(turn.options)]
-        return Ask(
-            prompt=self._worded(turn),
-            question=turn.question,
-            key=f"{shared.id}/{number + 1}",
-            want=prompt.chosen(letters, turn.answers[0]) if letters else self._generated(turn),
-            joiner=prompt.joiner,
-            subtask=turn.kind,
-            at=At(number + 1 if self.settings.mode == "turns" else 0),
+        return replace(
+            self.card.prompt.make_generate(turn.answers, most), all_of=bool(own and own.all_of)
         )
 
-    def _about(self, shared: Shared) -> set[str]:
-        return {name for text in shared.texts() for name in names_in(text)} if self.mini else {shared.text}
+    def _query(self, context: ContextWithTurns, number: int) -> Query:
+        turn, prompt = context.turns[number], self.card.prompt
+        letters = ascii_uppercase[: len(turn.options)]
+        return Query(
+            prompt=self._question_text(turn),
+            question=turn.question,
+            key=f"{context.id}/{number + 1}",
+            want=prompt.make_choose(letters, turn.answers[0])
+            if letters
+            else self._generate_want(turn),
+            joiner=prompt.joiner,
+            subtask=turn.kind,
+            at=StreamPosition(number + 1 if self.settings.mode == "turns" else 0),
+        )
+
+    def _contents(self, context: ContextWithTurns) -> set[str]:
+        return (
+            {name for text in context.texts() for name in names_in(text)}
+            if self.is_synthetic
+            else {context.text}
+        )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """One context each; a mini source writes a new one, files are read in epochs, each in a new order."""
-        for shared in self.epochs(training.draws, self.chosen, partial(contexts_of, self.card), contexts=1):
-            asks = [self._ask(shared, number) for number in range(len(shared.turns))]
-            yield self.split, self._steps(shared, asks, training.tokens)
+        for context in self.iter_training_rows(
+            training.rng, self.selected, partial(parse_contexts, self.card), contexts=1
+        ):
+            queries = [self._query(context, number) for number in range(len(context.turns))]
+            yield self.split, self._steps(context, queries, training.tokens)
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, and of the queries asked."""
-        return {"rows": len(self.found), "contexts": len(self.chosen), "questions": self.n_asks}
+        return {
+            "rows": len(self.available),
+            "contexts": len(self.selected),
+            "questions": self.n_queries,
+        }
 
     def texts(self) -> Iterator[str]:
         """Every context with its questions."""
-        for shared in self.chosen:
-            yield from (shared.id, *shared.texts())
+        for context in self.selected:
+            yield from (context.id, *context.texts())
 
 
-def _of_sub_task(card: Card, settings: Settings, typed: bool, where: str) -> tuple[Card, Settings]:
+def _apply_sub_task(
+    card: Card, settings: Settings, typed: bool, where: str
+) -> tuple[Card, Settings]:
     """Card and settings of the sub-task that is asked for, or that the source is named after."""
-    parts = (part.split(".")[0] for part in Path(where).parts)  # scbench_kv.jsonl, scbench_kv/test.parquet
-    name = (settings.task or next((part for part in parts if part.startswith(PREFIX)), "")).removeprefix(PREFIX)
+    parts = (
+        part.split(".")[0] for part in Path(where).parts
+    )  # scbench_kv.jsonl, scbench_kv/test.parquet
+    name = (
+        settings.task or next((part for part in parts if part.startswith(SUB_TASK_PREFIX)), "")
+    ).removeprefix(SUB_TASK_PREFIX)
     if not name:
         return card, settings
     if name not in SUB_TASKS:
         raise UnknownName(f"sub-task of {card.name}", name, list(SUB_TASKS))
     prompt = name if name in card.prompt.templates and not typed else settings.prompt
-    return card.measured(*SUB_TASKS[name].metrics), settings.model_copy(update={"task": name, "prompt": prompt})
+    return card.with_metrics(*SUB_TASKS[name].metrics), settings.model_copy(
+        update={"task": name, "prompt": prompt}
+    )
 
 
 def read(card: Card, request: Request) -> SharedContext:
     """Bind a card of this reader to its data; see `readers.load`."""
-    settings, arguments = resolve(card, request, Settings)
-    data = rows_of(card, request, {**arguments, "contexts": settings.contexts or 16})
+    settings, arguments = resolve_settings(card, request, Settings)
+    data = load_rows(card, request, {**arguments, "contexts": settings.contexts or 16})
     if request.source != "mini":
-        card, settings = _of_sub_task(card, settings, "prompt" in request.options, data.where)
-    found = contexts_of(card, data)
-    chosen = drawn(found, settings.contexts, f"contexts {request.seed}")
-    choosing = [bool(turn.options) for shared in chosen for turn in shared.turns]
+        card, settings = _apply_sub_task(card, settings, "prompt" in request.options, data.location)
+    available = parse_contexts(card, data)
+    selected = sample_rows(available, settings.contexts, f"contexts {request.seed}")
+    choosing = [bool(turn.options) for context in selected for turn in context.turns]
     if any(choosing):
         if not all(choosing):
-            raise UserError(f"{data.where} has questions with options and others without.", "Give them apart.")
-        card = card.measured("acc", "option_nll", chance=None)
+            raise UserError(
+                f"{data.location} has questions with options and others without.",
+                "Give them apart.",
+            )
+        card = card.with_metrics("acc", "option_nll", chance=None)
     return SharedContext(
-        card=card, request=request, settings=settings, arguments=arguments, data=data, found=found, chosen=chosen
+        card=card,
+        request=request,
+        settings=settings,
+        arguments=arguments,
+        data=data,
+        available=available,
+        selected=selected,
     )

@@ -17,46 +17,69 @@ from pathlib import Path
 from typing import Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import parquet_file, reading, refuse_doubles, replacing, unwritable
-from ttabench.core.types import Answer, Ask, Json, Score
+from ttabench.core.files import (
+    open_parquet,
+    reading_file,
+    refuse_duplicate_names,
+    replace_atomically,
+    unwritable_error,
+)
+from ttabench.core.types import Answer, Json, Query, Score
 from ttabench.records.schema import (
+    PACKED_REMEDY,
     RECORD_FILE,
-    RESTORE,
     SAMPLES_FILE,
+    FileVersion,
     RunRecord,
-    Version,
-    file_of,
-    runs,
-    texts_of,
-    version_of,
+    file_version,
+    packed_runs,
+    submission_file,
+    text_column,
 )
 
 SCORES_FILE = "scores.parquet"
 """Samples of a packed suite without a text."""
-LONGEST = 1 << 40
+MAX_SAMPLES_BYTES = 1 << 40
 """Bytes of a file of samples."""
-LARGEST_PAGE = 1 << 26
+PAGE_BYTES = 1 << 26
 """Bytes. Texts repeat from run to run: long pages, and a long look back, make the files several times smaller."""
-COLUMNS = (
-    "episode", "key", "mode", "step", "context_tokens", "source_key", "prompt", "prediction", "answers", "ask_ms",
-    "ask_cpu_ms", "logprobs", "tokens", "subtask", "position", "words", "ended",
-)  # fmt: skip
+SAMPLE_COLUMNS = (
+    "episode",
+    "key",
+    "mode",
+    "step",
+    "context_tokens",
+    "source_key",
+    "prompt",
+    "prediction",
+    "answers",
+    "ask_ms",
+    "ask_cpu_ms",
+    "logprobs",
+    "tokens",
+    "subtask",
+    "position",
+    "words",
+    "ended",
+)
 """Of a table of samples, beside one of numbers a metric: what a sample, its query, what this wants, or its answer has
 by that name, 0 where none of them has it."""
-NAMES = ("episode", "key", "source_key", "subtask")
+NAME_COLUMNS = ("episode", "key", "source_key", "subtask")
 """Columns that name something; all other columns of texts are texts."""
 MODES = frozenset({"choose", "generate", "score"})
-DIGITS = 16
-DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
-NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
+DIGEST_DIGITS = 16
+DIGEST_PATTERN = re.compile(r"sha256:[0-9a-f]{16}")
+KEY_PATTERN = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
 """Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""
 
 
-def kept(ask: Ask) -> Ask:
+def query_to_store(ask: Query) -> Query:
     """A query as samples keep it: without the pieces of its window, and without the stretch of a book to score."""
     want = ask.want
     if isinstance(want, Score):
-        want = replace(want, continuation="" if want.ids else want.continuation, ids=(), prompt_ids=())
+        want = replace(
+            want, continuation="" if want.ids else want.continuation, ids=(), prompt_ids=()
+        )
     return replace(ask, window=(), want=want)
 
 
@@ -65,7 +88,7 @@ class Sample:
     """One answered query."""
 
     episode: str
-    ask: Ask
+    ask: Query
     """As `kept`."""
     answer: Answer
     metrics: dict[str, float]
@@ -90,17 +113,24 @@ class Sample:
         """Where in the stream the query was asked, see `types.At`."""
         return self.ask.at.count
 
-    def answers_this(self, ask: Ask, metrics: Collection[str]) -> bool:
+    def answers_query(self, ask: Query, metrics: Collection[str]) -> bool:
         """Whether it can be an answer to this query: it was asked the same, and the figures needed are there."""
-        scored = ask.mode == "choose" or bool(self.answer.logprobs and self.answer.tokens)
-        return self.ask == kept(ask) and scored and self.metrics.keys() == set(metrics)
+        has_scores = ask.mode == "choose" or bool(self.answer.logprobs and self.answer.tokens)
+        return (
+            self.ask == query_to_store(ask) and has_scores and self.metrics.keys() == set(metrics)
+        )
 
-    def flat(self) -> dict[str, Json]:
+    def to_row(self) -> dict[str, Json]:
         """One level of columns: the metrics beside the rest."""
-        assert not set(self.metrics) & set(COLUMNS), "a metric is named like a column"
+        assert not set(self.metrics) & set(SAMPLE_COLUMNS), "a metric is named like a column"
         levels = (self, self.ask, self.ask.want, self.answer)
-        cells = {name: next((getattr(e, name) for e in levels if hasattr(e, name)), 0) for name in COLUMNS}
-        row = {name: list(cell) if isinstance(cell, tuple) else cell for name, cell in cells.items()}
+        cells = {
+            name: next((getattr(e, name) for e in levels if hasattr(e, name)), 0)
+            for name in SAMPLE_COLUMNS
+        }
+        row = {
+            name: list(cell) if isinstance(cell, tuple) else cell for name, cell in cells.items()
+        }
         return {**row, **self.metrics}
 
 
@@ -131,22 +161,22 @@ def digest_of(text: str) -> str:
     """The digest of a text; empty for an empty text, and a digest is its own."""
     if not text or is_digest(text):
         return text
-    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGITS]}"
+    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGEST_DIGITS]}"
 
 
 def is_digest(text: str) -> bool:
     """Whether a digest stands here for a text that is not kept."""
-    return DIGEST.fullmatch(text) is not None
+    return DIGEST_PATTERN.fullmatch(text) is not None
 
 
-def kept_text(text: str) -> str:
+def text_or_empty(text: str) -> str:
     """The text, or nothing where only its digest is kept."""
     return "" if is_digest(text) else text
 
 
-def name_of(key: str) -> str:
+def key_or_digest(key: str) -> str:
     """A key as samples without texts have it."""
-    return key if NAME.fullmatch(key) else digest_of(key)
+    return key if KEY_PATTERN.fullmatch(key) else digest_of(key)
 
 
 def without_texts(table: Any, subtasks: Collection[str]) -> Any:
@@ -155,41 +185,48 @@ def without_texts(table: Any, subtasks: Collection[str]) -> Any:
 
     kept = {"mode": MODES, "subtask": subtasks}
 
-    def bare(name: str, value: Json) -> Json:
+    def strip_texts(name: str, value: Json) -> Json:
         if isinstance(value, list):
-            return [bare(name, part) for part in value]
+            return [strip_texts(name, part) for part in value]
         if isinstance(value, str) and value not in kept.get(name, ()):
-            return name_of(value) if name in NAMES else digest_of(value)
+            return key_or_digest(value) if name in NAME_COLUMNS else digest_of(value)
         assert value is None or isinstance(value, str | int | float), f"a text may stand in {name}"
         return value
 
-    cells = ([bare(field.name, value) for value in table[field.name].to_pylist()] for field in table.schema)
-    return pa.table([pa.array(own, type=field.type) for own, field in zip(cells, table.schema, strict=True)],
-                    names=table.column_names)  # fmt: skip
+    cells = (
+        [strip_texts(field.name, value) for value in table[field.name].to_pylist()]
+        for field in table.schema
+    )
+    return pa.table(
+        [pa.array(own, type=field.type) for own, field in zip(cells, table.schema, strict=True)],
+        names=table.column_names,
+    )
 
 
 def column_digest(values: Sequence[Json]) -> str:
     """Digest of the values of a column, in order; a text counts by its digest, so it holds without texts, too."""
-    text = json.dumps([_digested(value) for value in values], default=repr)  # what is no JSON is of no record
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+    text = json.dumps(
+        [_with_digests(value) for value in values], default=repr
+    )  # what is no JSON is of no record
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
 
 
-def _digested(value: Json) -> Json:
+def _with_digests(value: Json) -> Json:
     if isinstance(value, list):
-        return [_digested(part) for part in value]
+        return [_with_digests(part) for part in value]
     return digest_of(value) if isinstance(value, str) else value
 
 
 def store_table(path: Path, table: Any, ours: Callable[[Path], bool] | None = None) -> None:
-    """Write a `pyarrow.Table` as Parquet, whole or not at all; `ours`: see `files.replacing`."""
+    """Write a `pyarrow.Table` as Parquet, whole or not at all; `is_ours`: see `files.replacing`."""
     import pyarrow.parquet as pq
 
     try:
-        with replacing(path, ours=ours) as scratch:
-            long = {"compression": "zstd", "compression_level": 19, "data_page_size": LARGEST_PAGE}
-            pq.write_table(table.combine_chunks(), scratch, **long)
+        with replace_atomically(path, is_ours=ours) as scratch:
+            options = {"compression": "zstd", "compression_level": 19, "data_page_size": PAGE_BYTES}
+            pq.write_table(table.combine_chunks(), scratch, **options)
     except OSError as error:
-        raise unwritable(path.parent, error) from None
+        raise unwritable_error(path.parent, error) from None
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str, str]:
@@ -203,7 +240,11 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str
 
 def has_samples(folder: Path) -> bool:
     """Whether the answers of a run were kept: a packed suite may hold records alone."""
-    return (folder / SAMPLES_FILE).exists() if (folder / RECORD_FILE).exists() else _packed(folder) is not None
+    return (
+        (folder / SAMPLES_FILE).exists()
+        if (folder / RECORD_FILE).exists()
+        else _packed_file(folder) is not None
+    )
 
 
 def read_samples(
@@ -219,19 +260,25 @@ def read_samples(
     if table is None:
         fault = f"{folder} does not exist, or holds a record and not its answers."
         raise UserError(fault, "Run the evaluation again with --force, or another --out.")
-    with reading(folder / SAMPLES_FILE, most=None):
+    with reading_file(folder / SAMPLES_FILE, max_bytes=None):
         content: dict[str, list[Any]] = table.to_pydict()
     if record is not None:
         needed = [name for name in ("episode", "key") if wanted is None or name in wanted]
         if wanted is None and (folder / RECORD_FILE).exists():
             needed += record.sample_digests  # suites that are packed keep fewer
-        if wrong := _difference(content, record, needed):
-            fault = f"The samples of run {record.id} in {folder} are not those of its record: {wrong}."
-            raise UserError(fault, "Restore both files, run again with --force, or remove the folder.")
+        if wrong := _mismatch(content, record, needed):
+            fault = (
+                f"The samples of run {record.id} in {folder} are not those of its record: {wrong}."
+            )
+            raise UserError(
+                fault, "Restore both files, run again with --force, or remove the folder."
+            )
     return content
 
 
-def _difference(content: Mapping[str, Sequence[Any]], record: RunRecord, needed: Sequence[str]) -> str:
+def _mismatch(
+    content: Mapping[str, Sequence[Any]], record: RunRecord, needed: Sequence[str]
+) -> str:
     """Why these cannot be the samples of a record, in a few words; "" where they can."""
     if missing := [name for name in needed if name not in content]:
         return f"the column {missing[0]} is missing"
@@ -247,7 +294,7 @@ def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     """Columns (all for None) of the samples of a run as a `pyarrow.Table`, of its folder where it has one, else as they
     are packed; None where there are none."""
     if not (run / RECORD_FILE).exists():
-        if (packed := _packed(run)) is None:
+        if (packed := _packed_file(run)) is None:
             return None
         import pyarrow.compute as pc
 
@@ -257,16 +304,20 @@ def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
         return table.filter(pc.equal(table["run"], run.name)).select(names)
     if not (run / SAMPLES_FILE).exists():
         return None
-    with parquet_file(run / SAMPLES_FILE, "Run again with --force.", most=LONGEST) as (stored, _):
+    with open_parquet(
+        run / SAMPLES_FILE, "Run again with --force.", max_bytes=MAX_SAMPLES_BYTES
+    ) as (stored, _):
         return stored.read(columns=None if columns is None else list(columns))
 
 
-def _packed(run: Path) -> tuple[Version, list[str]] | None:
+def _packed_file(run: Path) -> tuple[FileVersion, list[str]] | None:
     """The file that has the samples of a packed run, and its columns there."""
     suite = run.parent
-    if run.name in runs(suite):
-        for path in [suite] if file_of(run) else [suite / SAMPLES_FILE, suite / SCORES_FILE]:
-            file = version_of(path)
+    if run.name in packed_runs(suite):
+        for path in (
+            [suite] if submission_file(run) else [suite / SAMPLES_FILE, suite / SCORES_FILE]
+        ):
+            file = file_version(path)
             if file[1] and (columns := _own_columns(*file).get(run.name)):
                 return file, columns
     return None
@@ -275,19 +326,21 @@ def _packed(run: Path) -> tuple[Version, list[str]] | None:
 @lru_cache(maxsize=64)
 def _own_columns(path: Path, _version: tuple[int, ...]) -> dict[str, list[str]]:
     """The columns that each run of a file has, by run."""
-    with parquet_file(path, RESTORE) as (file, _):
+    with open_parquet(path, PACKED_REMEDY) as (file, _):
         table = file.read(columns=["run", "own_columns"])
-        texts = dict(zip(texts_of(table, "run"), texts_of(table, "own_columns"), strict=True))
+        texts = dict(zip(text_column(table, "run"), text_column(table, "own_columns"), strict=True))
         columns_by_run = {run: text.split() for run, text in texts.items()}
         for run, columns in columns_by_run.items():
-            refuse_doubles(columns)
+            refuse_duplicate_names(columns)
             if lost := set(columns) - set(file.schema_arrow.names):
-                raise ValueError(f"run {run:.60} has a column {min(lost)!r:.60}, which is not there")
+                raise ValueError(
+                    f"run {run:.60} has a column {min(lost)!r:.60}, which is not there"
+                )
         return columns_by_run
 
 
 @lru_cache(maxsize=4)
 def _columns(path: Path, _version: tuple[int, ...], columns: tuple[str, ...]) -> Any:
     """Columns of all runs, and whose they are: they are asked for run by run."""
-    with parquet_file(path, RESTORE) as (file, _):
+    with open_parquet(path, PACKED_REMEDY) as (file, _):
         return file.read(columns=["run", *columns])

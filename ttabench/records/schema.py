@@ -4,7 +4,7 @@
     OUT/<run id>/samples.parquet   one row a query: prompt, prediction, answers, metrics, milliseconds
     OUT/<run id>/partial.jsonl     finished queries of a run still going on (see folder.py)
 
-The runs of a suite, packed (see packing.py), and those of others in one file; one in a folder of its own is newer:
+The runs of a suite, packed (see results/packing.py), and those of others in one file; one in a folder of its own is newer:
 
     OUT/runs.parquet               one row a run: id, when it was created, and `record`, the text of its run.json
     OUT/samples.parquet            the samples of all runs; `run` is the id, `own_columns` names those it has
@@ -23,50 +23,71 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
-from ttabench.core.declared import model_of
+from ttabench.core.declared import create_fields_model
 from ttabench.core.errors import UserError
-from ttabench.core.files import json_in, json_of, parquet_file, reading, write_atomically
+from ttabench.core.files import open_parquet, parse_json, read_json, reading_file, write_atomically
 from ttabench.core.types import Json
 from ttabench.records.run_fields import RunConfig
-from ttabench.stats.clusters import Varying, unit_of
-from ttabench.stats.metrics import FIELDS, declare
+from ttabench.stats.clusters import SamplingUnit, sampling_unit
+from ttabench.stats.metrics import METRIC_FIELDS, register_metric
 
-SCHEMA = 2
+SCHEMA_VERSION = 2
 """2: the id is a hash of what differs from the defaults."""
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
 """Of a run in its folder, and of all runs of a packed suite."""
 RUNS_FILE = "runs.parquet"
-REMEDY = "Restore it, run again with --force, or remove its folder."
-RESTORE = "Restore it: runs are packed in it."
-SUFFIX = ".parquet"
-ASK = "Ask for a file that `ttabench export` wrote."
-SHARE = Annotated[float, Field(gt=0, le=1)]
-KINDS: dict[str, dict[str, Any]] = {
-    "config": {**get_type_hints(RunConfig), "keep": SHARE | None, "keep_tokens": PositiveInt | None},
+RECORD_REMEDY = "Restore it, run again with --force, or remove its folder."
+PACKED_REMEDY = "Restore it: runs are packed in it."
+SUBMISSION_SUFFIX = ".parquet"
+SUBMISSION_REMEDY = "Ask for a file that `ttabench export` wrote."
+Proportion = Annotated[float, Field(gt=0, le=1)]
+RECORD_TYPES: dict[str, dict[str, Any]] = {
+    "config": {
+        **get_type_hints(RunConfig),
+        "keep": Proportion | None,
+        "keep_tokens": PositiveInt | None,
+    },
     "method": {"name": str, "settings": dict[str, Json], "preset": str, "parameters": int},
-    "model": {"name": str, "parameters": int, "positions": int, "fingerprint": str, "tokenizer": str, "device": str,
-              "dtype": str, "stands_on": dict[str, Json]},
-    "task": {"task": str, "reader": str, "unit": Varying, "main_metric": str, "chance": float | None,
-             "protocol": dict[str, Json], "arguments": dict[str, Json]},
+    "model": {
+        "name": str,
+        "parameters": int,
+        "positions": int,
+        "fingerprint": str,
+        "tokenizer": str,
+        "device": str,
+        "dtype": str,
+        "stands_on": dict[str, Json],
+    },
+    "task": {
+        "task": str,
+        "reader": str,
+        "unit": SamplingUnit,
+        "main_metric": str,
+        "chance": float | None,
+        "protocol": dict[str, Json],
+        "arguments": dict[str, Json],
+    },
     "hardware": {"memory_bytes": int | None},
-}  # fmt: skip
+}
 """Kinds of what stands in the groups of a record, so that a damaged one is refused before it is computed with. Any name
 may be missing, and one that is not listed may hold any JSON value: earlier versions and others' tasks tell more."""
 
 
-def _of(kinds: dict[str, Any]) -> AfterValidator:
+def _types_validator(field_types: dict[str, Any]) -> AfterValidator:
     """A check that the values of a group are of these kinds; it stays as it is."""
-    model = model_of(kinds)
+    model = create_fields_model(field_types)
 
-    def checked(values: dict[str, Json]) -> dict[str, Json]:
+    def validate_values(values: dict[str, Json]) -> dict[str, Json]:
         model.model_validate(values)
         return values
 
-    return AfterValidator(checked)
+    return AfterValidator(validate_values)
 
 
-KINDS["task"]["declared"] = dict[str, Annotated[dict[str, Json], _of(FIELDS)]]
+RECORD_TYPES["task"]["declared"] = dict[
+    str, Annotated[dict[str, Json], _types_validator(METRIC_FIELDS)]
+]
 
 
 class Row(BaseModel):
@@ -101,16 +122,16 @@ class RunRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    schema_version: int = SCHEMA
+    schema_version: int = SCHEMA_VERSION
     id: str
     created: str
     """UTC, ISO 8601."""
-    config: Annotated[dict[str, Json], _of(KINDS["config"])]
-    method: Annotated[dict[str, Json], _of(KINDS["method"])]
+    config: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["config"])]
+    method: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["method"])]
     """Settings in use, defaults included; preset, growth, checkpoint with its training record."""
-    model: Annotated[dict[str, Json], _of(KINDS["model"])]
+    model: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["model"])]
     """Name, parameters, fingerprint, tokenizer, dtype, device."""
-    task: Annotated[dict[str, Json], _of(KINDS["task"])]
+    task: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["task"])]
     """Card name, source, protocol, counts, metrics; of metrics that are not ttabench's own what they declare."""
     source: str
     seeds: dict[str, int]
@@ -131,7 +152,7 @@ class RunRecord(BaseModel):
     """What options and settings that are "auto" came to, by name. Records of older versions lack it."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str]
-    hardware: Annotated[dict[str, Json], _of(KINDS["hardware"])]
+    hardware: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["hardware"])]
     determinism: dict[str, Json]
     code: dict[str, Json]
 
@@ -142,12 +163,12 @@ class RunRecord(BaseModel):
             UserError: another record has declared a metric of the same name otherwise.
         """
         for name, declared in self.task.get("declared", {}).items():
-            declare(name, declared, f"run {self.id}")
+            register_metric(name, declared, f"run {self.id}")
 
     def value(self, metric: str) -> Row | None:
         """The row of a metric over all steps and sub-tasks."""
-        whole = (row for row in self.rows if row.step is None and row.subtask is None)
-        return next((row for row in whole if row.metric == metric), None)
+        totals = (row for row in self.rows if row.step is None and row.subtask is None)
+        return next((row for row in totals if row.metric == metric), None)
 
     @property
     def base(self) -> str:
@@ -156,13 +177,13 @@ class RunRecord(BaseModel):
 
     @property
     def state_of(self) -> str:
-        """Whose state answered, one of `config.STATES_OF`."""
+        """Whose state answered, one of `run_fields.ANSWERING_STATES`."""
         return str(self.config.get("state_of", "own"))
 
     @property
-    def unit(self) -> Varying:
-        """The unit that varies from one reader to the next, see `stats.varying`."""
-        return unit_of(self.task)
+    def unit(self) -> SamplingUnit:
+        """The unit that varies from one reader to the next, see `stats.clusters`."""
+        return sampling_unit(self.task)
 
     @property
     def main_metric(self) -> str:
@@ -170,30 +191,30 @@ class RunRecord(BaseModel):
         return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))
 
 
-Version: TypeAlias = tuple[Path, tuple[int, ...]]
+FileVersion: TypeAlias = tuple[Path, tuple[int, ...]]
 """A file with its number, size and time, nothing where it is not there: while it is the same, it is read once."""
 
 
-class Packed(NamedTuple):
+class PackedRun(NamedTuple):
     """A packed run."""
 
     record: str
     created: str
 
 
-def text_of(record: RunRecord) -> str:
+def record_text(record: RunRecord) -> str:
     """The text of `run.json`."""
     return json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
 def save_record(record: RunRecord, folder: Path) -> None:
     """Write `run.json` in the run's folder."""
-    write_atomically(folder / RECORD_FILE, text_of(record))
+    write_atomically(folder / RECORD_FILE, record_text(record))
 
 
 def is_stored(folder: Path) -> bool:
     """Whether the record of this run is there: in its folder, or packed with those of its suite."""
-    return (folder / RECORD_FILE).exists() or folder.name in runs(folder.parent)
+    return (folder / RECORD_FILE).exists() or folder.name in packed_runs(folder.parent)
 
 
 def load_record(path: Path) -> RunRecord:
@@ -204,54 +225,60 @@ def load_record(path: Path) -> RunRecord:
     """
     file = path / RECORD_FILE if path.is_dir() else path
     if file.name == RUNS_FILE:
-        runs(file.parent)  # says what is wrong with it
+        packed_runs(file.parent)  # says what is wrong with it
     if file.name != RECORD_FILE and file.exists():
-        raise UserError(f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}.")
-    packed = None if file.is_file() else runs(path.parent).get(path.name)
+        raise UserError(
+            f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}."
+        )
+    packed = None if file.is_file() else packed_runs(path.parent).get(path.name)
     if packed is None and not file.exists():
         raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.")
-    with reading(file, REMEDY, most=None):
-        content = json_of(file, hint=REMEDY) if packed is None else json_in(packed.record)
-        if (version := content["schema_version"]) != SCHEMA:
-            fault = f"The record {file} has schema version {version!r:.20}, this ttabench reads {SCHEMA}."
+    with reading_file(file, RECORD_REMEDY, max_bytes=None):
+        content = (
+            read_json(file, hint=RECORD_REMEDY) if packed is None else parse_json(packed.record)
+        )
+        if (version := content["schema_version"]) != SCHEMA_VERSION:
+            fault = f"The record {file} has schema version {version!r:.20}, this ttabench reads {SCHEMA_VERSION}."
             raise UserError(fault, "Install the ttabench that wrote it, or run it again.")
         return RunRecord.model_validate(content)
 
 
-def file_of(run: Path) -> Path | None:
+def submission_file(run: Path) -> Path | None:
     """The submission that a run lies in; None of one in a folder."""
-    return run.parent if run.parent.suffix == SUFFIX and run.parent.is_file() else None
+    return run.parent if run.parent.suffix == SUBMISSION_SUFFIX and run.parent.is_file() else None
 
 
 def is_submission(file: Path) -> bool:
     """Whether a file is one, whole enough to be read."""
     try:
-        return file.suffix == SUFFIX and file.is_file() and bool(runs(file))
+        return file.suffix == SUBMISSION_SUFFIX and file.is_file() and bool(packed_runs(file))
     except UserError:
         return False
 
 
-def runs(suite: Path) -> dict[str, Packed]:
+def packed_runs(suite: Path) -> dict[str, PackedRun]:
     """The packed runs of a suite, or those of a submission, by id, the oldest first; none where nothing is packed."""
-    alone = suite.suffix == SUFFIX and suite.is_file()
-    path, version = version_of(suite if alone else suite / RUNS_FILE)
-    return _runs(path, version, alone) if version else {}
+    is_single_file = suite.suffix == SUBMISSION_SUFFIX and suite.is_file()
+    path, version = file_version(suite if is_single_file else suite / RUNS_FILE)
+    return _runs(path, version, is_single_file) if version else {}
 
 
 @lru_cache(maxsize=64)
-def _runs(path: Path, _version: tuple[int, ...], alone: bool) -> dict[str, Packed]:
-    names = ("run" if alone else "id", "record", "created")
-    with parquet_file(path, ASK if alone else RESTORE) as (file, _):
+def _runs(path: Path, _version: tuple[int, ...], is_single_file: bool) -> dict[str, PackedRun]:
+    names = ("run" if is_single_file else "id", "record", "created")
+    with open_parquet(path, SUBMISSION_REMEDY if is_single_file else PACKED_REMEDY) as (file, _):
         if missing := [name for name in names if name not in file.schema_arrow.names]:
             raise ValueError(f"it has no column {missing[0]}")
         table = file.read(columns=list(names))
-        if alone:
+        if is_single_file:
             table = table.filter(table["record"].is_valid())
-        run_names, records, created = (texts_of(table, name) for name in names)
-        return {name: Packed(*own) for name, *own in zip(run_names, records, created, strict=True)}
+        run_names, records, created = (text_column(table, name) for name in names)
+        return {
+            name: PackedRun(*own) for name, *own in zip(run_names, records, created, strict=True)
+        }
 
 
-def version_of(path: Path) -> Version:
+def file_version(path: Path) -> FileVersion:
     """A file as it is now."""
     try:
         status = path.stat()
@@ -260,7 +287,7 @@ def version_of(path: Path) -> Version:
     return path, (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def texts_of(table: Any, name: str) -> list[str]:
+def text_column(table: Any, name: str) -> list[str]:
     """A column of a `pyarrow.Table`, which holds texts alone."""
     values: list[str] = table[name].to_pylist()
     if not all(isinstance(value, str) for value in values):

@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from ttabench.core.amounts import number, short, size
-from ttabench.core.errors import printable
-from ttabench.report.compare import Block
-from ttabench.report.entries import PIECES, Entry, shown
-from ttabench.report.verdict import PLURALS, lone
-from ttabench.stats.metrics import known
+from ttabench.core.amounts import format_bytes, format_number, format_tokens
+from ttabench.core.errors import escape_control_characters
+from ttabench.report.compare import ComparisonGroup
+from ttabench.report.method_rows import CHUNKS_READ, MethodRow, format_value
+from ttabench.report.verdict import UNIT_NAMES, has_single_unit
+from ttabench.stats.metrics import metric_or_default
 
 LEGEND = alt.Legend(title=None, orient="bottom", symbolLimit=0, labelLimit=240)
 """As many columns as the page has room for, see `page.js`."""
-HEIGHT = 280
+HEIGHT_PIXELS = 280
 """In pixels; the width is that of the page."""
-MOST_TICKS = 6
-Look = Mapping[str, tuple[str, str]]
+MAX_TICKS = 6
+Styles = Mapping[str, tuple[str, str]]
 """Colour and shape by method, see `styles`."""
 
 
@@ -44,8 +44,10 @@ class Chart:
     @property
     def spec(self) -> dict[str, Any]:
         """Vega-Lite, as wide as its place, with a description for those who do not see it."""
-        described = printable(f"{self.about}: {self.title}")
-        whole = self.layers.properties(width="container", height=HEIGHT, description=described)
+        described = escape_control_characters(f"{self.about}: {self.title}")
+        whole = self.layers.properties(
+            width="container", height=HEIGHT_PIXELS, description=described
+        )
         typed: dict[str, Any] = whole.to_dict(validate=False)
         return typed
 
@@ -54,97 +56,170 @@ class Point(NamedTuple):
     """A figure of a line."""
 
     at: float
-    entry: Entry
+    method_row: MethodRow
     value: float
     """A share, as entries have it."""
     stderr: float | None
     n: int
 
 
-def by_bytes(block: Block, look: Look) -> Chart | None:
+def by_bytes(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     """Quality against the bytes kept between queries; 0 has its place at the left. None of fewer than two entries."""
-    costs = [(entry, cost) for entry in block.entries if (cost := entry.costs.get("state_bytes")) is not None]
+    costs = [
+        (method_row, cost)
+        for method_row in group.method_rows
+        if (cost := method_row.costs.get("state_bytes")) is not None
+    ]
     if len(costs) < 2:
         return None
     positive = [cost for _, cost in costs if cost > 0] or [1024.0]
     low, high = math.floor(math.log2(min(positive))), math.ceil(math.log2(max(positive)))
-    step = max(2, math.ceil((high - low) / MOST_TICKS))
-    names = {2**power: size(2**power).replace(".0 ", " ") for power in range(low, high + step, step)}
+    step = max(2, math.ceil((high - low) / MAX_TICKS))
+    names = {
+        2**power: format_bytes(2**power).replace(".0 ", " ")
+        for power in range(low, high + step, step)
+    }
     names = {**({0: "0"} if any(cost == 0 for _, cost in costs) else {}), **names}
     ticks = list(names)
-    x = alt.X("x:Q", title="bytes kept between queries",
-              scale=alt.Scale(type="symlog", constant=min(positive) / 2, domain=[ticks[0], ticks[-1]]),
-              axis=alt.Axis(values=ticks, labelExpr=f"{json.dumps(names)}[datum.value]"))  # fmt: skip
-    return _scattered(block, costs, x, look, "bytes of state")
+    x = alt.X(
+        "x:Q",
+        title="bytes kept between queries",
+        scale=alt.Scale(type="symlog", constant=min(positive) / 2, domain=[ticks[0], ticks[-1]]),
+        axis=alt.Axis(values=ticks, labelExpr=f"{json.dumps(names)}[datum.value]"),
+    )
+    return _scatter_chart(group, costs, x, method_styles, "bytes of state")
 
 
-def by_time(block: Block, look: Look) -> Chart | None:
+def by_time(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     """Quality against milliseconds of a query. None of fewer than two entries."""
-    costs = [(entry, cost) for entry in block.entries if (cost := entry.costs.get("ask_ms") or 0.0) > 0]
+    costs = [
+        (method_row, cost)
+        for method_row in group.method_rows
+        if (cost := method_row.costs.get("ask_ms") or 0.0) > 0
+    ]
     if len(costs) < 2:
         return None
-    x = alt.X("x:Q", title="milliseconds of a query", scale=alt.Scale(type="log", nice=False, padding=12),
-              axis=alt.Axis(tickCount=5, format=",.3~r", labelBound=True))  # fmt: skip
-    return _scattered(block, costs, x, look, "milliseconds of a query")
+    x = alt.X(
+        "x:Q",
+        title="milliseconds of a query",
+        scale=alt.Scale(type="log", nice=False, padding=12),
+        axis=alt.Axis(tickCount=5, format=",.3~r", labelBound=True),
+    )
+    return _scatter_chart(group, costs, x, method_styles, "milliseconds of a query")
 
 
-def _scattered(block: Block, costs: Sequence[tuple[Entry, float]], x: alt.X, look: Look, against: str) -> Chart:
+def _scatter_chart(
+    group: ComparisonGroup,
+    costs: Sequence[tuple[MethodRow, float]],
+    x: alt.X,
+    method_styles: Styles,
+    against: str,
+) -> Chart:
     """A point an entry; those of one method, as it is, are joined."""
-    metric, points = block.place.metric, [Point(at, line, line.value, line.stderr, line.n) for line, at in costs]
+    metric, points = (
+        group.group_key.metric,
+        [Point(at, line, line.value, line.stderr, line.n) for line, at in costs],
+    )
     caption = f"{_better(metric)} and further to the left is better."
-    several = len({one.method for one, _ in costs}) < len(costs)
-    drawn = _layers(points, x, look, metric, "label told state ms", lines=several)
-    return _chart(drawn, points, block, f"{metric} against {against}", caption)
+    has_lines = len({one.method for one, _ in costs}) < len(costs)
+    layers = _layers(points, x, method_styles, metric, "label told state ms", lines=has_lines)
+    return _chart(layers, points, group, f"{metric} against {against}", caption)
 
 
-def by_step(block: Block, look: Look) -> Chart | None:
+def by_step(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     """Quality by what had been read before the query, seeds pooled, a line a method and setting; None where nothing was
     asked at two steps."""
-    entries = [entry for entry in block.entries if len(entry.steps) > 1]
-    points = [Point(at, entry, *figure) for entry in entries for at, figure in sorted(entry.steps.items())]
+    method_rows = [method_row for method_row in group.method_rows if len(method_row.steps) > 1]
+    points = [
+        Point(at, method_row, *figure)
+        for method_row in method_rows
+        for at, figure in sorted(method_row.steps.items())
+    ]
     if not points:
         return None
-    metric, axis, places = block.place.metric, entries[0].step, sorted({point.at for point in points})
-    names = json.dumps({f"{at:.15g}": f"{at:.15g}" if axis == PIECES else short(int(at)) for at in places})
-    wide = places[0] > 0 and places[-1] >= 8 * places[0]
-    x = alt.X("x:Q", title=axis,
-              scale=alt.Scale(type="log", base=2, nice=False) if wide else alt.Scale(zero=False, nice=False),
-              axis=alt.Axis(values=places, labelExpr=f"{names}[datum.value]", labelOverlap=True))  # fmt: skip
+    metric, axis, places = (
+        group.group_key.metric,
+        method_rows[0].step,
+        sorted({point.at for point in points}),
+    )
+    names = json.dumps(
+        {
+            f"{at:.15g}": f"{at:.15g}" if axis == CHUNKS_READ else format_tokens(int(at))
+            for at in places
+        }
+    )
+    is_wide = places[0] > 0 and places[-1] >= 8 * places[0]
+    x = alt.X(
+        "x:Q",
+        title=axis,
+        scale=alt.Scale(type="log", base=2, nice=False)
+        if is_wide
+        else alt.Scale(zero=False, nice=False),
+        axis=alt.Axis(values=places, labelExpr=f"{names}[datum.value]", labelOverlap=True),
+    )
     caption = f"{_better(metric)} is better. A line a method and setting."
-    drawn = _layers(points, x, look, metric, "label x told n", lines=True, each=True)
-    return _chart(drawn, points, block, f"{metric} by {axis}", caption)
+    layers = _layers(points, x, method_styles, metric, "label x told n", lines=True, by_label=True)
+    return _chart(layers, points, group, f"{metric} by {axis}", caption)
 
 
 def _layers(
-    points: Sequence[Point], x: alt.X, look: Look, metric: str, told_of: str, *, lines: bool, each: bool = False
+    points: Sequence[Point],
+    x: alt.X,
+    method_styles: Styles,
+    metric: str,
+    tooltip_fields: str,
+    *,
+    lines: bool,
+    by_label: bool = False,
 ) -> list[alt.Chart]:
-    """Bars of errors, lines (of every label where `each`, else of methods as they are), and marks, hollow where it is
+    """Bars of errors, lines (of every label where `by_label`, else of methods as they are), and marks, hollow where it is
     not the method as it is."""
-    rows, times = list[dict[str, Any]](), known(metric).scale
-    for at, entry, value, stderr, n in (one for one in points if math.isfinite(one.value)):
+    rows, times = list[dict[str, Any]](), metric_or_default(metric).scale
+    for at, method_row, value, stderr, n in (one for one in points if math.isfinite(one.value)):
         error = stderr if stderr is not None and math.isfinite(stderr) else 0.0
-        rows.append({
-            "label": printable(entry.marked), "method": printable(entry.method), "x": at, "value": value * times,
-            "low": (value - error) * times, "high": (value + error) * times, "told": shown(metric, value, stderr),
-            "own": entry.state_of == "own" and not entry.aside, "state": size(entry.costs.get("state_bytes")),
-            "ms": number(entry.costs.get("ask_ms"), 1), "n": f"{n:,}",
-        })  # fmt: skip
-    names = list(dict.fromkeys(one.entry.method for one in points))
+        rows.append(
+            {
+                "label": escape_control_characters(method_row.marked_label),
+                "method": escape_control_characters(method_row.method),
+                "x": at,
+                "value": value * times,
+                "low": (value - error) * times,
+                "high": (value + error) * times,
+                "told": format_value(metric, value, stderr),
+                "own": method_row.state_of == "own" and not method_row.exclusion_reason,
+                "state": format_bytes(method_row.costs.get("state_bytes")),
+                "ms": format_number(method_row.costs.get("ask_ms"), 1),
+                "n": f"{n:,}",
+            }
+        )
+    names = list(dict.fromkeys(one.method_row.method for one in points))
     colours, shapes = (
-        alt.Scale(domain=list(map(printable, names)), range=[look[name][at] for name in names]) for at in (0, 1)
+        alt.Scale(
+            domain=list(map(escape_control_characters, names)),
+            range=[method_styles[name][at] for name in names],
+        )
+        for at in (0, 1)
     )
     colour = alt.Color("method:N", legend=LEGEND, scale=colours)
     shape = alt.Shape("method:N", legend=LEGEND, scale=shapes)
     y = alt.Y("value:Q")
     title = f"{metric}, per cent" if times == 100 else metric
     axis = alt.Y("low:Q", title=title, scale=alt.Scale(zero=False, nice=True))
-    base = alt.Chart({"values": rows}).encode(color=colour, x=x, **({"detail": "label:N"} if each else {}))
+    base = alt.Chart({"values": rows}).encode(
+        color=colour, x=x, **({"detail": "label:N"} if by_label else {})
+    )
     layers = [base.mark_rule().encode(y=axis, y2="high:Q")]
     if lines:
-        dash = alt.StrokeDash("own:N", scale=alt.Scale(domain=[True, False], range=[[1, 0], [4, 3]]), legend=None)
-        joined = base if each else base.transform_filter("datum.own")
-        layers.append(joined.mark_line(strokeWidth=1.5 if each else 1).encode(y=y, strokeDash=dash))
-    tooltip = [alt.Tooltip(field=field, type="nominal", title=field) for field in told_of.split()]
+        dash = alt.StrokeDash(
+            "own:N", scale=alt.Scale(domain=[True, False], range=[[1, 0], [4, 3]]), legend=None
+        )
+        line_base = base if by_label else base.transform_filter("datum.own")
+        layers.append(
+            line_base.mark_line(strokeWidth=1.5 if by_label else 1).encode(y=y, strokeDash=dash)
+        )
+    tooltip = [
+        alt.Tooltip(field=field, type="nominal", title=field) for field in tooltip_fields.split()
+    ]
     for own in sorted({row["own"] for row in rows}, reverse=True):
         marks = base.transform_filter("datum.own" if own else "!datum.own")
         marks = marks.mark_point(filled=own, size=80 if own else 60, opacity=1)
@@ -154,17 +229,34 @@ def _layers(
 
 def _better(metric: str) -> str:
     """Where on the axis of a metric the better figures are."""
-    return "Higher" if known(metric).higher_is_better else "Lower"
+    return "Higher" if metric_or_default(metric).higher_is_better else "Lower"
 
 
-def _chart(layers: Sequence[alt.Chart], points: Sequence[Point], block: Block, title: str, caption: str) -> Chart:
+def _chart(
+    layers: Sequence[alt.Chart],
+    points: Sequence[Point],
+    group: ComparisonGroup,
+    title: str,
+    caption: str,
+) -> Chart:
     counts = sorted({point.n for point in points})
     n = " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
-    unit = "query" if lone(block) else block.entries[0].record.unit
-    bars = f"Base {block.place.model}, n = {n}; bars: one standard error over {PLURALS[unit]}."
-    return Chart(about=block.place.name, title=title, caption=f"{caption} {bars}", layers=alt.layer(*layers))
+    unit = "query" if has_single_unit(group) else group.method_rows[0].record.unit
+    bars = (
+        f"Base {group.group_key.model}, n = {n}; bars: one standard error over {UNIT_NAMES[unit]}."
+    )
+    return Chart(
+        about=group.group_key.name,
+        title=title,
+        caption=f"{caption} {bars}",
+        layers=alt.layer(*layers),
+    )
 
 
-def charts_of(block: Block, look: Look) -> list[Chart]:
+def make_charts(group: ComparisonGroup, method_styles: Styles) -> list[Chart]:
     """All charts of a block."""
-    return [chart for draw in (by_bytes, by_time, by_step) if (chart := draw(block, look)) is not None]
+    return [
+        chart
+        for draw in (by_bytes, by_time, by_step)
+        if (chart := draw(group, method_styles)) is not None
+    ]

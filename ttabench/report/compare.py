@@ -1,7 +1,7 @@
 """Compare runs: quality beside cost, and whether the differences could be chance.
 
-Runs stand in blocks (`blocks`), those that differ in their seed only are pooled, those that were asked less are set
-aside (`entries`), and pairs within a block get the difference over the queries both answered, over several blocks the
+Runs stand in blocks (`groups`), those that differ in their seed only are pooled, those that were asked less are set
+aside (`method_rows`), and pairs within a block get the difference over the queries both answered, over several blocks the
 mean of these. Which pairs are shown is chosen, and p values are adjusted for all tests of their family that could be
 (`differences`).
 """
@@ -13,128 +13,171 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TYPE_CHECKING
 
+from ttabench.core.deprecation import renamed
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.report.blocks import CEILING, FLOOR, Group, Place, blocks_of, labels_of, natural
 from ttabench.report.differences import (
     Difference,
     Family,
-    Standing,
-    adjusted,
-    between,
-    chosen,
+    Ranking,
+    adjust_p_values,
+    choose_pairs,
+    comparable_pairs,
     difference,
-    family_of,
-    means,
-    paired,
-    standing_of,
+    find_difference,
+    mean_differences,
+    pair_family,
+    rank_rows,
 )
-from ttabench.report.entries import Entry, end_of, entry_of, limit_of, share_of_gap, within_limit
-from ttabench.report.finding import refuse_all_damaged
-from ttabench.report.stored import Answers, Run, answers_of, joined
-from ttabench.stats.estimate import LEVEL
+from ttabench.report.groups import (
+    FULL_CONTEXT,
+    NO_CONTEXT,
+    GroupKey,
+    SeedGroup,
+    comparison_groups,
+    make_labels,
+    natural_sort_key,
+)
+from ttabench.report.method_rows import (
+    MethodRow,
+    baseline_row,
+    format_limit,
+    make_method_row,
+    recovered,
+    select_same_limit,
+)
+from ttabench.report.selection import refuse_all_damaged
+from ttabench.report.stored import Answers, StoredRun, join_answers, load_answers
+from ttabench.stats.estimate import SIGNIFICANCE_LEVEL
 
-SAME_FIGURE = 1e-6
+FIGURE_TOLERANCE = 1e-6
 """Relative difference of two figures up to which they are those of one computation on two machines."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class ComparisonGroup:
     """Runs that read and ask the same under one base model, compared with each other."""
 
-    place: Place
-    entries: tuple[Entry, ...]
+    group_key: GroupKey
+    method_rows: tuple[MethodRow, ...]
     """Floor and ceiling first, those of one method together."""
-    limited: tuple[Entry, ...] = ()
+    limited: tuple[MethodRow, ...] = ()
     """Those that were asked fewer queries than these."""
     differences: tuple[Difference, ...] = ()
     """Of the pairs that were tested."""
 
-    def named(self, label: str) -> Entry | None:
+    def find_row(self, label: str) -> MethodRow | None:
         """The entry of that label."""
-        return next((entry for entry in self.entries if entry.label == label), None)
+        return next(
+            (method_row for method_row in self.method_rows if method_row.label == label), None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Blocks, one below the other, who leads, and what was tested over several of them."""
 
-    blocks: tuple[Block, ...]
-    standing: Standing | None = None
+    groups: tuple[ComparisonGroup, ...]
+    ranking: Ranking | None = None
     overall: tuple[Difference, ...] = ()
     """Means of differences over the blocks that count for the standing, where these are several; of states over all."""
-    without_metric: tuple[str, ...] = ()
+    runs_without_metric: tuple[str, ...] = ()
     """Ids of runs that were left out, for they lack the metric."""
     damaged: tuple[str, ...] = ()
     """A line for every run that was left out, for its record or its samples are damaged."""
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def method_rows(self) -> tuple[MethodRow, ...]:
         """Of all blocks."""
-        return tuple(entry for block in self.blocks for entry in block.entries)
+        return tuple(method_row for group in self.groups for method_row in group.method_rows)
 
     @property
     def differences(self) -> tuple[Difference, ...]:
         """Those of all blocks."""
-        return tuple(difference for block in self.blocks for difference in block.differences)
+        return tuple(difference for group in self.groups for difference in group.differences)
 
     @property
-    def aside(self) -> tuple[Entry, ...]:
+    def excluded(self) -> tuple[MethodRow, ...]:
         """All that is set aside: asked less, then cut."""
-        limited = [entry for block in self.blocks for entry in block.limited]
-        return (*limited, *(entry for entry in self.entries if entry.aside))
+        limited = [method_row for group in self.groups for method_row in group.limited]
+        return (
+            *limited,
+            *(method_row for method_row in self.method_rows if method_row.exclusion_reason),
+        )
 
 
-def compared(
-    runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False, damaged: Sequence[str] = ()
+def compare_runs(
+    runs: Sequence[StoredRun],
+    metric: str = "",
+    *,
+    all_pairs: bool = False,
+    damaged: Sequence[str] = (),
 ) -> Comparison:
     """Compare runs (`damaged`: a line for every one that could not be loaded), by each task's own main metric for "". A
     run in two folders counts once. With `all_pairs`, every pair of a block has its difference, and not only those of
-    `differences.chosen`.
+    `differences.choose_pairs`.
 
     Raises:
         UserError: no runs, none but damaged ones, or a metric that no run has.
     """
     if not runs:
-        raise UserError("There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids.")
-    kept_of = {run[1].id: run for run in reversed(runs)}
-    repeated = [line for run in runs if (line := _other_figures(run, kept_of[run[1].id]))]
-    runs = list(kept_of.values())[::-1]
+        raise UserError(
+            "There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids."
+        )
+    run_by_id = {run[1].id: run for run in reversed(runs)}
+    repeated = [line for run in runs if (line := _conflict_message(run, run_by_id[run[1].id]))]
+    runs = list(run_by_id.values())[::-1]
     kept = [run for run in runs if run[1].value(metric or run[1].main_metric) is not None]
     if not kept:
         record = runs[0][1]
         known = sorted({row.metric for row in record.rows})
         raise UnknownName(f"metric of run {record.id}", metric or record.main_metric, known)
-    without = tuple(record.id for _, record in runs if record.value(metric or record.main_metric) is None)
-    answers, wrong = read_answers(kept, metric)
+    lacking_metric = tuple(
+        record.id for _, record in runs if record.value(metric or record.main_metric) is None
+    )
+    answers, damaged_samples = read_answers(kept, metric)
     kept = [run for run in kept if run[1].id in answers]
-    refuse_all_damaged(len(kept), wrong)
-    placed = blocks_of(kept, metric)
-    labels = labels_of([groups for _, groups in placed])
-    methods = list(dict.fromkeys([FLOOR, CEILING, *(group.method for _, groups in placed for group in groups)]))
-    blocks = []
-    for (place, groups), own in zip(placed, labels, strict=True):
-        lines = sorted(zip(groups, own, strict=True), key=lambda at: (methods.index(at[0].method), natural(at[1])))
-        blocks.append(_block(place, lines, answers))
-    standing = standing_of([block.entries for block in blocks])
-    blocks = _tested(blocks, standing, all_pairs=all_pairs)
+    refuse_all_damaged(len(kept), damaged_samples)
+    placed = comparison_groups(kept, metric)
+    labels = make_labels([seed_groups for _, seed_groups in placed])
+    methods = list(
+        dict.fromkeys(
+            [
+                NO_CONTEXT,
+                FULL_CONTEXT,
+                *(seed_group.method for _, seed_groups in placed for seed_group in seed_groups),
+            ]
+        )
+    )
+    groups = []
+    for (group_key, seed_groups), own in zip(placed, labels, strict=True):
+        labelled_groups = sorted(
+            zip(seed_groups, own, strict=True),
+            key=lambda at: (methods.index(at[0].method), natural_sort_key(at[1])),
+        )
+        groups.append(_make_group(group_key, labelled_groups, answers))
+    ranking = rank_rows([group.method_rows for group in groups])
+    groups = _add_differences(groups, ranking, all_pairs=all_pairs)
     # means over blocks, where several count for the standing
-    places = standing.blocks if standing else range(len(blocks))
-    counting = [blocks[place].differences for place in places] if len(places) > 1 else []
-    overall = means(counting, [block.differences for block in blocks], standing.order if standing else ())
+    places = ranking.groups if ranking else range(len(groups))
+    counting = [groups[place].differences for place in places] if len(places) > 1 else []
+    overall = mean_differences(
+        counting, [group.differences for group in groups], ranking.order if ranking else ()
+    )
     return Comparison(
-        blocks=tuple(blocks),
-        standing=standing,
+        groups=tuple(groups),
+        ranking=ranking,
         overall=tuple(overall),
-        damaged=(*damaged, *repeated, *wrong),
-        without_metric=without,
+        damaged=(*damaged, *repeated, *damaged_samples),
+        runs_without_metric=lacking_metric,
     )
 
 
-def _other_figures(run: Run, kept: Run) -> str:
+def _conflict_message(run: StoredRun, kept: StoredRun) -> str:
     """A line that says that a run is left out, where another folder holds the same run with other figures."""
     same = all(
-        math.isclose(one.value, other.value, rel_tol=SAME_FIGURE, abs_tol=SAME_FIGURE)
+        math.isclose(one.value, other.value, rel_tol=FIGURE_TOLERANCE, abs_tol=FIGURE_TOLERANCE)
         for one, other in zip(run[1].rows, kept[1].rows, strict=False)
     )
     if same:
@@ -142,14 +185,16 @@ def _other_figures(run: Run, kept: Run) -> str:
     return f"{run[0]} holds other figures than {kept[0]}, which is a run of the same id. Compare with one of them."
 
 
-def read_answers(runs: Sequence[Run], metric: str = "") -> tuple[dict[str, Answers | None], list[str]]:
+def read_answers(
+    runs: Sequence[StoredRun], metric: str = ""
+) -> tuple[dict[str, Answers | None], list[str]]:
     """(answers of each run by its id, None where none are kept; a line for every run whose samples are damaged). The
     metric is each run's main one for ""."""
     answers: dict[str, Answers | None] = {}
     damaged = []
     for folder, record in runs:
         try:
-            answers[record.id] = answers_of((folder, record), metric or record.main_metric)
+            answers[record.id] = load_answers((folder, record), metric or record.main_metric)
         except UserError as error:
             damaged.append(str(error))
         except (IndexError, TypeError):
@@ -157,51 +202,99 @@ def read_answers(runs: Sequence[Run], metric: str = "") -> tuple[dict[str, Answe
     return answers, damaged
 
 
-def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
-    asked_alike = within_limit([group for group, _ in labelled])
-    made = [(entry_of(place, label, group, joined([answers[run] for run in group.ids])), group in asked_alike)
-            for group, label in labelled]  # fmt: skip
-    limited = (replace(entry, aside=limit_of(entry)) for entry, alike in made if not alike)
-    return Block(place=place, entries=tuple(entry for entry, alike in made if alike), limited=tuple(limited))
+def _make_group(
+    group_key: GroupKey,
+    labelled: Sequence[tuple[SeedGroup, str]],
+    answers: Mapping[str, Answers | None],
+) -> ComparisonGroup:
+    asked_alike = select_same_limit([seed_group for seed_group, _ in labelled])
+    made = [
+        (
+            make_method_row(
+                group_key, label, seed_group, join_answers([answers[run] for run in seed_group.ids])
+            ),
+            seed_group in asked_alike,
+        )
+        for seed_group, label in labelled
+    ]
+    limited = (
+        replace(method_row, exclusion_reason=format_limit(method_row))
+        for method_row, alike in made
+        if not alike
+    )
+    return ComparisonGroup(
+        group_key=group_key,
+        method_rows=tuple(method_row for method_row, alike in made if alike),
+        limited=tuple(limited),
+    )
 
 
-def _tested(blocks: Sequence[Block], standing: Standing | None, *, all_pairs: bool) -> list[Block]:
+def _add_differences(
+    groups: Sequence[ComparisonGroup], ranking: Ranking | None, *, all_pairs: bool
+) -> list[ComparisonGroup]:
     """The same with their differences, and Holm's p by family over all blocks: those that are tested are chosen by what
     was found, so all that could be tested count."""
     counts, differences = Counter[Family](), list[list[Difference]]()
-    for block in blocks:
-        counts.update(family_of(block.entries, pair) for pair in paired(block.entries))
-        differences.append([
-            replace(apart, family=family_of(block.entries, pair))
-            for pair in chosen(block.entries, standing, every=all_pairs)
-            if (apart := difference(*(block.entries[place] for place in pair))) is not None
-        ])  # fmt: skip
-    holms = iter(adjusted([one for own in differences for one in own], counts))
+    for group in groups:
+        counts.update(
+            pair_family(group.method_rows, pair) for pair in comparable_pairs(group.method_rows)
+        )
+        differences.append(
+            [
+                replace(tested, family=pair_family(group.method_rows, pair))
+                for pair in choose_pairs(group.method_rows, ranking, all_pairs=all_pairs)
+                if (tested := difference(*(group.method_rows[place] for place in pair))) is not None
+            ]
+        )
+    holms = iter(adjust_p_values([one for own in differences for one in own], counts))
     return [
-        replace(block, differences=tuple(next(holms) for _ in own))
-        for block, own in zip(blocks, differences, strict=True)
+        replace(group, differences=tuple(next(holms) for _ in own))
+        for group, own in zip(groups, differences, strict=True)
     ]
 
 
-def share(block: Block, entry: Entry) -> float | None:
+def recovered_in_group(group: ComparisonGroup, method_row: MethodRow) -> float | None:
     """The share of the way from floor (0) to ceiling (1) that a line goes. None of these two, and where the ceiling is
     not above the floor beyond chance, by the one difference of the two."""
-    floor, ceiling = end_of(block.entries, FLOOR), end_of(block.entries, CEILING)
-    if floor is None or ceiling is None or entry is floor or entry is ceiling:
+    no_context, full_context = (
+        baseline_row(group.method_rows, NO_CONTEXT),
+        baseline_row(group.method_rows, FULL_CONTEXT),
+    )
+    if (
+        no_context is None
+        or full_context is None
+        or method_row is no_context
+        or method_row is full_context
+    ):
         return None
-    room = between(block.differences, ceiling.label, floor.label)
-    if room is None or room.p is None or room.p >= LEVEL:
+    baseline_gap = find_difference(group.differences, full_context.label, no_context.label)
+    if baseline_gap is None or baseline_gap.p is None or baseline_gap.p >= SIGNIFICANCE_LEVEL:
         return None
-    return share_of_gap(entry, floor, ceiling)
+    return recovered(method_row, no_context, full_context)
 
 
-def recovered(blocks: Sequence[Block], label: str) -> tuple[float | None, int]:
+def recovered_over_groups(
+    groups: Sequence[ComparisonGroup], label: str
+) -> tuple[float | None, int]:
     """(share of the way, blocks it is over) of a line: the mean of its gains over the mean of the gaps. All blocks
     count in which floor, ceiling and the line were asked alike, those in which it lost, too."""
     gains, gaps = [], []
-    for block in blocks:
-        floor, ceiling, entry = end_of(block.entries, FLOOR), end_of(block.entries, CEILING), block.named(label)
-        if floor and ceiling and entry and share_of_gap(entry, floor, ceiling) is not None:
-            gains.append(entry.worth - floor.worth)
-            gaps.append(ceiling.worth - floor.worth)
+    for group in groups:
+        no_context, full_context, method_row = (
+            baseline_row(group.method_rows, NO_CONTEXT),
+            baseline_row(group.method_rows, FULL_CONTEXT),
+            group.find_row(label),
+        )
+        if (
+            no_context
+            and full_context
+            and method_row
+            and recovered(method_row, no_context, full_context) is not None
+        ):
+            gains.append(method_row.oriented_value - no_context.oriented_value)
+            gaps.append(full_context.oriented_value - no_context.oriented_value)
     return (fmean(gains) / fmean(gaps) if gaps and fmean(gaps) > 0 else None), len(gaps)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"compared": "compare_runs"})

@@ -9,13 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 
-from ttabench.core.amounts import count, number, size
-from ttabench.report.blocks import CEILING, FLOOR, called, natural
-from ttabench.report.compare import Block, Comparison, share
-from ttabench.report.differences import paired
-from ttabench.report.entries import Entry, best_of, end_of, front, plain, probability, running, shown
-from ttabench.report.verdict import ACROSS, MANY, PLURALS
-from ttabench.run.budget import asked_of, told_kept
+from ttabench.core.amounts import format_bytes, format_count, format_number
+from ttabench.report.compare import Comparison, ComparisonGroup, recovered_in_group
+from ttabench.report.differences import Difference, comparable_pairs
+from ttabench.report.groups import FULL_CONTEXT, NO_CONTEXT, natural_sort_key, short_group_name
+from ttabench.report.method_rows import (
+    MethodRow,
+    baseline_row,
+    best_rows,
+    contenders,
+    format_p,
+    format_value,
+    format_without_error,
+    pareto_optimal,
+)
+from ttabench.report.verdict import CROSSED_UNIT_NAMES, MAX_LISTED_NAMES, UNIT_NAMES
+from ttabench.run.budget import budget_of_config, format_kept_share
 from ttabench.terminal.table import Bold, Cell, Table
 
 GLOSSARY = {
@@ -29,191 +38,356 @@ GLOSSARY = {
     "states of one method; all others); bold below 0.05.",
     "#better / worse": "Better / worse: queries on which left is better, and worse.",
 }
-MOST_COLUMNS = 9
+MAX_OVERVIEW_COLUMNS = 9
 """Of the table of all blocks; wider ones say no more than the blocks do."""
 
 
 def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[Table]:
     """The tables in the order in which they are read; the first alone for a summary."""
-    tables = [overview(comparison.blocks, alone=summary)] if len(comparison.blocks) > 1 else []
-    for block in comparison.blocks:
-        tables.append(entries_table(block))
-        if any(entry.steps for entry in block.entries):
-            tables.append(steps_table(block))
-        if block.differences:
-            tables.append(differences_table(block))
+    tables = (
+        [overview_table(comparison.groups, alone=summary)] if len(comparison.groups) > 1 else []
+    )
+    for group in comparison.groups:
+        tables.append(group_table(group))
+        if any(method_row.steps for method_row in group.method_rows):
+            tables.append(steps_table(group))
+        if group.differences:
+            tables.append(differences_table(group))
     kept = [table for table in tables if table is not None]
     return kept[:1] if summary else kept
 
 
-def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
+def overview_table(groups: Sequence[ComparisonGroup], *, alone: bool = False) -> Table | None:
     """The values alone, a line a method and a column a block, or the other way round where that is narrower. Where both
     are too many, a line a block with its floor, its ceiling and the best of the others. None of a single line, whose
     blocks are as short, unless the table stands alone."""
-    entries = [entry for block in blocks for entry in block.entries]
-    methods = list(dict.fromkeys(entry.method for entry in entries))
-    ordered = sorted(entries, key=lambda entry: (methods.index(entry.method), natural(entry.label)))
-    labels = list(dict.fromkeys(entry.label for entry in ordered))
+    method_rows = [method_row for group in groups for method_row in group.method_rows]
+    methods = list(dict.fromkeys(method_row.method for method_row in method_rows))
+    ordered = sorted(
+        method_rows,
+        key=lambda method_row: (
+            methods.index(method_row.method),
+            natural_sort_key(method_row.label),
+        ),
+    )
+    labels = list(dict.fromkeys(method_row.label for method_row in ordered))
     cells = {
-        (entry.label, place): _bold(entry in best_of(block.entries), plain(entry.metric, entry.value))
-        for place, block in enumerate(blocks) for entry in block.entries
-    }  # fmt: skip
-    names = [called(block.place, [other.place for other in blocks]) for block in blocks]
+        (method_row.label, place): _bold_if(
+            method_row in best_rows(group.method_rows),
+            format_without_error(method_row.metric, method_row.value),
+        )
+        for place, group in enumerate(groups)
+        for method_row in group.method_rows
+    }
+    names = [
+        short_group_name(group.group_key, [other.group_key for other in groups]) for group in groups
+    ]
     if len(labels) == 1 and not alone:
         return None
-    if min(len(labels), len(blocks)) >= MOST_COLUMNS:
-        return _leaders(blocks, names)
-    if len(blocks) <= len(labels):
-        rows = [(label, *(cells.get((label, place), "") for place in range(len(blocks)))) for label in labels]
+    if min(len(labels), len(groups)) >= MAX_OVERVIEW_COLUMNS:
+        return _leaders_table(groups, names)
+    if len(groups) <= len(labels):
+        rows = [
+            (label, *(cells.get((label, place), "") for place in range(len(groups))))
+            for label in labels
+        ]
         columns = ("method", *(f"#{name}" for name in names))
     else:
-        rows = [(name, *(cells.get((label, place), "") for label in labels)) for place, name in enumerate(names)]
+        rows = [
+            (name, *(cells.get((label, place), "") for label in labels))
+            for place, name in enumerate(names)
+        ]
         columns = ("", *(f"#{label}" for label in labels))
     return Table(title="All blocks", columns=columns, rows=tuple(rows), names=columns[:1])
 
 
-def _bold(strong: bool, text: str) -> str:
+def _bold_if(strong: bool, text: str) -> str:
     return Bold(text) if strong else text
 
 
-def _leaders(blocks: Sequence[Block], names: Sequence[str]) -> Table:
+def _leaders_table(groups: Sequence[ComparisonGroup], names: Sequence[str]) -> Table:
     rows = []
-    for name, block in zip(names, blocks, strict=True):
-        best = max(running(block.entries), key=lambda entry: entry.worth, default=None)
-        lines = (end_of(block.entries, FLOOR), end_of(block.entries, CEILING), best)
-        values = [plain(entry.metric, entry.value) if entry else "" for entry in lines]
-        rows.append((name, *values, best.label if best else "", str(len(block.entries))))
+    for name, group in zip(names, groups, strict=True):
+        best = max(
+            contenders(group.method_rows),
+            key=lambda method_row: method_row.oriented_value,
+            default=None,
+        )
+        shown_rows = (
+            baseline_row(group.method_rows, NO_CONTEXT),
+            baseline_row(group.method_rows, FULL_CONTEXT),
+            best,
+        )
+        values = [
+            format_without_error(method_row.metric, method_row.value) if method_row else ""
+            for method_row in shown_rows
+        ]
+        rows.append((name, *values, best.label if best else "", str(len(group.method_rows))))
     columns = ("", "#none", "#icl", "#best", "best method", "#lines")
     return Table(title="All blocks", columns=columns, rows=tuple(rows), spare=("#lines",))
 
 
-def title_of(block: Block) -> str:
+def group_title(group: ComparisonGroup) -> str:
     """Where the block stands, and what all its entries have in common."""
-    first = block.entries[0]
+    first = group.method_rows[0]
     common = [first.metric]
-    if _same(entry.n for entry in block.entries):
+    if _all_equal(method_row.n for method_row in group.method_rows):
         common.append(f"{first.n:,} {'query' if first.n == 1 else 'queries'}")
-    if _same(seeds := [entry.seeds for entry in block.entries]):
+    if _all_equal(seeds := [method_row.seeds for method_row in group.method_rows]):
         common.append(f"seed{'s' * (len(seeds[0]) > 1)} {','.join(map(str, seeds[0]))}")
-    return f"{block.place.name}: {', '.join(common)}"
+    return f"{group.group_key.name}: {', '.join(common)}"
 
 
-def _same(values: Iterable[object]) -> bool:
+def _all_equal(values: Iterable[object]) -> bool:
     return len({*values}) == 1
 
 
-def entries_table(block: Block, *, every: bool = False) -> Table:
+def group_table(group: ComparisonGroup, *, all_columns: bool = False) -> Table:
     """Quality beside cost; what all entries share stands in the title, unless every column is wanted."""
-    entries = block.entries
-    best, members, shares = best_of(entries), front(entries), [share(block, entry) for entry in entries]
-    seeds = [entry.seeds for entry in entries]
+    method_rows = group.method_rows
+    best, pareto_rows, shares = (
+        best_rows(method_rows),
+        pareto_optimal(method_rows),
+        [recovered_in_group(group, method_row) for method_row in method_rows],
+    )
+    seeds = [method_row.seeds for method_row in method_rows]
 
     columns: dict[str, tuple[bool, list[str]]] = {  # whether it is shown, and its cells
-        "method": (True, [entry.marked for entry in entries]),
-        f"#{block.place.metric} ± stderr": (True, [
-            _bold(entry in best, shown(entry.metric, entry.value, entry.stderr)) for entry in entries
-        ]),
-        "#n": (not _same(entry.n for entry in entries), [f"{entry.n:,}" for entry in entries]),
-        "seeds": (not _same(seeds), [",".join(map(str, own)) for own in seeds]),
-        "#of gap": (any(part is not None for part in shares),
-                    ["" if part is None else f"{100 * part:.0f} %" for part in shares]),
-        "#trained": (any(entry.untrained or _trained(entry) for entry in entries),
-                     ["untrained" if entry.untrained else count(_trained(entry)) for entry in entries]),
-        "#state": (True, [size(entry.costs["state_bytes"]) for entry in entries]),
-        "#kept": (any(entry.costs["kept_share"] is not None for entry in entries),
-                  [told_kept(entry.costs["kept_share"], asked_of(entry.record.config)) for entry in entries]),
-        "#ask ms": (True, [number(entry.costs["ask_ms"], 1) for entry in entries]),
-        "#adapt s": (True, [number(entry.costs["adapt_seconds"], 2) for entry in entries]),
-        "#peak memory": (False, [size(entry.costs["peak_memory_bytes"]) for entry in entries]),
-        "front": (len(entries) > 1, ["yes" if entry in members else "" for entry in entries]),
-    }  # fmt: skip
-    kept = {name: cells for name, (there, cells) in columns.items() if there or every}
+        "method": (True, [method_row.marked_label for method_row in method_rows]),
+        f"#{group.group_key.metric} ± stderr": (
+            True,
+            [
+                _bold_if(
+                    method_row in best,
+                    format_value(method_row.metric, method_row.value, method_row.stderr),
+                )
+                for method_row in method_rows
+            ],
+        ),
+        "#n": (
+            not _all_equal(method_row.n for method_row in method_rows),
+            [f"{method_row.n:,}" for method_row in method_rows],
+        ),
+        "seeds": (not _all_equal(seeds), [",".join(map(str, own)) for own in seeds]),
+        "#of gap": (
+            any(part is not None for part in shares),
+            ["" if part is None else f"{100 * part:.0f} %" for part in shares],
+        ),
+        "#trained": (
+            any(
+                method_row.untrained or _trained_parameters(method_row)
+                for method_row in method_rows
+            ),
+            [
+                "untrained"
+                if method_row.untrained
+                else format_count(_trained_parameters(method_row))
+                for method_row in method_rows
+            ],
+        ),
+        "#state": (
+            True,
+            [format_bytes(method_row.costs["state_bytes"]) for method_row in method_rows],
+        ),
+        "#kept": (
+            any(method_row.costs["kept_share"] is not None for method_row in method_rows),
+            [
+                format_kept_share(
+                    method_row.costs["kept_share"], budget_of_config(method_row.record.config)
+                )
+                for method_row in method_rows
+            ],
+        ),
+        "#ask ms": (
+            True,
+            [format_number(method_row.costs["ask_ms"], 1) for method_row in method_rows],
+        ),
+        "#adapt s": (
+            True,
+            [format_number(method_row.costs["adapt_seconds"], 2) for method_row in method_rows],
+        ),
+        "#peak memory": (
+            False,
+            [format_bytes(method_row.costs["peak_memory_bytes"]) for method_row in method_rows],
+        ),
+        "front": (
+            len(method_rows) > 1,
+            ["yes" if method_row in pareto_rows else "" for method_row in method_rows],
+        ),
+    }
+    kept = {name: cells for name, (is_shown, cells) in columns.items() if is_shown or all_columns}
     return Table(
-        title=title_of(block), columns=tuple(kept), rows=tuple(zip(*kept.values(), strict=True)),
-        caption=not_paired(block), names=("method",), spare=("#trained", "#adapt s", "front", "#ask ms"),
+        title=group_title(group),
+        columns=tuple(kept),
+        rows=tuple(zip(*kept.values(), strict=True)),
+        caption=untested_pairs(group),
+        names=("method",),
+        spare=("#trained", "#adapt s", "front", "#ask ms"),
         glossary=GLOSSARY,
-    )  # fmt: skip
+    )
 
 
-def steps_table(block: Block) -> Table:
+def steps_table(group: ComparisonGroup) -> Table:
     """A column for each number of pieces observed before the query, or for each length or distance."""
-    entries = [entry for entry in block.entries if entry.steps]
-    steps = sorted({step for entry in entries for step in entry.steps})
+    method_rows = [method_row for method_row in group.method_rows if method_row.steps]
+    steps = sorted({step for method_row in method_rows for step in method_row.steps})
     rows = [
-        (entry.label, *(shown(entry.metric, *entry.steps[step][:2]) if step in entry.steps else "" for step in steps))
-        for entry in entries
+        (
+            method_row.label,
+            *(
+                format_value(method_row.metric, *method_row.steps[step][:2])
+                if step in method_row.steps
+                else ""
+                for step in steps
+            ),
+        )
+        for method_row in method_rows
     ]
-    title = f"{block.place.brief}: {block.place.metric} by {entries[0].step}"
+    title = f"{group.group_key.brief}: {group.group_key.metric} by {method_rows[0].step}"
     return Table(title=title, columns=("method", *(f"#{step}" for step in steps)), rows=tuple(rows))
 
 
-def differences_table(block: Block) -> Table:
+def differences_table(group: ComparisonGroup) -> Table:
     """One line a pair; the tests that were made stand in the title."""
-    pairs, unit = block.differences, block.entries[0].record.unit
+    pairs, unit = group.differences, group.method_rows[0].record.unit
     columns: dict[str, list[str]] = {
         "pair": [f"{one.left} − {one.right}" for one in pairs],
-        "#difference [95 %]": [_bold(one.beyond_chance, one.shown) for one in pairs],
-        "#p": [probability(one.p) for one in pairs],
-        "#Holm": [probability(one.p_holm) for one in pairs],
-        "#better / worse": ["-" if one.better is None else f"{one.better:,} / {one.worse:,}" for one in pairs],
+        "#difference [95 %]": [_bold_if(one.is_significant, one.shown) for one in pairs],
+        "#p": [format_p(one.p) for one in pairs],
+        "#Holm": [format_p(one.p_holm) for one in pairs],
+        "#better / worse": [
+            "-" if one.better is None else f"{one.better:,} / {one.worse:,}" for one in pairs
+        ],
         "#n": [f"{one.n:,}" for one in pairs],
     }
-    for word in dict.fromkeys(one.unit for one in pairs if one.unit != "query" or one.units != one.n):
-        columns[f"#{PLURALS[word]}"] = [f"{one.units:,}" if one.unit == word else "" for one in pairs]
-    if any(one.across for one in pairs):
-        columns[f"#{ACROSS[unit]}"] = [f"{one.across:,}" for one in pairs]
-    title = "; ".join([f"{block.place.brief}: differences", *sorted({one.test for one in pairs if one.test})])
+    for word in dict.fromkeys(
+        one.unit for one in pairs if one.unit != "query" or one.units != one.n
+    ):
+        columns[f"#{UNIT_NAMES[word]}"] = [
+            f"{one.units:,}" if one.unit == word else "" for one in pairs
+        ]
+    if any(one.crossed for one in pairs):
+        columns[f"#{CROSSED_UNIT_NAMES[unit]}"] = [f"{one.crossed:,}" for one in pairs]
+    title = "; ".join(
+        [f"{group.group_key.brief}: differences", *sorted({one.test for one in pairs if one.test})]
+    )
     return Table(
-        title=title, columns=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)),
-        spare=("#better / worse", "#p"), glossary=GLOSSARY,
-    )  # fmt: skip
+        title=title,
+        columns=tuple(columns),
+        rows=tuple(zip(*columns.values(), strict=True)),
+        spare=("#better / worse", "#p"),
+        glossary=GLOSSARY,
+    )
 
 
-def not_paired(block: Block) -> str:
+def untested_pairs(group: ComparisonGroup) -> str:
     """The pairs without a difference; empty where there are none."""
-    pairs, tested = list(combinations(range(len(block.entries)), 2)), {*paired(block.entries)}
-    names = [" − ".join(block.entries[place].label for place in pair) for pair in pairs if pair not in tested]
-    told = "; ".join(names) if len(names) <= MANY else f"{len(names)} of {len(pairs)} pairs"
-    return f"Not tested, for no query was asked of both in the same words: {told}." if names else ""
+    pairs, tested = (
+        list(combinations(range(len(group.method_rows)), 2)),
+        {*comparable_pairs(group.method_rows)},
+    )
+    names = [
+        " − ".join(group.method_rows[place].label for place in pair)
+        for pair in pairs
+        if pair not in tested
+    ]
+    described = (
+        "; ".join(names)
+        if len(names) <= MAX_LISTED_NAMES
+        else f"{len(names)} of {len(pairs)} pairs"
+    )
+    return (
+        f"Not tested, for no query was asked of both in the same words: {described}."
+        if names
+        else ""
+    )
 
 
 def comparison_data(comparison: Comparison) -> list[Table]:
     """The tables `runs`, `steps`, `differences`, `overall` and `set_aside`, with exact figures."""
     runs: list[Mapping[str, Cell]] = []
-    for block in comparison.blocks:
-        best, members = best_of(block.entries), front(block.entries)
-        for entry in block.entries:
-            marks = {"best": int(entry in best), "pareto": int(entry in members)}
-            runs.append({**_data(entry), "share_of_gap": share(block, entry), **marks})
+    for group in comparison.groups:
+        best, pareto_rows = best_rows(group.method_rows), pareto_optimal(group.method_rows)
+        for method_row in group.method_rows:
+            marks = {"best": int(method_row in best), "pareto": int(method_row in pareto_rows)}
+            runs.append(
+                {
+                    **_row_data(method_row),
+                    "share_of_gap": recovered_in_group(group, method_row),
+                    **marks,
+                }
+            )
     tables: dict[str, Sequence[Mapping[str, Cell]]] = {
         "runs": runs,
         "steps": [
-            {"block": entry.place.name, "label": entry.label, "task": entry.place.task, "metric": entry.metric,
-             "step": step, "value": value, "stderr": stderr, "n": n}
-            for entry in comparison.entries for step, (value, stderr, n) in entry.steps.items()
+            {
+                "block": method_row.group_key.name,
+                "label": method_row.label,
+                "task": method_row.group_key.task,
+                "metric": method_row.metric,
+                "step": step,
+                "value": value,
+                "stderr": stderr,
+                "n": n,
+            }
+            for method_row in comparison.method_rows
+            for step, (value, stderr, n) in method_row.steps.items()
         ],
-        "differences": list(map(asdict, comparison.differences)),
-        "overall": list(map(asdict, comparison.overall)),
+        "differences": list(map(_difference_data, comparison.differences)),
+        "overall": list(map(_difference_data, comparison.overall)),
         "set_aside": [
-            {"block": entry.place.brief, "label": entry.label, "reason": entry.aside, "runs": " ".join(entry.ids)}
-            for entry in comparison.aside
+            {
+                "block": method_row.group_key.brief,
+                "label": method_row.label,
+                "reason": method_row.exclusion_reason,
+                "runs": " ".join(method_row.ids),
+            }
+            for method_row in comparison.excluded
         ],
-    }  # fmt: skip
-    return [Table(title=name, columns=(), rows=(), data=tuple(rows)) for name, rows in tables.items() if rows]
+    }
+    return [
+        Table(title=name, columns=(), rows=(), data=tuple(rows))
+        for name, rows in tables.items()
+        if rows
+    ]
 
 
-def _data(entry: Entry) -> dict[str, Cell]:
-    place = entry.place
+DIFFERENCE_KEYS = {
+    "degrees_of_freedom": "freedom",
+    "crossed": "across",
+    "group": "block",
+    "groups": "blocks",
+}
+"""Keys of written differences, by field; fields that are missing here are written under their own names."""
+
+
+def _difference_data(difference: Difference) -> dict[str, Cell]:
+    return {DIFFERENCE_KEYS.get(name, name): value for name, value in asdict(difference).items()}
+
+
+def _row_data(method_row: MethodRow) -> dict[str, Cell]:
+    place = method_row.group_key
     return {
-        "block": place.name, "label": entry.label, "method": entry.method, "state_of": entry.state_of,
-        "task": place.task, "source": entry.record.source, "model": place.model,
-        "seeds": ",".join(map(str, entry.seeds)), "n": entry.n, "metric": entry.metric, "value": entry.value,
-        "stderr": entry.stderr, **entry.costs, "trained_parameters": _trained(entry),
-        "untrained": int(entry.untrained), "runs": " ".join(entry.ids),
-        "from": entry.theirs,
-    }  # fmt: skip
+        "block": place.name,
+        "label": method_row.label,
+        "method": method_row.method,
+        "state_of": method_row.state_of,
+        "task": place.task,
+        "source": method_row.record.source,
+        "model": place.model,
+        "seeds": ",".join(map(str, method_row.seeds)),
+        "n": method_row.n,
+        "metric": method_row.metric,
+        "value": method_row.value,
+        "stderr": method_row.stderr,
+        **method_row.costs,
+        "trained_parameters": _trained_parameters(method_row),
+        "untrained": int(method_row.untrained),
+        "runs": " ".join(method_row.ids),
+        "from": method_row.submission,
+    }
 
 
-def _trained(entry: Entry) -> int:
+def _trained_parameters(method_row: MethodRow) -> int:
     """Parameters of its method that were trained before it read anything."""
-    return 0 if entry.untrained else int(entry.record.method.get("parameters") or 0)
+    return 0 if method_row.untrained else int(method_row.record.method.get("parameters") or 0)

@@ -9,21 +9,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import LONGEST, reading, refuse_others, replacing, unwritable
+from ttabench.core.files import (
+    MAX_RECORD_BYTES,
+    reading_file,
+    refuse_foreign_path,
+    replace_atomically,
+    unwritable_error,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee7733", "#009988", "#882255", "#777777")
+PALETTE = (
+    "#4477aa",
+    "#ee6677",
+    "#228833",
+    "#ccbb44",
+    "#66ccee",
+    "#aa3377",
+    "#ee7733",
+    "#009988",
+    "#882255",
+    "#777777",
+)
 """Told apart with red-green blindness, too (after Paul Tol's bright and vibrant schemes)."""
 CROSS = "M-1,-.8L-.8,-1L0,-.2L.8,-1L1,-.8L.2,0L1,.8L.8,1L0,.2L-.8,1L-1,.8L-.2,0Z"
-SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-right", "triangle-left",
-          "M0,-1.1L.26,-.36L1.05,-.34L.42,.14L.65,.9L0,.44L-.65,.9L-.42,.14L-1.05,-.34L-.26,-.36Z")  # fmt: skip
-ENDS = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
+SHAPES = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "triangle-down",
+    "cross",
+    "triangle-right",
+    "triangle-left",
+    "M0,-1.1L.26,-.36L1.05,-.34L.42,.14L.65,.9L0,.44L-.65,.9L-.42,.14L-1.05,-.34L-.26,-.36Z",
+)
+BASELINE_STYLES = {"none": ("#000000", CROSS), "icl": ("#000000", "square")}
 
 
-MARKS = (
+GENERATOR_MARKS = (
     b'<meta name="generator" content="ttabench ',
     b"Software\0ttabench",
     b"<dc:title>ttabench</dc:title>",
@@ -32,31 +58,41 @@ MARKS = (
 """Bytes in every page, and every picture (.png, .svg, .pdf), that this package writes."""
 
 
-def is_marked(path: Path) -> bool:
+def is_own_file(path: Path) -> bool:
     """Whether this package wrote a page or picture."""
-    with reading(path, most=LONGEST):
+    with reading_file(path, max_bytes=MAX_RECORD_BYTES):
         content = path.read_bytes()
-    return any(mark in content for mark in MARKS)
+    return any(mark in content for mark in GENERATOR_MARKS)
 
 
-def check_path(
-    path: Path, suffixes: Sequence[str] = SUFFIXES, what: str = "picture", ours: Callable[[Path], bool] = is_marked
+def check_output_path(
+    path: Path,
+    suffixes: Sequence[str] = SUFFIXES,
+    what: str = "picture",
+    ours: Callable[[Path], bool] = is_own_file,
 ) -> None:
-    """Refuse a path where no picture, or other file of these suffixes, can be written; `ours`: see `refuse_others`."""
+    """Refuse a path where no picture, or other file of these suffixes, can be written; `is_ours`: see `refuse_others`."""
     if path.suffix.lower() not in suffixes:
         raise UserError(f"{path} is no {what}.", f"Give a file that ends in {', '.join(suffixes)}.")
     if not path.parent.is_dir():
-        raise UserError(f"{path} cannot be written: there is no folder {path.parent}.", "Make it, or give another.")
-    if path.is_symlink() or path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(
+            f"{path} cannot be written: there is no folder {path.parent}.",
+            "Make it, or give another.",
+        )
+    if (
+        path.is_symlink()
+        or path.is_dir()
+        or not os.access(path if path.exists() else path.parent, os.W_OK)
+    ):
         raise UserError(f"{path} cannot be written.", "Give a file in a folder of yours, no link.")
-    refuse_others(path, ours)
+    refuse_foreign_path(path, ours)
 
 
 def write(figure: Figure, path: Path) -> None:
     """Write a figure of matplotlib in the form of the suffix."""
     kind = path.suffix.lower().removeprefix(".")
     try:
-        with replacing(path, ours=is_marked) as scratch:
+        with replace_atomically(path, is_ours=is_own_file) as scratch:
             metadata = {
                 "png": {"Software": "ttabench"},
                 "svg": {"Creator": "ttabench", "Date": None},
@@ -64,10 +100,10 @@ def write(figure: Figure, path: Path) -> None:
             }[kind]
             figure.savefig(scratch, format=kind, dpi=150, metadata=metadata)
     except OSError as error:
-        raise unwritable(path.parent, error) from None
+        raise unwritable_error(path.parent, error) from None
 
 
-def refuse_missing(what: str, needed: Mapping[str, str]) -> None:
+def check_packages(what: str, needed: Mapping[str, str]) -> None:
     """Refuse where a package is not installed that this is made of."""
     if missing := [package for module, package in needed.items() if find_spec(module) is None]:
         fault = f"{what} needs packages that are not installed: {', '.join(missing)}."
@@ -76,9 +112,9 @@ def refuse_missing(what: str, needed: Mapping[str, str]) -> None:
 
 def styles(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Colour and shape by method, a pair of its own each for 90 of them; floor and ceiling are black."""
-    others = [name for name in dict.fromkeys(methods) if name not in ENDS]
+    others = [name for name in dict.fromkeys(methods) if name not in BASELINE_STYLES]
     pairs = {
-        name: (COLOURS[place % len(COLOURS)], SHAPES[(place + place // len(COLOURS)) % len(SHAPES)])
+        name: (PALETTE[place % len(PALETTE)], SHAPES[(place + place // len(PALETTE)) % len(SHAPES)])
         for place, name in enumerate(others)
     }
-    return ENDS | pairs
+    return BASELINE_STYLES | pairs

@@ -11,24 +11,30 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.records.samples import COLUMNS, has_samples, is_digest, kept_text, read_samples
+from ttabench.records.samples import (
+    SAMPLE_COLUMNS,
+    has_samples,
+    is_digest,
+    read_samples,
+    text_or_empty,
+)
 from ttabench.records.schema import RunRecord
-from ttabench.report.entries import shown
-from ttabench.report.finding import selected
-from ttabench.report.tables import about_tables, command_of
-from ttabench.stats.metrics import known
+from ttabench.report.method_rows import format_value
+from ttabench.report.selection import select_runs
+from ttabench.report.tables import command_of, detail_tables
+from ttabench.stats.metrics import metric_or_default
 from ttabench.terminal import render
 from ttabench.terminal.table import Table
 
-LONGEST = 400
+MAX_SAMPLE_CHARS = 400
 """Characters of a prompt, and of an answer, that are shown without --all."""
-SAID = ("prompt", "prediction", "answers", "key", "episode", "subtask")
-Cells = Mapping[str, Any]
+SEARCHED_COLUMNS = ("prompt", "prediction", "answers", "key", "episode", "subtask")
+SampleCells = Mapping[str, Any]
 """A query with its answer, by column, see `records.samples`; metrics included, and its place in the run as `sample`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class SampleFilter:
     """Which samples are wanted."""
 
     page: int | None = None
@@ -38,115 +44,165 @@ class Samples:
     grep: str = ""
 
 
-def show(name: str, out: Path, wanted: Samples, form: render.Format, *, everything: bool) -> None:
+def show(
+    name: str, out: Path, wanted: SampleFilter, form: render.Format, *, everything: bool
+) -> None:
     """Print a run and a page of its samples; all samples that are wanted, for other programs. Where anything was asked
     of the samples they stand alone. With `everything` no setting, figure or text is left out."""
-    runs = selected([name], out, {}).runs
+    runs = select_runs([name], out, {}).runs
     if len(runs) != 1:
-        raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`.")
+        raise UserError(
+            f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`."
+        )
     (folder, record), kept = runs[0], has_samples(runs[0][0])
-    note, alone = _missing(folder, kept=kept), wanted.page is not None or wanted.wrong or bool(wanted.grep)
-    if not kept and (alone or form == "csv"):
+    note, samples_only = (
+        _missing_note(folder, kept=kept),
+        wanted.page is not None or wanted.wrong or bool(wanted.grep),
+    )
+    if not kept and (samples_only or form == "csv"):
         raise UserError(note, "Run it again with another --out.")
-    samples = _wanted(folder, record, wanted) if kept else []
+    samples = _select_samples(folder, record, wanted) if kept else []
     page, pages = wanted.page or 1, max(1, -(-len(samples) // wanted.per_page))
     if page > pages:
         raise UserError(f"There is no page {page}: the last is {pages}.", f"Give --page {pages}.")
     part = samples[(page - 1) * wanted.per_page : page * wanted.per_page]
     if form in ("json", "csv"):
-        _for_programs(form, part if wanted.page else samples, record, folder, note)
+        _print_data(form, part if wanted.page else samples, record, folder, note)
         return
-    tables = [] if alone else about_tables(record, everything=everything)
+    tables = [] if samples_only else detail_tables(record, everything=everything)
     if kept:
         kinds = ["wrong"] * wanted.wrong + [f"with {wanted.grep!r}"] * bool(wanted.grep)
         count = f"{len(samples)}, page {page} of {pages}" if part else "none"
         title = f"{', '.join(['samples', *kinds])}: {count}"
-        table = _table(title, part, record, sys.maxsize if everything else LONGEST)
+        table = _table(title, part, record, sys.maxsize if everything else MAX_SAMPLE_CHARS)
         tables.append(replace(table, caption=f"Next: --page {page + 1}" if page < pages else ""))
-    render.show(tables, form)
+    render.print_tables(tables, form)
     if note:
         render.print_line(note)
 
 
-def _for_programs(form: str, flat: Sequence[Cells], record: RunRecord, folder: Path, note: str) -> None:
+def _print_data(
+    form: str, flat: Sequence[SampleCells], record: RunRecord, folder: Path, note: str
+) -> None:
     if form == "json":
-        run = {**record.model_dump(mode="json"), "command": command_of(record)[0], "folder": str(folder)}
+        run = {
+            **record.model_dump(mode="json"),
+            "command": command_of(record)[0],
+            "folder": str(folder),
+        }
         about: dict[str, Json] = {"run": run, "samples": flat}
         render.print_json(about | ({"note": note} if note else {}))
         return
-    data = tuple({key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-                  for key, value in row.items()} for row in flat)  # fmt: skip
-    render.show([Table(title="samples", columns=(), rows=(), data=data)], "csv")
+    data = tuple(
+        {
+            key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+            for key, value in row.items()
+        }
+        for row in flat
+    )
+    render.print_tables([Table(title="samples", columns=(), rows=(), data=data)], "csv")
 
 
-def _missing(folder: Path, *, kept: bool) -> str:
+def _missing_note(folder: Path, *, kept: bool) -> str:
     """What of a run's samples is not kept; empty where all is."""
     if not kept:
         return f"{folder.parent} holds the record of run {folder.name} and not its samples."
     texts = read_samples(folder, ["prompt", "prediction"])
     hidden = any(is_digest(str(text)) for column in texts.values() for text in column)
-    return f"{folder.parent} holds the scores of run {folder.name} and not its texts." if hidden else ""
+    return (
+        f"{folder.parent} holds the scores of run {folder.name} and not its texts."
+        if hidden
+        else ""
+    )
 
 
-def _metrics_of(first: Cells, record: RunRecord) -> list[str]:
+def _metrics_of(first: SampleCells, record: RunRecord) -> list[str]:
     """Metrics that samples have a value of, by the first of them; the main one first."""
-    named = [name for name in first if name not in (*COLUMNS, "sample") and isinstance(first[name], int | float)]
-    return sorted(named, key=lambda name: name != record.main_metric)
+    metric_values = [
+        name
+        for name in first
+        if name not in (*SAMPLE_COLUMNS, "sample") and isinstance(first[name], int | float)
+    ]
+    return sorted(metric_values, key=lambda name: name != record.main_metric)
 
 
-def _wanted(folder: Path, record: RunRecord, wanted: Samples) -> list[Cells]:
+def _select_samples(folder: Path, record: RunRecord, wanted: SampleFilter) -> list[SampleCells]:
     """Samples that are wanted, whatever the page."""
     columns = read_samples(folder, record=record)
     rows = enumerate(zip(*columns.values(), strict=True), 1)
-    kept: list[Cells] = [{"sample": number, **dict(zip(columns, cells, strict=True))} for number, cells in rows]
+    kept: list[SampleCells] = [
+        {"sample": number, **dict(zip(columns, cells, strict=True))} for number, cells in rows
+    ]
     if wanted.wrong:
         metrics = _metrics_of(kept[0], record) if kept else []
-        measure = next((name for name in metrics if known(name).most == 1 and known(name).higher_is_better), "")
+        measure = next(
+            (
+                name
+                for name in metrics
+                if metric_or_default(name).most == 1 and metric_or_default(name).higher_is_better
+            ),
+            "",
+        )
         if not measure:
-            raise UserError("No sample of this run is right or wrong: it has no such metric.", "Leave --wrong out.")
+            raise UserError(
+                "No sample of this run is right or wrong: it has no such metric.",
+                "Leave --wrong out.",
+            )
         kept = [cells for cells in kept if cells[measure] < 1]
     text = wanted.grep.casefold()
-    return [cells for cells in kept if any(text in str(cells.get(name)).casefold() for name in SAID)]
+    return [
+        cells
+        for cells in kept
+        if any(text in str(cells.get(name)).casefold() for name in SEARCHED_COLUMNS)
+    ]
 
 
-def _table(title: str, samples: Sequence[Cells], record: RunRecord, longest: int) -> Table:
+def _table(title: str, samples: Sequence[SampleCells], record: RunRecord, max_chars: int) -> Table:
     """A block a sample."""
     metrics = _metrics_of(samples[0], record) if samples else []
     columns = ("sample", "asked after", "prompt", "gold", "prediction", "log-likelihood", "score")
-    rows = tuple(_row(cells, metrics, longest) for cells in samples)
-    return Table(title=title, columns=columns, rows=rows, prose=True)
+    rows = tuple(_row(cells, metrics, max_chars) for cells in samples)
+    return Table(title=title, columns=columns, rows=rows, shown_as_blocks=True)
 
 
-def _row(cells: Cells, metrics: Sequence[str], longest: int) -> tuple[str, ...]:
+def _row(cells: SampleCells, metrics: Sequence[str], max_chars: int) -> tuple[str, ...]:
     read = f"{cells['context_tokens']:,} tokens" if cells.get("context_tokens") else ""
     step = f"step {cells['step']:,}" if cells.get("step") else ""
     place = str(cells.get("subtask") or cells.get("episode") or "")
-    named = [(name, cells[name]) for name in metrics if cells.get(name) is not None]
-    scores = ", ".join(f"{name} {shown(name, value, None)}" for name, value in named)
-    return (f"{cells['sample']}: {cells['key']} ({place})", ", ".join(filter(None, [step, read])),
-            tail(kept_text(cells["prompt"]), longest), gold(cells), prediction(cells, longest), likelihood(cells),
-            scores)  # fmt: skip
+    metric_values = [(name, cells[name]) for name in metrics if cells.get(name) is not None]
+    scores = ", ".join(f"{name} {format_value(name, value, None)}" for name, value in metric_values)
+    return (
+        f"{cells['sample']}: {cells['key']} ({place})",
+        ", ".join(filter(None, [step, read])),
+        tail(text_or_empty(cells["prompt"]), max_chars),
+        gold(cells),
+        prediction(cells, max_chars),
+        likelihood(cells),
+        scores,
+    )
 
 
-def tail(text: str, longest: int) -> str:
+def tail(text: str, max_chars: int) -> str:
     """The end of a prompt: a question stands behind what it is about."""
-    return text if len(text) <= longest else f"... {text[-longest:]}"
+    return text if len(text) <= max_chars else f"... {text[-max_chars:]}"
 
 
-def prediction(cells: Cells, longest: int) -> str:
+def prediction(cells: SampleCells, max_chars: int) -> str:
     """What was answered, up to so many characters; empty where that is a digest, or a text was scored."""
     text = str(cells.get("prediction") or "")
     if cells.get("mode") == "score" or is_digest(text):
         return ""
-    return (text if len(text) <= longest else f"{text[:longest]} ...") or "(nothing)"
+    return (text if len(text) <= max_chars else f"{text[:max_chars]} ...") or "(nothing)"
 
 
-def gold(cells: Cells) -> str:
+def gold(cells: SampleCells) -> str:
     """The right answers, those that are kept."""
-    return " | ".join(filter(None, (kept_text(str(answer)) for answer in cells.get("answers") or ())))
+    return " | ".join(
+        filter(None, (text_or_empty(str(answer)) for answer in cells.get("answers") or ()))
+    )
 
 
-def likelihood(cells: Cells) -> str:
+def likelihood(cells: SampleCells) -> str:
     """In nats, with the tokens they are sums over; of a choice, of all its options."""
     values: list[float] = cells.get("logprobs") or []
     tokens: list[int] = cells.get("tokens") or []

@@ -10,23 +10,36 @@ from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ttabench.core.amounts import count, figure, number, size, tokens_in
+from ttabench.core.amounts import (
+    format_bytes,
+    format_count,
+    format_figure,
+    format_number,
+    parse_tokens,
+)
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import as_typed, declared
-from ttabench.core.digests import changed
+from ttabench.core.declared import format_setting, option_fields
+from ttabench.core.digests import non_default_values
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, load_card
-from ttabench.readers.sources import usual_source
+from ttabench.readers.sources import default_source
 from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import Row, RunRecord
-from ttabench.report.blocks import STATES
-from ttabench.report.entries import computed_on, over_runs, shown
-from ttabench.report.stored import NAMED, answered, changes, flat, told, whole
-from ttabench.run.budget import asked_of, told_kept
-from ttabench.run.plan import OURS
-from ttabench.run.request import NO_CHECKPOINT, STANDING, RunRequest
-from ttabench.run.resolve import resolve_method, resolve_prompting
+from ttabench.report.groups import STATE_SUFFIXES
+from ttabench.report.method_rows import format_value, machine_name, value_over_runs
+from ttabench.report.stored import (
+    LISTED_FIELDS,
+    describe_options,
+    flatten_config,
+    full_config,
+    load_values,
+    non_default_options,
+)
+from ttabench.run.budget import budget_of_config, format_kept_share
+from ttabench.run.plan import BUILTIN_ORIGIN
+from ttabench.run.request import MODEL_ALIASES, NO_CHECKPOINT, RunRequest
+from ttabench.run.resolve import resolve_method, resolve_prompt
 from ttabench.terminal.table import Cell, Table
 
 if TYPE_CHECKING:
@@ -34,7 +47,14 @@ if TYPE_CHECKING:
 
 COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory", "#kept")
 """Of the end of `eval`; the last only of methods with a budget."""
-COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "tokens_read", "wall_seconds")
+SHOWN_COSTS = (
+    "adapt_seconds",
+    "ask_ms",
+    "state_bytes",
+    "peak_memory_bytes",
+    "tokens_read",
+    "wall_seconds",
+)
 """Of those of a run the ones that `show` names without --all."""
 
 
@@ -42,45 +62,81 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     """The end of `eval`: the main metric of every run beside its cost, the others below, and where the records lie."""
     first, several = runs[0][0], len(runs) > 1
     rows, data = [], []
-    columns = COST_COLUMNS if any("kept_share" in record.cost for record, _ in runs) else COST_COLUMNS[:-1]
+    columns = (
+        COST_COLUMNS
+        if any("kept_share" in record.cost for record, _ in runs)
+        else COST_COLUMNS[:-1]
+    )
     for record, _ in runs:
-        cost, kept = record.cost, told_kept(record.cost.get("kept_share"), asked_of(record.config))
-        sizes = (size(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
-        costs = (number(cost.get("adapt_seconds"), 2), number(cost.get("ask_ms"), 1), *sizes, kept)[: len(columns)]
+        cost, kept = (
+            record.cost,
+            format_kept_share(record.cost.get("kept_share"), budget_of_config(record.config)),
+        )
+        sizes = (format_bytes(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
+        costs = (
+            format_number(cost.get("adapt_seconds"), 2),
+            format_number(cost.get("ask_ms"), 1),
+            *sizes,
+            kept,
+        )[: len(columns)]
         data += [{**row.model_dump(), **cost} for row in main_rows(record)]
         for row in (row for row in main_rows(record) if row.metric == record.main_metric):
-            rows.append((str(row.seed), named(row), shown(row.metric, row.value, row.stderr), str(row.n), *costs))
+            rows.append(
+                (
+                    str(row.seed),
+                    row_name(row),
+                    format_value(row.metric, row.value, row.stderr),
+                    str(row.n),
+                    *costs,
+                )
+            )
             costs = ("",) * len(costs)  # they stand once
     others = [row.metric for row in main_rows(first) if row.metric != first.main_metric]
     if several:
-        rows.append(("all", first.main_metric, *_over(runs, first.main_metric), *("",) * len(columns)))
-    beside = ", ".join(f"{metric} {_over(runs, metric)[0]}" for metric in others)
+        rows.append(
+            (
+                "all",
+                first.main_metric,
+                *_pooled_figure(runs, first.main_metric),
+                *("",) * len(columns),
+            )
+        )
+    beside = ", ".join(f"{metric} {_pooled_figure(runs, metric)[0]}" for metric in others)
     paths = [str(path) for _, path in runs]
     remarks = [f"Main metric: {first.main_metric}." + (f" Others: {beside}." if beside else "")]
-    remarks += [f"Stored in {', '.join(paths)}", *[f"Compare: ttabench compare {' '.join(paths)}"] * several]
+    remarks += [
+        f"Stored in {', '.join(paths)}",
+        *[f"Compare: ttabench compare {' '.join(paths)}"] * several,
+    ]
     return Table(
-        title=f"{answering(first)} on {first.config['task']} ({first.source}), base {first.base}",
-        columns=("#seed", "metric", "#value ± stderr", "#n", *columns), rows=tuple(rows), data=tuple(data),
-        caption="\n".join(remarks), names=("metric",), spare=("#peak memory", "#ask ms"),
-    )  # fmt: skip
+        title=f"{method_with_state(first)} on {first.config['task']} ({first.source}), base {first.base}",
+        columns=("#seed", "metric", "#value ± stderr", "#n", *columns),
+        rows=tuple(rows),
+        data=tuple(data),
+        caption="\n".join(remarks),
+        names=("metric",),
+        spare=("#peak memory", "#ask ms"),
+    )
 
 
-def _over(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str]:
+def _pooled_figure(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str]:
     """(figure, n) of one metric over runs that differ in their seed."""
-    alike = [row for record, _ in runs if (row := record.value(metric)) is not None]
+    rows_of_metric = [row for record, _ in runs if (row := record.value(metric)) is not None]
     if len(runs) == 1:
-        return shown(metric, alike[0].value, alike[0].stderr), str(alike[0].n)
-    kept = answered([(path, record) for record, path in runs], metric)
-    value, stderr, n = over_runs(alike, list(kept.values()))
-    return shown(metric, value, stderr), str(n)
+        return format_value(metric, rows_of_metric[0].value, rows_of_metric[0].stderr), str(
+            rows_of_metric[0].n
+        )
+    kept = load_values([(path, record) for record, path in runs], metric)
+    value, stderr, n = value_over_runs(rows_of_metric, list(kept.values()))
+    return format_value(metric, value, stderr), str(n)
 
 
-def answering(record: RunRecord) -> str:
+def method_with_state(record: RunRecord) -> str:
     """The method, with whose state answered where that is not the text's own."""
-    return f"{record.config.get('method', '')}{STATES[record.state_of]}"
+    return f"{record.config.get('method', '')}{STATE_SUFFIXES[record.state_of]}"
 
 
-def named(row: Row) -> str:
+def row_name(row: Row) -> str:
     """A metric, with the step or sub-task it is of."""
     step = f" @{row.step}" if row.step is not None else ""
     return row.metric + step + (f", {row.subtask}" if row.subtask else "")
@@ -95,98 +151,168 @@ def main_rows(record: RunRecord) -> list[Row]:
     return whole + steps + [row for row in main if row.step is None and row.subtask is not None]
 
 
-Line: TypeAlias = tuple[Sequence[str], dict[str, Cell]]
+RunLine: TypeAlias = tuple[Sequence[str], dict[str, Cell]]
 """Of `list runs`: what is shown of a run, and what --json says."""
 
 
-def line_of(record: RunRecord) -> Line:
+def run_line(record: RunRecord) -> RunLine:
     """A run in `list runs`."""
-    config, row, settings = record.config, record.value(record.main_metric), told(record)
-    value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
-    task, seed, made = str(config.get("task", "")), config.get("seed", ""), record.created[:16].replace("T", " ")
-    cells = (record.id, answering(record), settings, task, record.source, record.base, str(seed), str(record.n), value,
-             made)  # fmt: skip
+    config, row, settings = (
+        record.config,
+        record.value(record.main_metric),
+        describe_options(record),
+    )
+    value = (
+        "-" if row is None else f"{row.metric} {format_value(row.metric, row.value, row.stderr)}"
+    )
+    task, seed, made = (
+        str(config.get("task", "")),
+        config.get("seed", ""),
+        record.created[:16].replace("T", " "),
+    )
+    cells = (
+        record.id,
+        method_with_state(record),
+        settings,
+        task,
+        record.source,
+        record.base,
+        str(seed),
+        str(record.n),
+        value,
+        made,
+    )
     data: dict[str, Cell] = {
-        "run": record.id, "method": config.get("method"), "state_of": record.state_of, "settings": settings,
-        "task": task, "source": record.source, "model": record.base, "seed": seed, "n": record.n,
-        "metric": row.metric if row else None, "value": row.value if row else None, "created": record.created,
-    }  # fmt: skip
+        "run": record.id,
+        "method": config.get("method"),
+        "state_of": record.state_of,
+        "settings": settings,
+        "task": task,
+        "source": record.source,
+        "model": record.base,
+        "seed": seed,
+        "n": record.n,
+        "metric": row.metric if row else None,
+        "value": row.value if row else None,
+        "created": record.created,
+    }
     return cells, data
 
 
-def runs_table(lines: Sequence[Line]) -> Table:
+def runs_table(lines: Sequence[RunLine]) -> Table:
     """`list runs`."""
     rows, data = tuple(tuple(cells) for cells, _ in lines), [own for _, own in lines]
-    columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
+    columns = (
+        "run",
+        "method",
+        "settings",
+        "task",
+        "source",
+        "model",
+        "#seed",
+        "#n",
+        "#result",
+        "created",
+    )
     caption = "One in full: ttabench show RUN"
     table = Table(
-        title="runs", columns=columns, rows=rows, data=tuple(data), caption=caption,
+        title="runs",
+        columns=columns,
+        rows=rows,
+        data=tuple(data),
+        caption=caption,
         names=("run", "method", "task", "source", "model", "created"),
         spare=("created", "#n", "source", "model"),
-    )  # fmt: skip
+    )
     return table if any(row[2] for row in rows) else table.without("settings")
 
 
 def config_table(plans: Sequence[Plan]) -> Table:
     """The resolved configuration of a dry run; what differs between seeds stands with all its values."""
     configs = [plan.config.to_json() for plan in plans]
-    flat = [
-        {f"{key}.{inner}" if inner else key: item for key, value in config.items()
-         for inner, item in (value.items() if isinstance(value, dict) else [("", value)])}
+    flatten_config = [
+        {
+            f"{key}.{inner}" if inner else key: item
+            for key, value in config.items()
+            for inner, item in (value.items() if isinstance(value, dict) else [("", value)])
+        }
         for config in configs
-    ]  # fmt: skip
+    ]
     rows = [("run", ", ".join(plan.config.identity() for plan in plans))]
-    rows += [(key, ", ".join(dict.fromkeys(str(own.get(key)) for own in flat))) for key in flat[0]]
-    return Table(title="resolved configuration", columns=("setting", "value"), rows=tuple(rows), names=("setting",))
+    rows += [
+        (key, ", ".join(dict.fromkeys(str(own.get(key)) for own in flatten_config)))
+        for key in flatten_config[0]
+    ]
+    return Table(
+        title="resolved configuration",
+        columns=("setting", "value"),
+        rows=tuple(rows),
+        names=("setting",),
+    )
 
 
-def about_tables(record: RunRecord, *, everything: bool) -> list[Table]:
+def detail_tables(record: RunRecord, *, everything: bool) -> list[Table]:
     """The run as one block, then its figures; with `everything` its whole configuration and all costs, too."""
     tables = [_about(record), _figures(record, everything=everything)]
     if everything:
-        rows = tuple((name.replace("_", " "), figure(name, value)) for name, value in record.cost.items())
-        costs = Table(title="costs", columns=("of the whole run", "#"), rows=rows, names=("of the whole run",))
+        rows = tuple(
+            (name.replace("_", " "), format_figure(name, value))
+            for name, value in record.cost.items()
+        )
+        costs = Table(
+            title="costs", columns=("of the whole run", "#"), rows=rows, names=("of the whole run",)
+        )
         tables[1:1] = [_configuration(record), costs]
     return tables
 
 
 def _about(record: RunRecord) -> Table:
     (command, caveat), hardware = command_of(record), record.hardware
-    memory = size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
+    memory = format_bytes(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
     cores = f"{hardware['cores']} cores" if hardware.get("cores") else ""
     about = {
-        "what": f"{answering(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
+        "what": f"{method_with_state(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
         "command": command,
-        "settings": told(record) or "the defaults",
+        "settings": describe_options(record) or "the defaults",
         "model": _model(record),
         "costs": _costs(record),
-        "made": _made(record),
-        "machine": ", ".join(filter(None, [computed_on(hardware, None), cores, memory, hardware.get("system")])),
+        "made": _creation(record),
+        "machine": ", ".join(
+            filter(None, [machine_name(hardware, None), cores, memory, hardware.get("system")])
+        ),
         "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
         "notes": "\n".join((*record.notes, *caveat)),
     }
     kept = {key: value for key, value in about.items() if value}
-    return Table(title="", columns=("run", *kept), rows=((record.id, *kept.values()),), prose=True)
+    return Table(
+        title="", columns=("run", *kept), rows=((record.id, *kept.values()),), shown_as_blocks=True
+    )
 
 
 def _model(record: RunRecord) -> str:
     model = record.model
-    parts = [f"{count(model.get('parameters'))} parameters", f"{model.get('dtype')} on {model.get('device')}"]
+    parts = [
+        f"{format_count(model.get('parameters'))} parameters",
+        f"{model.get('dtype')} on {model.get('device')}",
+    ]
     if added := record.method.get("parameters"):
-        parts.append(f"{count(added)} added by {record.config.get('method')}")
+        parts.append(f"{format_count(added)} added by {record.config.get('method')}")
     if checkpoint := record.config.get("checkpoint"):
         parts.append(f"checkpoint {checkpoint}")
     return ", ".join(parts)
 
 
 def _costs(record: RunRecord) -> str:
-    kept = told_kept(record.cost.get("kept_share"), asked_of(record.config))
-    named = [f"{name.replace('_', ' ')} {figure(name, value)}" for name in COSTS
-             if (value := record.cost.get(name)) is not None]  # fmt: skip
-    return ", ".join([*named, *([f"kept {kept} of full context's bytes"] if kept else [])])
+    kept = format_kept_share(record.cost.get("kept_share"), budget_of_config(record.config))
+    row_name = [
+        f"{name.replace('_', ' ')} {format_figure(name, value)}"
+        for name in SHOWN_COSTS
+        if (value := record.cost.get(name)) is not None
+    ]
+    return ", ".join([*row_name, *([f"kept {kept} of full context's bytes"] if kept else [])])
 
 
-def _made(record: RunRecord) -> str:
+def _creation(record: RunRecord) -> str:
     code, versions = record.code, dict(record.versions)
     changed_since = ", changed" * bool(code.get("changed"))
     commit = f" (commit {str(code['commit'])[:7]}{changed_since})" if code.get("commit") else ""
@@ -196,72 +322,110 @@ def _made(record: RunRecord) -> str:
 
 def _configuration(record: RunRecord) -> Table:
     """Everything that decides what was computed; what is no default is marked, and stands first."""
-    config, differing = flat(whole(record.config).to_json()), changes(record.config)
-    rows = tuple(
-        (key, as_typed(config[key]) or "-", "" if key in differing or key in NAMED else "default")
-        for key in sorted(config, key=lambda key: key not in differing)
+    config, non_defaults = (
+        flatten_config(full_config(record.config).to_json()),
+        non_default_options(record.config),
     )
-    return Table(title="configuration", columns=("setting", "value", ""), rows=rows, names=("setting",))
+    rows = tuple(
+        (
+            key,
+            format_setting(config[key]) or "-",
+            "" if key in non_defaults or key in LISTED_FIELDS else "default",
+        )
+        for key in sorted(config, key=lambda key: key not in non_defaults)
+    )
+    return Table(
+        title="configuration", columns=("setting", "value", ""), rows=rows, names=("setting",)
+    )
 
 
 def _figures(record: RunRecord, *, everything: bool) -> Table:
     main, chance = record.main_metric, record.task.get("chance")
     figures = record.rows if everything else main_rows(record)
-    ends = [[shown(row.metric, end, None) for end in (row.ci_low, row.ci_high) if end is not None] for row in figures]
+    ends = [
+        [
+            format_value(row.metric, end, None)
+            for end in (row.ci_low, row.ci_high)
+            if end is not None
+        ]
+        for row in figures
+    ]
     rows = tuple(
-        (("* " if row.metric == main else "  ") + named(row), shown(row.metric, row.value, row.stderr),
-         f"[{', '.join(own)}]" if len(own) == 2 else "-", f"{row.n:,}")
+        (
+            ("* " if row.metric == main else "  ") + row_name(row),
+            format_value(row.metric, row.value, row.stderr),
+            f"[{', '.join(own)}]" if len(own) == 2 else "-",
+            f"{row.n:,}",
+        )
         for row, own in zip(figures, ends, strict=True)
-    )  # fmt: skip
+    )
     return Table(
-        title="figures", columns=("metric", "#value ± stderr", "#95 % interval", "#n"), rows=rows,
-        data=tuple(row.model_dump() for row in figures), names=("metric",),
-        caption=f"Main metric: {main}{f', by chance {shown(main, chance, None)}' if chance else ''}.",
-    )  # fmt: skip
+        title="figures",
+        columns=("metric", "#value ± stderr", "#95 % interval", "#n"),
+        rows=rows,
+        data=tuple(row.model_dump() for row in figures),
+        names=("metric",),
+        caption=f"Main metric: {main}{f', by chance {format_value(main, chance, None)}' if chance else ''}.",
+    )
 
 
 def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
     """(command, what is to be known before it is run). What cannot be resolved here (a method or a checkpoint that is
     gone) is written as the record has it."""
-    config, notes = whole(record.config), list[str]()
+    config, notes = full_config(record.config), list[str]()
     words = ["ttabench", "eval", "--method", config.method, "--task", config.task]
-    standing = next((n for n, base in STANDING.items() if base == (config.model, config.base_checkpoint)), "")
-    typed = replace(config, model=standing, base_checkpoint="") if standing else config
-    for name, field in declared(RunFields).items():
-        words += field.words(getattr(typed, name))
+    base_name = next(
+        (n for n, base in MODEL_ALIASES.items() if base == (config.model, config.base_checkpoint)),
+        "",
+    )
+    typed = replace(config, model=base_name, base_checkpoint="") if base_name else config
+    for name, field in option_fields(RunFields).items():
+        words += field.cli_arguments(getattr(typed, name))
     card: Card | None = None
     with suppress(UserError):  # a task that is gone
         card = load_card(config.task)
-    if config.source != usual_source(card, nano=config.model == NANO):
+    if config.source != default_source(card, nano=config.model == NANO):
         words += ["--source", config.source]
-    words += [*_method(config, notes), *_options(config, notes)]
+    words += [*_method_arguments(config, notes), *_task_arguments(config, notes)]
     if origin := config.inputs.get(f"metric {record.main_metric}"):
         words += ["--metric", record.main_metric]
-        if origin != OURS:
+        if origin != BUILTIN_ORIGIN:
             file = f"--metric ./FILE.py:{record.main_metric}"
-            notes.append(f"the metric is of {origin}: name its file, {file}, where it is no installed package")
+            notes.append(
+                f"the metric is of {origin}: name its file, {file}, where it is no installed package"
+            )
     words += ["--state", config.state] if config.state else []
     words += ["--seed", str(config.seed)] if config.seed else []
     if config.state_of != "own":
         words.append("--swap-state")
-        notes.append(f"--swap-state makes three runs: this is the one that answers under state: {config.state_of}")
+        notes.append(
+            f"--swap-state makes three runs: this is the one that answers under state: {config.state_of}"
+        )
     return join(words), tuple(notes)
 
 
 def _request(config: RunConfig) -> RunRequest:
     """Options that were typed, without those that follow from them."""
     return RunRequest(
-        method=config.method, task=config.task, model=config.model, source=config.source,
-        base_checkpoint=config.base_checkpoint, random_weights=config.random_weights, keep=config.keep,
-        keep_tokens=config.keep_tokens, chat_template=config.chat_template,
-    )  # fmt: skip
+        method=config.method,
+        task=config.task,
+        model=config.model,
+        source=config.source,
+        base_checkpoint=config.base_checkpoint,
+        random_weights=config.random_weights,
+        keep=config.keep,
+        keep_tokens=config.keep_tokens,
+        chat_template=config.chat_template,
+    )
 
 
-def _method(config: RunConfig, notes: list[str]) -> list[str]:
+def _method_arguments(config: RunConfig, notes: list[str]) -> list[str]:
     """Checkpoint or preset, and the settings that do not follow from them."""
     words, request = list[str](), _request(config)
     if origin := config.inputs.get("method"):
-        notes.append(f"the method is of {origin}: name its file, --method ./FILE.py, where it is no installed package")
+        notes.append(
+            f"the method is of {origin}: name its file, --method ./FILE.py, where it is no installed package"
+        )
     try:
         plain = resolve_method(request)
         checkpoint = config.checkpoint or (NO_CHECKPOINT if plain.spec.trainable else "")
@@ -276,31 +440,39 @@ def _method(config: RunConfig, notes: list[str]) -> list[str]:
         if config.checkpoint:
             words = ["--checkpoint", config.checkpoint]
             notes.append(f"checkpoint {config.checkpoint} is not here")
-    return words + _assigned("--set", changed(config.settings, settings))
+    return words + _setting_arguments("--set", non_default_values(config.settings, settings))
 
 
-def _options(config: RunConfig, notes: list[str]) -> list[str]:
+def _task_arguments(config: RunConfig, notes: list[str]) -> list[str]:
     """Options of the task that are not what its card says, and whether it is asked in a chat template."""
     given: Mapping[str, Any] = config.task_options
     try:
-        card, asked = load_card(config.task), resolve_prompting(_request(config))
-        usual = resolve_prompting(replace(_request(config), chat_template=None)).chat
+        card, asked = load_card(config.task), resolve_prompt(_request(config))
+        usual = resolve_prompt(replace(_request(config), chat_template=None)).chat
     except UserError:
         notes.append(f"there is no card of {config.task} here")
-        return _assigned("--task-set", given)
-    words = ["--chat-template" if asked.chat else "--no-chat-template"] if asked.chat != usual else []
+        return _setting_arguments("--task-set", given)
+    words = (
+        ["--chat-template" if asked.chat else "--no-chat-template"] if asked.chat != usual else []
+    )
     twin = card.twin if config.source == "mini" else None
     plain = {**config.defaults.get("task_options", {}), **card.protocol}
     plain |= {**twin.arguments, **twin.protocol} if twin else {}
     plain |= asked.options
-    typed = {key: value for key, value in given.items() if key not in plain or _parts(value) != _parts(plain[key])}
-    return words + _assigned("--task-set", typed)
+    typed = {
+        key: value
+        for key, value in given.items()
+        if key not in plain or _option_parts(value) != _option_parts(plain[key])
+    }
+    return words + _setting_arguments("--task-set", typed)
 
 
-def _parts(value: Json) -> list[str | int]:
+def _option_parts(value: Json) -> list[str | int]:
     """As options of a task are typed: `16k` in a card is 16,384 in a record."""
-    return [tokens_in(part) or part for part in as_typed(value).split(",")]
+    return [parse_tokens(part) or part for part in format_setting(value).split(",")]
 
 
-def _assigned(flag: str, values: Mapping[str, Json]) -> list[str]:
-    return [word for key, value in values.items() for word in (flag, f"{key}={as_typed(value)}")]
+def _setting_arguments(flag: str, values: Mapping[str, Json]) -> list[str]:
+    return [
+        word for key, value in values.items() for word in (flag, f"{key}={format_setting(value)}")
+    ]

@@ -10,25 +10,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from ttabench.core.digests import digest, refuse_changed
-from ttabench.core.environment import restored, seed_everything
+from ttabench.core.digests import digest_path, refuse_changed_files
+from ttabench.core.environment import restore_global_state, seed_everything
 from ttabench.core.errors import UserError
-from ttabench.core.types import Tick, no_tick, no_word
+from ttabench.core.types import ProgressCallback, no_log, no_progress
 from ttabench.methods import registry
-from ttabench.methods.checkpoints import header as header_of
-from ttabench.records.folder import Obtained, RunFolder, obtained
+from ttabench.methods.checkpoints import read_header as header_of
+from ttabench.records.folder import RunFolder, RunResult, get_or_run
 from ttabench.records.schema import RunRecord
-from ttabench.run.plan import Plan, base_inputs, file_inputs
+from ttabench.run.plan import Plan, base_model_digests, file_digests
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import named
+from ttabench.run.resolve import checkpoint_path
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
-Outcome: TypeAlias = Obtained[RunRecord]
+EvaluationResult: TypeAlias = RunResult[RunRecord]
 
 
-def base_of(request: RunRequest, *, chat_template: bool) -> tuple[str | bool, ...]:
+def base_model_key(request: RunRequest, *, chat_template: bool) -> tuple[str | bool, ...]:
     """The options that decide which base model a request loads, and how."""
     names = ("model", "base_checkpoint", "device", "dtype", "random_weights", "bos", "thinking")
     return (*(getattr(request, name) for name in names), chat_template)
@@ -43,25 +43,32 @@ class ModelCache:
 
     def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
         """The base model of a request, reading in its chat template or not."""
-        options, inputs = base_of(request, chat_template=chat_template), base_inputs(request)
+        options, inputs = (
+            base_model_key(request, chat_template=chat_template),
+            base_model_digests(request),
+        )
         if self._lm is not None and self._key == (options, inputs):
             return self._lm
         from ttabench.lm.model import load as load_lm
 
         self._lm = None  # two models may not fit into memory
-        how = {name: getattr(request, name) for name in ("random_weights", "device", "dtype", "bos")}
-        lm = load_lm(request.model, **how)
+        load_options = {
+            name: getattr(request, name) for name in ("random_weights", "device", "dtype", "bos")
+        }
+        lm = load_lm(request.model, **load_options)
         if request.base_checkpoint:
-            lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
+            lm = merge_checkpoint(
+                lm, checkpoint_path(request.base_checkpoint, request.model), request.base_checkpoint
+            )
         if chat_template:
             lm.use_chat_template(thinking=request.thinking)
-        refuse_changed(inputs, base_inputs(request))
+        refuse_changed_files(inputs, base_model_digests(request))
         lm.inputs = {name: value for name, value in inputs.items() if value}
         self._key, self._lm = (options, inputs), lm
         return lm
 
 
-MODELS = ModelCache()
+MODEL_CACHE = ModelCache()
 """The base model of this process."""
 
 
@@ -77,15 +84,15 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
         fault = f"{folder} is a checkpoint of {header.method}, which changes the model only once it has read a context."
         raise UserError(fault, "Give --base-checkpoint a checkpoint of lora.")
     if header.stands_on and not lm.stands_on:
-        under = str(header.stands_on["name"])
-        below = named(under, lm.name)
-        if not below.exists():
-            fault = f"{folder} was trained on top of {under}, which is not there."
+        parent_name = str(header.stands_on["name"])
+        parent_folder = checkpoint_path(parent_name, lm.name)
+        if not parent_folder.exists():
+            fault = f"{folder} was trained on top of {parent_name}, which is not there."
             raise UserError(fault, "Put it back, or train again.")
-        if digest(below) != header.stands_on["digest"]:
-            fault = f"{folder} was trained on top of {under}, which has changed since."
-            raise UserError(fault, f"Train {folder} again, or put the old {under} back.")
-        merge_checkpoint(lm, below, under)
+        if digest_path(parent_folder) != header.stands_on["digest"]:
+            fault = f"{folder} was trained on top of {parent_name}, which has changed since."
+            raise UserError(fault, f"Train {folder} again, or put the old {parent_name} back.")
+        merge_checkpoint(lm, parent_folder, parent_name)
     method = checkpoints.load(registry.find_installed(header.method).load(), lm, folder)
     patch = method.patch(method.begin(1), [])
     assert patch.prefix is None is patch.tokens_BT, f"{header.method} changes more than weights"
@@ -94,50 +101,78 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
             parameter = lm.model.get_parameter(parameter_name)
             parameter.add_(change.reshape(parameter.shape).to(parameter.dtype))
     stands_on = {"stands_on": dict(lm.stands_on)} if lm.stands_on else {}
-    lm.changed({"name": name, "digest": digest(folder), "training": header.training, **stands_on})
+    lm.set_base_checkpoint(
+        {"name": name, "digest": digest_path(folder), "training": header.training, **stands_on}
+    )
     return lm
 
 
 def execute(
-    plan: Plan, models: ModelCache, out: Path, *, force: bool = False, tick: Tick = no_tick,
-    notify: Callable[[str], None] = no_word,
-) -> Outcome:  # fmt: skip
+    plan: Plan,
+    models: ModelCache,
+    out: Path,
+    *,
+    force: bool = False,
+    on_progress: ProgressCallback = no_progress,
+    log: Callable[[str], None] = no_log,
+) -> EvaluationResult:
     """Return the run if it is stored in `out`, else run or continue it and store it; `force`: from the start.
 
     Raises:
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
-    work = partial(_run, plan, models, tick, notify)
-    return obtained(out / plan.config.identity(), work, force=force, notify=notify)
+    work = partial(_run, plan, models, on_progress, log)
+    return get_or_run(out / plan.config.identity(), work, force=force, log=log)
 
 
-@restored()
-def _run(plan: Plan, models: ModelCache, tick: Tick, notify: Callable[[str], None], folder: RunFolder) -> RunRecord:
-    from ttabench.methods.states import fitting
+@restore_global_state()
+def _run(
+    plan: Plan,
+    models: ModelCache,
+    on_progress: ProgressCallback,
+    log: Callable[[str], None],
+    folder: RunFolder,
+) -> RunRecord:
+    from ttabench.methods.states import reporting_misfit
     from ttabench.run.recording import caveats, make_record
-    from ttabench.run.runner import RunContext, at_once, run_episodes
+    from ttabench.run.runner import RunContext, contexts_per_batch, run_episodes
 
     config = plan.config
     seed_everything(config.seed)
     lm = models.get(plan.request, chat_template=config.chat_template)
     method, state = plan.resolved.build(lm), plan.request.state
     start = None if state is None else plan.resolved.stored_state(state, lm)
-    refuse_changed(file_inputs(plan.request, plan.resolved), plan.config.inputs)
+    refuse_changed_files(file_digests(plan.request, plan.resolved), plan.config.inputs)
     context = RunContext(
-        lm=lm, method=method, metrics=plan.metrics, batch_size=config.batch_size, start=start,
-        ask_only=config.ask_only, state_of=config.state_of, boost=config.boost, batch_contexts=config.batch_contexts,
-    )  # fmt: skip
-    with fitting(state, method.name):
-        size = run_episodes(context, plan.task, folder, tick)
+        lm=lm,
+        method=method,
+        metrics=plan.metrics,
+        batch_size=config.batch_size,
+        start=start,
+        ask_only=config.ask_only,
+        state_of=config.state_of,
+        boost=config.boost,
+        batch_contexts=config.batch_contexts,
+    )
+    with reporting_misfit(state, method.name):
+        size = run_episodes(context, plan.task, folder, on_progress)
     if not folder.samples:
-        left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
-        fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {left}."
-        raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
+        dropped_counts = ", ".join(
+            f"{count} {reason}" for reason, count in plan.task.dropped.items()
+        )
+        fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {dropped_counts}."
+        raise UserError(
+            fault, "Raise the task's limits with --task-set, see `ttabench list tasks`."
+        )
     notes = caveats(plan, method, folder)
     if config.batch_contexts > 1:
-        several = f"up to {config.batch_contexts} contexts were read together: seconds are shares, bytes have padding"
-        notes.append(several if at_once(context) > 1 else f"contexts were read one at a time, as {method.name} reads")
+        batching_note = f"up to {config.batch_contexts} contexts were read together: seconds are shares, bytes have padding"
+        notes.append(
+            batching_note
+            if contexts_per_batch(context) > 1
+            else f"contexts were read one at a time, as {method.name} reads"
+        )
     for note in notes:
-        notify(f"Note: {note}.")
+        log(f"Note: {note}.")
     return folder.finish(make_record(plan, lm, method, folder, notes, size.rows))

@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
 from ttabench.core.architectures import NANO
-from ttabench.core.meter import largest
+from ttabench.core.meter import largest_peak
 from ttabench.core.types import Score
 from ttabench.records.folder import RunFolder
-from ttabench.records.run_fields import STATES_OF
+from ttabench.records.run_fields import ANSWERING_STATES
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.run.budget import kept_share
-from ttabench.stats.clusters import FRESH, Draw, Observed, origin, unit_of
+from ttabench.stats.clusters import (
+    RESAMPLED_SOURCES,
+    Draw,
+    Observation,
+    observation_of_query,
+    sampling_unit,
+)
 from ttabench.stats.estimate import Estimate, estimate, interval_of_mean
 from ttabench.stats.metrics import Metric
 
@@ -30,19 +36,27 @@ if TYPE_CHECKING:
     from ttabench.methods.base import BaseMethod
     from ttabench.run.plan import Plan
 
-FEW = 10
+MIN_RELIABLE_QUERIES = 10
 """Queries below which a figure says next to nothing."""
-ENGLISH = "smollm2-135m-qa"
+ENGLISH_MODEL = "smollm2-135m-qa"
 """A base model that reads English and answers in a few words."""
 
 
 def make_record(
-    plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, notes: Sequence[str], batch_size: int
+    plan: Plan,
+    lm: LM,
+    method: BaseMethod[Any],
+    folder: RunFolder,
+    notes: Sequence[str],
+    batch_size: int,
 ) -> RunRecord:
     """The record of a run whose queries are all answered, with these notes, at last so many together."""
     config, model = plan.config, lm.describe()
-    auto = {name: model[key] for name, key in (("device", "device"), ("dtype", "dtype"), ("bos", "start"))
-            if getattr(config, name) == "auto"}  # fmt: skip
+    auto = {
+        name: model[key]
+        for name, key in (("device", "device"), ("dtype", "dtype"), ("bos", "start"))
+        if getattr(config, name) == "auto"
+    }
     return RunRecord(
         id=config.identity(),
         created=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -51,7 +65,7 @@ def make_record(
             "name": method.name,
             "paper": method.spec.paper,
             "growth": method.growth,
-            "looks_at_question": method.looks_at_question,
+            "looks_at_question": method.query_aware,
             "settings": dict(plan.resolved.settings),
             "preset": plan.resolved.preset,
             "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
@@ -62,19 +76,23 @@ def make_record(
         source=plan.task.source,
         seeds={"run": config.seed},
         n=len(folder.samples),
-        rows=tuple(tidy_rows(plan, folder.samples)),
-        cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
+        rows=tuple(make_rows(plan, folder.samples)),
+        cost=total_cost(folder.costs, folder.samples) | folder.spent.total_seconds(),
         dropped=dict(plan.task.dropped),
-        auto={**auto, **method.auto, **({} if batch_size == config.batch_size else {"batch_size": batch_size})},
+        auto={
+            **auto,
+            **method.resolved_settings,
+            **({} if batch_size == config.batch_size else {"batch_size": batch_size}),
+        },
         notes=tuple(notes),
-        versions=environment.versions(),
-        hardware=environment.hardware(),
-        determinism=environment.determinism(),
-        code=environment.code(),
+        versions=environment.package_versions(),
+        hardware=environment.describe_hardware(),
+        determinism=environment.determinism_flags(),
+        code=environment.code_version(),
     )
 
 
-def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
+def make_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
     """One row a metric, over all steps and sub-tasks, and for each of them where there are several.
 
     With several sub-tasks there is also their unweighted mean (sub-task "mean"), which papers print as the average.
@@ -85,72 +103,114 @@ def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
     subtasks = sorted({sample.ask.subtask for sample in samples})
     rows = []
     for step in [None, *(steps if len(steps) > 1 else [])]:
-        group = [sample for sample in samples if step is None or sample.ask.at.counts_at(step)]
-        apart = subtasks if len(subtasks) > 1 and not (lengths and step) else []
-        by_subtask = {name: [sample for sample in group if sample.ask.subtask == name] for name in apart}
+        group = [sample for sample in samples if step is None or sample.ask.at.is_counted_at(step)]
+        separate_subtasks = subtasks if len(subtasks) > 1 and not (lengths and step) else []
+        samples_by_subtask = {
+            name: [sample for sample in group if sample.ask.subtask == name]
+            for name in separate_subtasks
+        }
         for metric in plan.metrics:
-            rows += _row(plan, (step, None), metric, group)
+            rows += _metric_rows(plan, (step, None), metric, group)
             subtask_rows = [
-                row for subtask, own in by_subtask.items() if own for row in _row(plan, (step, subtask), metric, own)
+                row
+                for subtask, subtask_samples in samples_by_subtask.items()
+                if subtask_samples
+                for row in _metric_rows(plan, (step, subtask), metric, subtask_samples)
             ]
-            rows += [*subtask_rows, _mean(subtask_rows)] if subtask_rows else []
+            rows += [*subtask_rows, _subtask_mean(subtask_rows)] if subtask_rows else []
     return rows
 
 
-def _mean(rows: Sequence[Row]) -> Row:
+def _subtask_mean(rows: Sequence[Row]) -> Row:
     """The mean over sub-tasks, each counting alike; the sub-tasks are those that are asked, no sample of others."""
-    squares = _sum([row.stderr and row.stderr**2 for row in rows])
+    squares = _sum_if_all_known([row.stderr and row.stderr**2 for row in rows])
     low, high = interval_of_mean([(row.value, row.ci_low, row.ci_high) for row in rows])
-    mean = {"subtask": "mean", "value": fmean(row.value for row in rows), "n": sum(row.n for row in rows)}
-    error = {"stderr": None if squares is None else sqrt(squares) / len(rows), "ci_low": low, "ci_high": high}
-    read = _mean_known([row.context_tokens for row in rows])
+    mean = {
+        "subtask": "mean",
+        "value": fmean(row.value for row in rows),
+        "n": sum(row.n for row in rows),
+    }
+    error = {
+        "stderr": None if squares is None else sqrt(squares) / len(rows),
+        "ci_low": low,
+        "ci_high": high,
+    }
+    read = _mean_of_known([row.context_tokens for row in rows])
     return rows[0].model_copy(update={**mean, **error, "context_tokens": read, "weight": None})
 
 
-def _figure(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate | None:
+def _estimate_metric(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate | None:
     """A metric of a run's queries; None where it is no number."""
-    values = list[Observed]()
+    values = list[Observation]()
     for sample in samples:
         ask = sample.ask
         # samples keep no stretch of a book that was scored: there every query is another
         question = repr((ask.prompt, ask.answers)) if ask.answers else ""
-        asked, stratum = origin(draw, sample.episode, sample.key, ask.source_key, question), ask.subtask
+        observed, stratum = (
+            observation_of_query(draw, sample.episode, sample.key, ask.source_key, question),
+            ask.subtask,
+        )
         terms: tuple[Any, ...] = (sample.metrics.get(metric.name), 1.0)
         if metric.ratio is not None:
             words, stratum = ask.want.words if isinstance(ask.want, Score) else 0, ""
             terms = -sample.answer.logprobs[0], sample.answer.tokens[0], words
         elif metric.corpus is not None:
             terms = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
-        values.append(asked._replace(terms=terms, stratum=stratum))
+        values.append(observed._replace(terms=terms, stratum=stratum))
     return estimate(values, metric.figure)
 
 
-def _row(plan: Plan, place: tuple[int | None, str | None], metric: Metric, samples: Sequence[Sample]) -> list[Row]:
+def _metric_rows(
+    plan: Plan,
+    step_and_subtask: tuple[int | None, str | None],
+    metric: Metric,
+    samples: Sequence[Sample],
+) -> list[Row]:
     """The row of a metric; none where it is no number."""
-    draw = Draw(unit_of(plan.task_record), plan.config.seed, fresh=plan.task.source in FRESH)
-    found, config = _figure(metric, draw, samples), plan.config
-    if found is None:
+    draw = Draw(
+        sampling_unit(plan.task_record),
+        plan.config.seed,
+        is_fresh=plan.task.source in RESAMPLED_SOURCES,
+    )
+    result, config = _estimate_metric(metric, draw, samples), plan.config
+    if result is None:
         return []
-    return [Row(
-        run=config.identity(), method=config.method, task=config.task, source=plan.task.source, model=config.base,
-        seed=config.seed, step=place[0], subtask=place[1], metric=metric.name, value=found.mean, n=found.n,
-        context_tokens=_mean_known([sample.context_tokens for sample in samples]), stderr=found.stderr,
-        ci_low=found.ci_low, ci_high=found.ci_high, weight=found.weight if found.weight != found.n else None,
-    )]  # fmt: skip
+    return [
+        Row(
+            run=config.identity(),
+            method=config.method,
+            task=config.task,
+            source=plan.task.source,
+            model=config.base,
+            seed=config.seed,
+            step=step_and_subtask[0],
+            subtask=step_and_subtask[1],
+            metric=metric.name,
+            value=result.mean,
+            n=result.n,
+            context_tokens=_mean_of_known([sample.context_tokens for sample in samples]),
+            stderr=result.stderr,
+            ci_low=result.ci_low,
+            ci_high=result.ci_high,
+            weight=result.weight if result.weight != result.n else None,
+        )
+    ]
 
 
-def _mean_known(values: Sequence[float | None]) -> float | None:
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
+def _sum_if_all_known(values: Sequence[float | None]) -> float | None:
     """None where one is not known."""
     known = [value for value in values if value is not None]
     return fsum(known) if len(known) == len(values) else None
 
 
-def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[str, float | int | None]:
+def total_cost(
+    costs: Sequence[EpisodeCost], samples: Sequence[Sample]
+) -> dict[str, float | int | None]:
     """Seconds are summed over the episodes, `ask_ms` is the mean over queries, bytes are the largest of any episode.
 
     Peaks are None where the device does not tell them.
@@ -168,24 +228,28 @@ def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[
         "adapt_ms_per_piece": adapt_seconds * 1000 / pieces if pieces else None,
         "encode_seconds": sum(cost.encode_seconds for cost in costs),
         "ask_seconds": sum(sample.ask_ms for sample in samples) / 1000,
-        "adapt_cpu_seconds": _sum([cost.adapt_cpu_seconds for cost in costs]),
-        "ask_cpu_seconds": _sum([sample.ask_cpu_ms and sample.ask_cpu_ms / 1000 for sample in samples]),
+        "adapt_cpu_seconds": _sum_if_all_known([cost.adapt_cpu_seconds for cost in costs]),
+        "ask_cpu_seconds": _sum_if_all_known(
+            [sample.ask_cpu_ms and sample.ask_cpu_ms / 1000 for sample in samples]
+        ),
         "ask_ms": fmean(sample.ask_ms for sample in samples) if samples else None,
         "state_bytes": max((cost.state_bytes for cost in costs), default=0),
         **({"kept_share": share} if (share := kept_share(costs)) is not None else {}),
         "patch_bytes": max((cost.patch_bytes for cost in costs), default=0),
-        "adapt_peak_memory_bytes": largest(cost.adapt_peak_bytes for cost in costs),
-        "ask_peak_memory_bytes": largest(cost.ask_peak_bytes for cost in costs),
-        "peak_memory_bytes": largest(peak for cost in costs for peak in (cost.adapt_peak_bytes, cost.ask_peak_bytes)),
+        "adapt_peak_memory_bytes": largest_peak(cost.adapt_peak_bytes for cost in costs),
+        "ask_peak_memory_bytes": largest_peak(cost.ask_peak_bytes for cost in costs),
+        "peak_memory_bytes": largest_peak(
+            peak for cost in costs for peak in (cost.adapt_peak_bytes, cost.ask_peak_bytes)
+        ),
     }
 
 
-def caveats_of_plan(plan: Plan) -> list[str]:
+def plan_caveats(plan: Plan) -> list[str]:
     """Caveats that are known before anything is loaded."""
     caveats = [str(note) for note in plan.task.notes]
     if template := plan.config.inputs.get("template"):
         caveats.append(f"the chat template was given: {template}")
-    if control := STATES_OF[plan.config.state_of]:
+    if control := ANSWERING_STATES[plan.config.state_of]:
         caveats += [control, *plan.task_record.get("others", {}).get("notes", [])]
     return [*caveats, *plan.resolved.notes()]
 
@@ -194,53 +258,82 @@ def caveats(plan: Plan, method: BaseMethod[Any], folder: RunFolder) -> list[str]
     """All caveats of a run whose queries are answered."""
     lm, costs, n = method.lm, folder.costs, len(folder.samples)
     read = [cost.tokens_read for cost in costs]
-    notes = caveats_of_plan(plan)
+    notes = plan_caveats(plan)
     if lm.random_weights:
         notes.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
     notes += nano_caveats(lm) if plan.task.source != "mini" else []
     if any(sample.ask.mode == "generate" for sample in folder.samples):
         notes += generation_caveats(lm)
-    notes += _truncations(truncated(costs))
+    notes += _truncation_notes(truncated(costs))
     notes += position_caveats(method)
     notes += eviction_caveats(method, read) if plan.config.state_of == "own" else []
-    return notes + ([f"n = {n}: figures of so few queries say little"] if n < FEW else [])
+    return notes + (
+        [f"n = {n}: figures of so few queries say little"] if n < MIN_RELIABLE_QUERIES else []
+    )
 
 
 def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
     """Caveats of a state that was made outside a run."""
-    lost = {key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")}
-    smaller = [f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncations(lost)]
-    return [*smaller, *position_caveats(method), *eviction_caveats(method, state.meta.get("tokens_read", []))]
+    lost = {
+        key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")
+    }
+    smaller_chunk_hints = [
+        f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncation_notes(lost)
+    ]
+    return [
+        *smaller_chunk_hints,
+        *position_caveats(method),
+        *eviction_caveats(method, state.meta.get("tokens_read", [])),
+    ]
 
 
 def nano_caveats(lm: LM) -> list[str]:
     """What the base model of the package makes of texts of others."""
-    return [f"nano knows its miniature world alone; for other texts use --model {ENGLISH}"] if lm.name == NANO else []
+    return (
+        [f"nano knows its miniature world alone; for other texts use --model {ENGLISH_MODEL}"]
+        if lm.name == NANO
+        else []
+    )
 
 
 def generation_caveats(lm: LM) -> list[str]:
     """Settings of the model's folder that greedy decoding does not follow."""
-    ignored = ", ".join(f"{name}={str(value)[:40]}" for name, value in lm.generation_settings.items())
-    return [f"answers are greedy: generation_config.json of {lm.name} is not followed ({ignored})"] if ignored else []
+    ignored = ", ".join(
+        f"{name}={str(value)[:40]}" for name, value in lm.generation_settings.items()
+    )
+    return (
+        [f"answers are greedy: generation_config.json of {lm.name} is not followed ({ignored})"]
+        if ignored
+        else []
+    )
 
 
 def position_caveats(method: BaseMethod[Any]) -> list[str]:
     """Keys that stay where they stood, for the model has none that can be moved."""
-    from ttabench.lm.forward.ways import ways_of
+    from ttabench.lm.forward.capabilities import get_capabilities
 
-    if "original" not in method.auto.values() or ways_of(method.lm).rotary is not None:
+    if (
+        "original" not in method.resolved_settings.values()
+        or get_capabilities(method.lm).rotary is not None
+    ):
         return []
-    return [f"positions=auto is original here: the keys of {method.lm.name} cannot be moved to places of the cache"]
+    return [
+        f"positions=auto is original here: the keys of {method.lm.name} cannot be moved to places of the cache"
+    ]
 
 
 def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
     """Whether a method that evicts had no need to, by the tokens of every context that it has read."""
     counts = [count for count in read if count]
-    whole = [count for count in counts if method.evicts_nothing(count)]
-    if not whole:
+    kept_whole = [count for count in counts if method.evicts_nothing(count)]
+    if not kept_whole:
         return []
-    where = "" if len(whole) == len(counts) else f" from {len(whole)} of {len(counts)} contexts"
-    reason = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
+    where = (
+        ""
+        if len(kept_whole) == len(counts)
+        else f" from {len(kept_whole)} of {len(counts)} contexts"
+    )
+    reason = f"{method.name} evicted nothing{where}: {max(kept_whole):,} tokens of context fit what it may keep"
     return [f"{reason}, so this measures full context (icl), not {method.name}"]
 
 
@@ -250,5 +343,7 @@ def truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:
     return {name: sum(cost.truncated.get(name, 0) for cost in costs) for name in names}
 
 
-def _truncations(truncated: Mapping[str, int]) -> list[str]:
-    return [f"not all context was read: {name} {lost:,}" for name, lost in truncated.items() if lost]
+def _truncation_notes(truncated: Mapping[str, int]) -> list[str]:
+    return [
+        f"not all context was read: {name} {lost:,}" for name, lost in truncated.items() if lost
+    ]

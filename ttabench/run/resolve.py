@@ -11,39 +11,52 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ttabench.core.declared import assignments
-from ttabench.core.digests import digest, refuse_changed
+from ttabench.core.declared import parse_assignments
+from ttabench.core.digests import digest_path, refuse_changed_files
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.files import object_of
-from ttabench.core.types import Ask, Json, Want
-from ttabench.lm.texts import template_of
+from ttabench.core.files import read_json_object
+from ttabench.core.types import Json, Query, Want
+from ttabench.lm.texts import find_chat_template
 from ttabench.methods import registry
-from ttabench.methods.checkpoints import HEADER, header, is_peft, settings_in, trained_tasks
-from ttabench.methods.pair import SIGN, PairSpec, joined
-from ttabench.methods.settings import describe_settings, key_of, plain, preset_for, settings_of, typed_settings
+from ttabench.methods.checkpoints import (
+    HEADER_FILE,
+    is_peft_folder,
+    read_header,
+    settings_from_header,
+    trained_tasks,
+)
+from ttabench.methods.pair import PAIR_SEPARATOR, PairSpec, join_by_label
+from ttabench.methods.settings import (
+    build_settings,
+    describe_settings,
+    json_values,
+    parse_settings,
+    resolve_key,
+    resolve_preset,
+)
 from ttabench.methods.spec import MethodSpec
-from ttabench.methods.states import SETTING
-from ttabench.readers.cards import Card, Manner, load_card
-from ttabench.run.budget import asked, budgeted
-from ttabench.run.request import NO_CHECKPOINT, OWN_QUESTIONS, SHIPPED, RunRequest
+from ttabench.methods.states import SETTING_PREFIX
+from ttabench.readers.cards import Card, ChatPrompt, load_card
+from ttabench.run.budget import apply_budget, parse_budget
+from ttabench.run.request import NO_CHECKPOINT, OWN_QUESTIONS_TASK, SHIPPED_PREFIX, RunRequest
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
     from ttabench.methods.base import BaseMethod
 
-ADAPTERS = Path(__file__).parents[1] / "assets" / "adapters"
+ADAPTERS_FOLDER = Path(__file__).parents[1] / "assets" / "adapters"
 """Adapters in the package; `chosen.json` there names all of the project's."""
-HOMES = (ADAPTERS, Path(__file__).parents[2] / "results" / "adapters")
+ADAPTER_FOLDERS = (ADAPTERS_FOLDER, Path(__file__).parents[2] / "results" / "adapters")
 """Folders of BASE/NAME; the second is there in a checkout only."""
-TRAINED_FOR = {OWN_QUESTIONS: "streamingqa"}
+CHECKPOINT_TASK = {OWN_QUESTIONS_TASK: "streamingqa"}
 """Tasks that take the checkpoints shipped for another one, whose words they ask in."""
 
-OWN_WORDS = ("qa_stream", "sessions")
+READERS_WITH_PROMPTS = ("qa_stream", "sessions")
 """Readers whose tasks ask questions in words of their own."""
-SCORED = ("book", "dialogue")
+SCORING_READERS = ("book", "dialogue")
 """Readers that ask for no answer: they score given texts."""
-TRAINED_WITH = "asked"
+TRAINING_PROMPT_KEY = "asked"
 """Where a checkpoint's record of its training says how it was asked."""
 
 
@@ -74,15 +87,19 @@ class ResolvedMethod:
         from ttabench.methods import checkpoints
 
         made = checkpoints.load(self.spec.load(), lm, self.checkpoint, self.changes)
-        refuse_changed({"checkpoint": digest(self.checkpoint)}, {"checkpoint": self.checkpoint_digest})
+        refuse_changed_files(
+            {"checkpoint": digest_path(self.checkpoint)}, {"checkpoint": self.checkpoint_digest}
+        )
         return made
 
     def checkpoint_name(self) -> str:
         """Where the checkpoint is, for people: its path, or `shipped:NAME` where the package brought it."""
         if self.checkpoint is None:
-            return SIGN.join(name for part in self.parts if (name := part.checkpoint_name()))
-        shipped = any(self.checkpoint.is_relative_to(home) for home in HOMES)
-        return f"{SHIPPED}{self.checkpoint.name}" if shipped else str(self.checkpoint)
+            return PAIR_SEPARATOR.join(
+                name for part in self.parts if (name := part.checkpoint_name())
+            )
+        is_shipped = any(self.checkpoint.is_relative_to(folder) for folder in ADAPTER_FOLDERS)
+        return f"{SHIPPED_PREFIX}{self.checkpoint.name}" if is_shipped else str(self.checkpoint)
 
     def setting_inputs(self) -> dict[str, str]:
         """Digests of the files, folders and models of the hub that settings name, by `setting KEY`.
@@ -90,18 +107,26 @@ class ResolvedMethod:
         Of a model of the hub it is the commit in the cache; where there is none, nothing is known of it before it is
         read.
         """
-        texts = [key for key, kind, _ in describe_settings(self.spec) if "str" in kind.split(" or ")]
-        named = {key: str(value) for key in texts if (value := self.settings.get(key))}
-        return {f"{SETTING}{key}": found for key, value in named.items() if (found := _named_digest(value))}
+        texts = [
+            key for key, kind, _ in describe_settings(self.spec) if "str" in kind.split(" or ")
+        ]
+        texts_by_setting = {key: str(value) for key in texts if (value := self.settings.get(key))}
+        return {
+            f"{SETTING_PREFIX}{key}": found
+            for key, value in texts_by_setting.items()
+            if (found := _digest_if_exists(value))
+        }
 
     def notes(self) -> list[str]:
         """Caveats of figures of this method."""
         if self.parts or not self.spec.trainable or self.checkpoint is not None:
             return [note for part in self.parts for note in part.notes()]
         name = self.spec.name
-        return [f"{name} has no checkpoint here: its modules are untrained, so the result says nothing about {name}"]
+        return [
+            f"{name} has no checkpoint here: its modules are untrained, so the result says nothing about {name}"
+        ]
 
-    def belongs(self, lm: LM) -> dict[str, Json]:
+    def state_identity(self, lm: LM) -> dict[str, Json]:
         """Identity of a state made by this method on this base model, see `methods/states`."""
         return {
             "method": self.spec.name,
@@ -118,23 +143,27 @@ class ResolvedMethod:
         """The state of one reader, as `ttabench adapt` wrote it, or as peft has it where the method reads that."""
         from ttabench.methods.states import load_state
 
-        entering = getattr(self.spec.load(), "from_peft", None)
-        if entering is not None and is_peft(folder):
-            state: State = entering(lm, self.settings_object, folder)
+        load_from_peft = getattr(self.spec.load(), "from_peft", None)
+        if load_from_peft is not None and is_peft_folder(folder):
+            state: State = load_from_peft(lm, self.settings_object, folder)
             return state
-        return load_state(folder, self.belongs(lm), str(lm.device), self.spec.retired)
+        return load_state(
+            folder, self.state_identity(lm), str(lm.device), self.spec.deprecated_settings
+        )
 
 
-def _named_digest(value: str) -> str:
+def _digest_if_exists(value: str) -> str:
     """Of what a text names; "" where it names nothing that is there."""
-    with suppress(OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
+    with suppress(
+        OSError, RuntimeError
+    ):  # a text that is too long for a name; a home folder that nobody knows
         if (place := Path(value).expanduser()).exists():
-            return digest(place)
+            return digest_path(place)
     if value.count("/") != 1:
         return ""
-    from ttabench.lm.loading.hub import commit_of
+    from ttabench.lm.loading.hub import hub_commit
 
-    return commit_of(value, fetch=False)
+    return hub_commit(value, fetch=False)
 
 
 def resolve_method(request: RunRequest) -> ResolvedMethod:
@@ -143,69 +172,103 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
     Settings come from, later ones winning: the defaults, the preset (or the checkpoint's own settings), `--keep` and
     `--set`.
     """
-    spec = registry.find(request.method)
-    amount = asked(request.keep, request.keep_tokens)
+    spec = registry.find_method(request.method)
+    amount = parse_budget(request.keep, request.keep_tokens)
     if amount is not None:
-        request = replace(request, settings=budgeted(spec, amount, request.settings))
-    return _together(request, spec) if isinstance(spec, PairSpec) else _alone(request, spec)
+        request = replace(request, settings=apply_budget(spec, amount, request.settings))
+    return (
+        _resolve_pair(request, spec)
+        if isinstance(spec, PairSpec)
+        else _resolve_single(request, spec)
+    )
 
 
-def _alone(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
-    changes = typed_settings(spec, request.settings)
-    preset = preset_for(spec, request.preset, request.model)
-    path = _checkpoint(request, spec)
+def _resolve_single(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
+    changes = parse_settings(spec, request.settings)
+    preset = resolve_preset(spec, request.preset, request.model)
+    path = _resolve_checkpoint(request, spec)
     if path is None:
-        settings = settings_of(spec, changes, preset)
-        as_json = plain(asdict(settings))
-        return ResolvedMethod(spec=spec, preset=preset, changes=changes, settings=as_json, settings_object=settings)
-    stored = header(path)
+        settings = build_settings(spec, changes, preset)
+        as_json = json_values(asdict(settings))
+        return ResolvedMethod(
+            spec=spec, preset=preset, changes=changes, settings=as_json, settings_object=settings
+        )
+    stored = read_header(path)
     return ResolvedMethod(
-        spec=spec, preset="", changes=changes, settings=plain({**stored.settings, **changes}),
-        settings_object=settings_in(stored, spec, changes, path), checkpoint=path, checkpoint_digest=digest(path),
+        spec=spec,
+        preset="",
+        changes=changes,
+        settings=json_values({**stored.settings, **changes}),
+        settings_object=settings_from_header(stored, spec, changes, path),
+        checkpoint=path,
+        checkpoint_digest=digest_path(path),
         training=stored.training,
-    )  # fmt: skip
+    )
 
 
-def _together(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
+def _resolve_pair(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
     """Each part with its own settings, and with the checkpoint given if that is of its method."""
-    changes, preset = typed_settings(spec, request.settings), preset_for(spec, request.preset, request.model)
-    taker = request.checkpoint  # the part whose checkpoint was given; none where nobody is to have one
-    if taker not in ("", NO_CHECKPOINT):
-        path = named(request.checkpoint, request.base_name)
-        taker = header(path).method
-        if taker not in [part.name for part in spec.parts if part.trainable]:
-            raise UserError(f"{path} is a checkpoint of {taker}.", f"Use --method {taker}, or {taker} with others.")
-    words: list[list[str]] = [[] for _ in spec.parts]
+    changes, preset = (
+        parse_settings(spec, request.settings),
+        resolve_preset(spec, request.preset, request.model),
+    )
+    checkpoint_owner = (
+        request.checkpoint
+    )  # the part whose checkpoint was given; none where nobody is to have one
+    if checkpoint_owner not in ("", NO_CHECKPOINT):
+        path = checkpoint_path(request.checkpoint, request.base_name)
+        checkpoint_owner = read_header(path).method
+        if checkpoint_owner not in [part.name for part in spec.parts if part.trainable]:
+            raise UserError(
+                f"{path} is a checkpoint of {checkpoint_owner}.",
+                f"Use --method {checkpoint_owner}, or {checkpoint_owner} with others.",
+            )
+    settings_by_part: list[list[str]] = [[] for _ in spec.parts]
     for text in request.settings:
         key, _, value = text.partition("=")
-        place, name = spec.owners[key_of(key.strip(), spec.owners)]
-        words[place].append(f"{name}={value}")
+        place, name = spec.setting_owners[resolve_key(key.strip(), spec.setting_owners)]
+        settings_by_part[place].append(f"{name}={value}")
     parts = []
-    for part, own in zip(spec.parts, words, strict=True):
-        preset_of_it = request.preset if request.preset in part.presets else ""
-        takes = part.trainable and taker in (part.name, NO_CHECKPOINT)
-        checkpoint = request.checkpoint if takes else ""
-        alone = replace(request, method=part.name, settings=tuple(own), preset=preset_of_it, checkpoint=checkpoint)
-        parts.append(_alone(alone, part))
+    for part, part_settings in zip(spec.parts, settings_by_part, strict=True):
+        part_preset = request.preset if request.preset in part.presets else ""
+        takes_checkpoint = part.trainable and checkpoint_owner in (part.name, NO_CHECKPOINT)
+        checkpoint = request.checkpoint if takes_checkpoint else ""
+        part_request = replace(
+            request,
+            method=part.name,
+            settings=tuple(part_settings),
+            preset=part_preset,
+            checkpoint=checkpoint,
+        )
+        parts.append(_resolve_single(part_request, part))
     return ResolvedMethod(
         spec=spec,
         preset=preset,
         changes=changes,
-        settings=joined(spec.labels, [part.settings for part in parts]),
-        settings_object=spec.Settings(**joined(spec.labels, [part.settings_object for part in parts])),
-        checkpoint_digest=SIGN.join(part.checkpoint_digest for part in parts if part.checkpoint_digest),
+        settings=join_by_label(spec.labels, [part.settings for part in parts]),
+        settings_object=spec.Settings(
+            **join_by_label(spec.labels, [part.settings_object for part in parts])
+        ),
+        checkpoint_digest=PAIR_SEPARATOR.join(
+            part.checkpoint_digest for part in parts if part.checkpoint_digest
+        ),
         parts=tuple(parts),
     )
 
 
-def chosen() -> dict[str, str]:
+def bundled_adapters() -> dict[str, str]:
     """What each of the project's adapters was chosen on, by BASE/NAME, whether it is here or not."""
-    return {name: str(said) for name, said in object_of(ADAPTERS / "chosen.json").items()}
+    return {
+        name: str(reason)
+        for name, reason in read_json_object(ADAPTERS_FOLDER / "chosen.json").items()
+    }
 
 
-def shipped() -> dict[str, Path]:
+def find_adapters() -> dict[str, Path]:
     """Folders of the project's adapters that are here, by BASE/NAME."""
-    folders = [path.parent for home in HOMES for path in home.glob(f"*/*/{HEADER}")]
+    folders = [
+        path.parent for folder in ADAPTER_FOLDERS for path in folder.glob(f"*/*/{HEADER_FILE}")
+    ]
     return dict(sorted((f"{folder.parent.name}/{folder.name}", folder) for folder in folders))
 
 
@@ -215,19 +278,22 @@ def shipped_checkpoint(method: str, task: str, model: str) -> Path | None:
     It is named by both; an adapter of several tasks that is in the package serves each of them that has none of its
     own, the one of the fewest tasks first.
     """
-    name = TRAINED_FOR.get(task, task)
-    if f"{model}/{method}-{name}" in chosen():
-        return _here(f"{model}/{method}-{name}")
-    serving = [
-        (len(tasks), folder) for adapter, folder in shipped().items()
-        if adapter.startswith(f"{model}/{method}-") and folder.is_relative_to(ADAPTERS)
-        and name in (tasks := trained_tasks(header(folder).training)) and len(tasks) > 1
-    ]  # fmt: skip
-    return min(serving, default=(0, None))[1]
+    name = CHECKPOINT_TASK.get(task, task)
+    if f"{model}/{method}-{name}" in bundled_adapters():
+        return _adapter_folder(f"{model}/{method}-{name}")
+    candidates = [
+        (len(tasks), folder)
+        for adapter, folder in find_adapters().items()
+        if adapter.startswith(f"{model}/{method}-")
+        and folder.is_relative_to(ADAPTERS_FOLDER)
+        and name in (tasks := trained_tasks(read_header(folder).training))
+        and len(tasks) > 1
+    ]
+    return min(candidates, default=(0, None))[1]
 
 
-def _here(adapter: str) -> Path:
-    folders = shipped()
+def _adapter_folder(adapter: str) -> Path:
+    folders = find_adapters()
     if adapter not in folders:
         raise UserError(
             f"The adapter {adapter} is not in the installed package.",
@@ -236,7 +302,7 @@ def _here(adapter: str) -> Path:
     return folders[adapter]
 
 
-def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
+def _resolve_checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
     if request.checkpoint == NO_CHECKPOINT or (not request.checkpoint and not spec.trainable):
         return None
     if request.checkpoint:
@@ -244,28 +310,35 @@ def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
             fault = f"{request.method} has no trained parameters, so it takes no checkpoint."
             raise UserError(fault, "Leave --checkpoint out.")
         if request.preset:
-            raise UserError("A checkpoint brings its own settings.", "Leave --preset out, or give --checkpoint none.")
-        return named(request.checkpoint, request.base_name)
+            raise UserError(
+                "A checkpoint brings its own settings.",
+                "Leave --preset out, or give --checkpoint none.",
+            )
+        return checkpoint_path(request.checkpoint, request.base_name)
     if spec.origin or request.random_weights or request.preset not in ("", request.model):
-        return None  # what the project ships belongs to its own methods, and brings its own settings
+        return (
+            None  # what the project ships belongs to its own methods, and brings its own settings
+        )
     return shipped_checkpoint(spec.name, request.task, request.base_name)
 
 
-def named(checkpoint: str, base: str) -> Path:
+def checkpoint_path(checkpoint: str, base: str) -> Path:
     """The folder of a checkpoint: a path, or the project's own of that name for this base model."""
-    if not checkpoint.startswith(SHIPPED):
+    if not checkpoint.startswith(SHIPPED_PREFIX):
         return Path(checkpoint)
-    name = checkpoint.removeprefix(SHIPPED)
-    known = [each.removeprefix(f"{base}/") for each in chosen() if each.startswith(f"{base}/")]
+    name = checkpoint.removeprefix(SHIPPED_PREFIX)
+    known = [
+        each.removeprefix(f"{base}/") for each in bundled_adapters() if each.startswith(f"{base}/")
+    ]
     if not known:
         raise UserError(f"No adapter is shipped for {base}.", "Train one with `ttabench train`.")
     if name not in known:
         raise UnknownName(f"adapter shipped for {base}", name, known)
-    return _here(f"{base}/{name}")
+    return _adapter_folder(f"{base}/{name}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompting:
+class ResolvedPrompt:
     """How a task is asked."""
 
     card: Card
@@ -274,54 +347,89 @@ class Prompting:
     options: Mapping[str, str]
     """Of the task: those that were typed, and those of the prompt that follow from the model."""
 
-    def query(self, question: str, key: str, want: Want) -> Ask:
+    def make_query(self, question: str, key: str, want: Want) -> Query:
         """A question in the words of the task, as the model is asked it."""
         options = {**self.card.protocol, **self.options}
-        if self.card.reader not in OWN_WORDS or "prompt" not in options:
-            raise UserError(f"The task {self.card.name} has no prompt for questions of your own.", "Leave --task out.")
+        if self.card.reader not in READERS_WITH_PROMPTS or "prompt" not in options:
+            raise UserError(
+                f"The task {self.card.name} has no prompt for questions of your own.",
+                "Leave --task out.",
+            )
         examples = int(str(options.get("examples", 0)))
-        prompt = self.card.prompt.asked(question, str(options["prompt"]), examples)
-        return Ask(prompt=prompt, question=question, key=key, joiner=self.card.prompt.joiner, want=want)
+        prompt = self.card.prompt.fill_template(question, str(options["prompt"]), examples)
+        return Query(
+            prompt=prompt, question=question, key=key, joiner=self.card.prompt.joiner, want=want
+        )
 
     @property
-    def length(self) -> int:
+    def max_answer_tokens(self) -> int:
         """Most tokens of a written answer, as the card says."""
-        return int(str(self.options.get("max_new_tokens", self.card.protocol.get("max_new_tokens", 16))))
+        return int(
+            str(self.options.get("max_new_tokens", self.card.protocol.get("max_new_tokens", 16)))
+        )
 
 
-def resolve_prompting(request: RunRequest, card: Card | None = None) -> Prompting:
+def resolve_prompt(request: RunRequest, card: Card | None = None) -> ResolvedPrompt:
     """How the task of a request is asked of its model; `card`: the task's, where it was read already."""
-    card, typed = card or load_card(request.task), assignments(request.task_options, "--task-set")
-    turns = card.reader == "sessions" and typed.get("ask", card.protocol.get("ask", "questions")) != "questions"
-    if request.chat_template and (turns or card.reader in SCORED):
+    card, typed = (
+        card or load_card(request.task),
+        parse_assignments(request.task_options, "--task-set"),
+    )
+    turns = (
+        card.reader == "sessions"
+        and typed.get("ask", card.protocol.get("ask", "questions")) != "questions"
+    )
+    if request.chat_template and (turns or card.reader in SCORING_READERS):
         fault = f"{card.name} scores given texts and asks nothing, so it needs no chat template."
         raise UserError(fault, "Leave --chat-template out.")
-    usual = _trained(request, card)
-    own = None if request.random_weights else card.prompt.chat
-    if usual is None and own is not None and (request.chat_template or template_of(request.model)):
-        usual = own
-        if request.chat_template and not usual.turns:  # turns that were asked for: no examples
-            usual = Manner(prompt=usual.prompt)
-    chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
-    words = {} if usual is None or "prompt" in typed else {"prompt": usual.prompt, "examples": str(usual.examples)}
-    return Prompting(card=card, chat=chat, options={**words, **typed})
+    manner_in_use = _prompt_of_checkpoint(request, card)
+    chat_manner = None if request.random_weights else card.prompt.chat
+    if (
+        manner_in_use is None
+        and chat_manner is not None
+        and (request.chat_template or find_chat_template(request.model))
+    ):
+        manner_in_use = chat_manner
+        if (
+            request.chat_template and not manner_in_use.turns
+        ):  # turns that were asked for: no examples
+            manner_in_use = ChatPrompt(prompt=manner_in_use.prompt)
+    chat = (
+        bool(manner_in_use and manner_in_use.turns)
+        if request.chat_template is None
+        else request.chat_template
+    )
+    prompt_options = (
+        {}
+        if manner_in_use is None or "prompt" in typed
+        else {"prompt": manner_in_use.prompt, "examples": str(manner_in_use.examples)}
+    )
+    return ResolvedPrompt(card=card, chat=chat, options={**prompt_options, **typed})
 
 
-def trained_with(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:
-    """The prompt that a checkpoint was trained with, see `TRAINED_WITH`; empty where its task has one way only."""
+def training_prompt(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:
+    """The prompt that a checkpoint was trained with, see `TRAINING_PROMPT_KEY`; empty where its task has one way only."""
     if "prompt" not in task_options:
         return {}
-    return {TRAINED_WITH: {"prompt": task_options["prompt"], "examples": task_options["examples"], "turns": chat}}
+    return {
+        TRAINING_PROMPT_KEY: {
+            "prompt": task_options["prompt"],
+            "examples": task_options["examples"],
+            "turns": chat,
+        }
+    }
 
 
-def _trained(request: RunRequest, card: Card) -> Manner | None:
+def _prompt_of_checkpoint(request: RunRequest, card: Card) -> ChatPrompt | None:
     """How the tuned weights were asked in training, if these are words that the card knows."""
     checkpoint = request.base_checkpoint or (request.checkpoint if request.method == "lora" else "")
     if checkpoint in ("", "none"):
         return None
     try:
-        training = object_of(named(checkpoint, request.model) / HEADER)["training"]
-        manner = Manner.model_validate(training["config"]["data"][TRAINED_WITH])
+        training = read_json_object(checkpoint_path(checkpoint, request.model) / HEADER_FILE)[
+            "training"
+        ]
+        manner = ChatPrompt.model_validate(training["config"]["data"][TRAINING_PROMPT_KEY])
     except (KeyError, TypeError, ValidationError, UserError):
         return None  # no such record, or no checkpoint: whoever loads it says so
     return manner if manner.prompt in card.prompt.templates else None

@@ -14,14 +14,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ttabench.core.declared import checked_arguments
-from ttabench.core.errors import refuse_long
-from ttabench.core.types import Observe
+from ttabench.core.declared import validate_arguments
+from ttabench.core.errors import refuse_unreadable_texts
+from ttabench.core.types import Chunk
 from ttabench.methods import session
 from ttabench.methods.states import save_state
 from ttabench.run.evaluation import ModelCache
-from ttabench.run.request import MADE, Place, RunRequest, made_with
-from ttabench.run.resolve import resolve_method, resolve_prompting
+from ttabench.run.request import REQUEST_KEY, RunRequest, UserPath, state_header
+from ttabench.run.resolve import resolve_method, resolve_prompt
 
 
 class Session(session.Session):
@@ -37,12 +37,12 @@ class Session(session.Session):
         UserError: an unknown name, a setting, checkpoint or state that does not fit; one line that says what to do.
     """
 
-    @checked_arguments
+    @validate_arguments
     def __init__(
         self,
         model: str = "nano",
         method: str = "icl",
-        state: Place | None = None,
+        state: UserPath | None = None,
         *,
         task: str = "streamingqa",
         checkpoint: str = "",
@@ -52,35 +52,44 @@ class Session(session.Session):
     ) -> None:
         typed = tuple(f"{key}={value}" for key, value in (settings or {}).items())
         request = RunRequest(
-            method=method, task=task, model=model, checkpoint=checkpoint, preset=preset, settings=typed, device=device
+            method=method,
+            task=task,
+            model=model,
+            checkpoint=checkpoint,
+            preset=preset,
+            settings=typed,
+            device=device,
         )
-        self._asked, resolved = resolve_prompting(request), resolve_method(request)
-        lm = ModelCache().get(request, chat_template=self._asked.chat)
-        self._header = {**resolved.belongs(lm), MADE: made_with(request, chat=self._asked.chat)}
+        self._prompt, resolved = resolve_prompt(request), resolve_method(request)
+        lm = ModelCache().get(request, chat_template=self._prompt.chat)
+        self._header = {
+            **resolved.state_identity(lm),
+            REQUEST_KEY: state_header(request, chat=self._prompt.chat),
+        }
         before = None if state is None else resolved.stored_state(Path(state), lm)
         super().__init__(lm, resolved.build(lm), before)
 
-    @checked_arguments
-    def read(self, pieces: str | Sequence[str | Observe]) -> None:
+    @validate_arguments
+    def read(self, pieces: str | Sequence[str | Chunk]) -> None:
         """Read on: documents, demonstrations, turns of a dialogue ..., in order; one text alone is one piece."""
         texts = [pieces] if isinstance(pieces, str) else pieces
-        observed = [Observe(text=piece) if isinstance(piece, str) else piece for piece in texts]
-        refuse_long([piece.text for piece in observed])
+        observed = [Chunk(text=piece) if isinstance(piece, str) else piece for piece in texts]
+        refuse_unreadable_texts([piece.text for piece in observed])
         super().read(observed)
 
-    @checked_arguments
+    @validate_arguments
     def ask(self, question: str, max_new_tokens: Annotated[int, Field(ge=1, le=10**6)] = 16) -> str:
         """The model's answer to a question, asked in the words of the task.
 
         Raises:
             UserError: what was read does not fit the model; the task asks no questions.
         """
-        want = self._asked.card.prompt.generated(max_new_tokens=max_new_tokens)
-        ask = self._asked.query(question, question, want)
+        want = self._prompt.card.prompt.make_generate(max_new_tokens=max_new_tokens)
+        ask = self._prompt.make_query(question, question, want)
         (answer,) = self.answer([ask])
         return answer.prediction
 
-    @checked_arguments
-    def save(self, folder: Place, *, force: bool = False) -> Path:
+    @validate_arguments
+    def save(self, folder: UserPath, *, force: bool = False) -> Path:
         """Write the state, as `ttabench adapt` does; `force`: replace an earlier state, and never other files."""
         return save_state(Path(folder), self.state, self._header, force=force)

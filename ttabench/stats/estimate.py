@@ -19,16 +19,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import sub
+from typing import TYPE_CHECKING
 
-from ttabench.stats.clusters import Observed, Spread, spread
-from ttabench.stats.figures import LARGEST_LOG, MEAN, SHARE, Figure
+from ttabench.core.deprecation import renamed
+from ttabench.stats.clusters import Observation, VarianceEstimate, estimate_variance
+from ttabench.stats.figures import MAX_LOG, MEAN, PROPORTION, Figure
 
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """Below it a difference is called beyond chance."""
-NORMAL_95 = 1.959963984540054
+NORMAL_QUANTILE_975 = 1.959963984540054
 MCNEMAR, STUDENT, SIGN = "McNemar's exact test", "Student's t", "sign test"
 STRATIFIED = f"{STUDENT} over tasks"
-ROUNDING = 1e-12
+ROUNDING_TOLERANCE = 1e-12
 """Errors below this share of a figure are those of floats."""
 
 
@@ -48,7 +50,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
+class PairedDifference:
     """The difference of two figures with its 95 % interval and two-sided p (None where a single one shows none)."""
 
     value: float
@@ -57,48 +59,61 @@ class Apart:
     ci_high: float | None = None
     p: float | None = None
     stderr: float | None = None
-    freedom: float | None = None
+    degrees_of_freedom: float | None = None
     """Degrees of freedom of the test; None where it has none."""
     test: str = ""
     """The test that p is of: the exact one of single queries, Student's t over what varies, or where all that varies
     differs alike the exact test that as many coins fall alike; empty where there is none."""
-    across: int = 0
-    """How many of what else varies, where two things are crossed; see `clusters.Spread`."""
+    crossed: int = 0
+    """How many of what else varies, where two things are crossed; see `clusters.VarianceEstimate`."""
 
 
-def estimate(values: Sequence[Observed], figure: Figure = MEAN) -> Estimate | None:
+def estimate(values: Sequence[Observation], figure: Figure = MEAN) -> Estimate | None:
     """The figure of at least one value; None where it is no number: where no word begins, one word has all tokens, or a
     log-probability is not finite.
 
     The interval of a share of right (1) and wrong (0) answers is Wilson's (1927), with as many trials as would give
     this error (Korn and Graubard 1998).
     """
-    observed, n = figure.observed(values), len(values)
-    if observed is None:
+    observations, n = figure.to_observations(values), len(values)
+    if observations is None:
         return None
-    sums = _sums(observed)
+    sums = _sums(observations)
     inner, value = figure.inner(sums), _figure(sums, figure)
     if inner is None or value is None:
         return None
-    weight = sums[-1] if figure.weighs else float(len(observed))
-    pull = figure.pull(sums)
-    scatter = spread(observed, [pull(one.terms) for one in observed], _weights(observed, figure))
-    if scatter is None:
-        return Estimate(mean=value, n=n, units=1, stderr=None, ci_low=None, ci_high=None, weight=weight)
-    if figure == SHARE and {one.terms for one in observed} <= {(0, 1), (1, 1)}:
-        low, high = _share(inner, scatter, len(observed))
+    weight = sums[-1] if figure.is_weighted else float(len(observations))
+    influence = figure.influence(sums)
+    variance_estimate = estimate_variance(
+        observations, [influence(one.terms) for one in observations], _weights(observations, figure)
+    )
+    if variance_estimate is None:
+        return Estimate(
+            mean=value, n=n, units=1, stderr=None, ci_low=None, ci_high=None, weight=weight
+        )
+    if figure == PROPORTION and {one.terms for one in observations} <= {(0, 1), (1, 1)}:
+        low, high = _wilson_of_clusters(inner, variance_estimate, len(observations))
     else:
-        half = student(scatter.freedom) * scatter.error
+        half = t_quantile_975(variance_estimate.degrees_of_freedom) * variance_estimate.stderr
         low, high = max(figure.least, inner - half), min(figure.most, inner + half)
-    error = figure.slope(value) * scatter.error
-    return Estimate(mean=value, n=n, units=scatter.units, stderr=error, ci_low=figure.finish(low),
-                    ci_high=figure.finish(high), weight=weight)  # fmt: skip
+    error = figure.slope(value) * variance_estimate.stderr
+    return Estimate(
+        mean=value,
+        n=n,
+        units=variance_estimate.units,
+        stderr=error,
+        ci_low=figure.from_inner(low),
+        ci_high=figure.from_inner(high),
+        weight=weight,
+    )
 
 
-def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figure = MEAN) -> Apart | None:
+def difference(
+    left: Sequence[Observation], right: Sequence[Observation], figure: Figure = MEAN
+) -> PairedDifference | None:
     """Left less right, of the same queries in the same order; None where a figure is no number, see `estimate`."""
     assert len(left) == len(right), f"{len(left)} and {len(right)} values are no pairs"
-    left_terms, right_terms = map(figure.observed, (left, right))
+    left_terms, right_terms = map(figure.to_observations, (left, right))
     if left_terms is None or right_terms is None:
         return None
     left, right = left_terms, right_terms
@@ -108,99 +123,147 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
         return None
     value, sides = one - other, (*left, *right)
     mean = figure.inner is MEAN.inner and not figure.exponential
-    plain = mean and all(observation.terms[1] == 1 for observation in sides)
-    if plain:  # exact where values are
-        value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(left)
-    pulls = map(sub, _pulls(left, ours, one, figure), _pulls(right, theirs, other, figure))
-    scatter = spread(left, list(pulls), _weights(left, figure))
-    if scatter is None:
-        return Apart(value=value, units=1)
-    shares = plain and {observation.terms[0] for observation in sides} <= {0, 1}
-    if shares and scatter.independent:
-        return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
-    if scatter.error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how far another would differ
-        alike = min(scatter.units, scatter.across or scatter.units)
-        if abs(value) <= ROUNDING:
-            return Apart(value=value, units=scatter.units, p=1.0)
-        p = min(1.0, 2.0 ** (1 - alike))  # that as many coins fall alike
-        return Apart(value=value, units=scatter.units, p=p, test=SIGN)
-    most, half = 1.0 if shares else figure.span, student(scatter.freedom) * scatter.error
+    is_plain_mean = mean and all(observation.terms[1] == 1 for observation in sides)
+    if is_plain_mean:  # exact where values are
+        value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(
+            left
+        )
+    influence_values = map(
+        sub,
+        _influence_values(left, ours, one, figure),
+        _influence_values(right, theirs, other, figure),
+    )
+    variance_estimate = estimate_variance(left, list(influence_values), _weights(left, figure))
+    if variance_estimate is None:
+        return PairedDifference(value=value, units=1)
+    is_binary = is_plain_mean and {observation.terms[0] for observation in sides} <= {0, 1}
+    if is_binary and variance_estimate.is_independent:
+        return _binary_difference(
+            value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)]
+        )
+    if variance_estimate.stderr <= ROUNDING_TOLERANCE * max(
+        1.0, abs(value)
+    ):  # all units agree: nothing tells how far another would differ
+        n_agreeing = min(
+            variance_estimate.units, variance_estimate.crossed or variance_estimate.units
+        )
+        if abs(value) <= ROUNDING_TOLERANCE:
+            return PairedDifference(value=value, units=variance_estimate.units, p=1.0)
+        p = min(1.0, 2.0 ** (1 - n_agreeing))  # that as many coins fall alike
+        return PairedDifference(value=value, units=variance_estimate.units, p=p, test=SIGN)
+    most, half = (
+        1.0 if is_binary else figure.span,
+        t_quantile_975(variance_estimate.degrees_of_freedom) * variance_estimate.stderr,
+    )
     low, high = (max(-most, min(most, value + end)) for end in (-half, half))
-    p = two_sided(value / scatter.error, scatter.freedom)
-    return Apart(value=value, units=scatter.units, ci_low=low, ci_high=high, p=p, stderr=scatter.error,
-                 freedom=scatter.freedom, test=STUDENT, across=scatter.across)  # fmt: skip
+    p = two_sided_p(value / variance_estimate.stderr, variance_estimate.degrees_of_freedom)
+    return PairedDifference(
+        value=value,
+        units=variance_estimate.units,
+        ci_low=low,
+        ci_high=high,
+        p=p,
+        stderr=variance_estimate.stderr,
+        degrees_of_freedom=variance_estimate.degrees_of_freedom,
+        test=STUDENT,
+        crossed=variance_estimate.crossed,
+    )
 
 
-def _of_shares(value: float, signs: Sequence[int]) -> Apart:
+def _binary_difference(value: float, signs: Sequence[int]) -> PairedDifference:
     """Of paired right and wrong answers that are independent: the interval of Bonett and Price (2012), which holds in
     small samples and stays within -1 and 1, and the exact test of McNemar."""
     n, won, lost = len(signs), signs.count(1), signs.count(-1)
     up, down = (won + 1) / (n + 2), (lost + 1) / (n + 2)
     error = math.sqrt((up + down - (up - down) ** 2) / (n + 2))
-    low, high = max(-1.0, up - down - NORMAL_95 * error), min(1.0, up - down + NORMAL_95 * error)
+    low, high = (
+        max(-1.0, up - down - NORMAL_QUANTILE_975 * error),
+        min(1.0, up - down + NORMAL_QUANTILE_975 * error),
+    )
     p = mcnemar(won, lost)
-    return Apart(value=value, units=n, ci_low=low, ci_high=high, p=p, stderr=error, test=MCNEMAR)
+    return PairedDifference(
+        value=value, units=n, ci_low=low, ci_high=high, p=p, stderr=error, test=MCNEMAR
+    )
 
 
-def _sums(observed: Sequence[Observed]) -> tuple[float, ...]:
-    assert observed, "nothing observed"
-    return tuple(map(math.fsum, zip(*[one.terms for one in observed], strict=True)))
+def _sums(observations: Sequence[Observation]) -> tuple[float, ...]:
+    assert observations, "nothing observed"
+    return tuple(map(math.fsum, zip(*[one.terms for one in observations], strict=True)))
 
 
 def _figure(sums: tuple[float, ...], figure: Figure) -> float | None:
     """The figure alone; None where it is no number."""
     inner = figure.inner(sums)
-    if inner is None or (figure.exponential and inner > LARGEST_LOG):
+    if inner is None or (figure.exponential and inner > MAX_LOG):
         return None
-    return figure.finish(inner)
+    return figure.from_inner(inner)
 
 
-def _pulls(observed: Sequence[Observed], sums: tuple[float, ...], value: float, figure: Figure) -> list[float]:
+def _influence_values(
+    observations: Sequence[Observation], sums: tuple[float, ...], value: float, figure: Figure
+) -> list[float]:
     """How far each observation pulls the figure away from where it is."""
-    pull, slope = figure.pull(sums), figure.slope(value)
-    return [slope * pull(one.terms) for one in observed]
+    influence, slope = figure.influence(sums), figure.slope(value)
+    return [slope * influence(one.terms) for one in observations]
 
 
-def _weights(observed: Sequence[Observed], figure: Figure) -> list[float]:
+def _weights(observations: Sequence[Observation], figure: Figure) -> list[float]:
     """The weights of the figure's mean."""
-    return [one.terms[-1] if figure.weighs else 1.0 for one in observed]
+    return [one.terms[-1] if figure.is_weighted else 1.0 for one in observations]
 
 
 @cache
-def student(freedom: float) -> float:
+def t_quantile_975(degrees_of_freedom: float) -> float:
     """The 97.5 % quantile of Student's t."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, 0.975))
+    return float(stdtrit(degrees_of_freedom, 0.975))
 
 
-def two_sided(t: float, freedom: float) -> float:
+def two_sided_p(t: float, degrees_of_freedom: float) -> float:
     """The p of Student's t."""
     from scipy.special import stdtr
 
-    return 2 * float(stdtr(freedom, -abs(t)))
+    return 2 * float(stdtr(degrees_of_freedom, -abs(t)))
 
 
-def _share(share: float, scatter: Spread, n: int) -> tuple[float, float]:
+def _wilson_of_clusters(
+    proportion: float, variance_estimate: VarianceEstimate, n: int
+) -> tuple[float, float]:
     """Wilson's, with as many trials as would give this error, and no more than there are observations."""
-    if scatter.independent:
-        return wilson(share, n)
-    trials = scatter.trials
-    if 0 < share < 1:
-        trials = min(n, share * (1 - share) / scatter.error**2 * trials / (trials - 1)) if scatter.error else n
-    return wilson(share, trials, student(scatter.freedom))
+    if variance_estimate.is_independent:
+        return wilson(proportion, n)
+    trials = variance_estimate.effective_units
+    if 0 < proportion < 1:
+        trials = (
+            min(
+                n,
+                proportion * (1 - proportion) / variance_estimate.stderr**2 * trials / (trials - 1),
+            )
+            if variance_estimate.stderr
+            else n
+        )
+    return wilson(proportion, trials, t_quantile_975(variance_estimate.degrees_of_freedom))
 
 
-def wilson(share: float, n: float, quantile: float = NORMAL_95) -> tuple[float, float]:
+def wilson(
+    proportion: float, n: float, quantile: float = NORMAL_QUANTILE_975
+) -> tuple[float, float]:
     """The interval of a share of n independent trials: the shares whose test does not reject this one."""
     square = quantile**2
-    centre = (share + square / (2 * n)) / (1 + square / n)
-    half = quantile / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    centre = (proportion + square / (2 * n)) / (1 + square / n)
+    half = (
+        quantile
+        / (1 + square / n)
+        * math.sqrt(proportion * (1 - proportion) / n + square / (4 * n * n))
+    )
     low, high = max(0.0, centre - half), min(1.0, centre + half)
-    return 0.0 if share == 0 else low, 1.0 if share == 1 else high
+    return 0.0 if proportion == 0 else low, 1.0 if proportion == 1 else high
 
 
-def interval_of_mean(parts: Sequence[tuple[float, float | None, float | None]]) -> tuple[float | None, float | None]:
+def interval_of_mean(
+    parts: Sequence[tuple[float, float | None, float | None]],
+) -> tuple[float | None, float | None]:
     """The 95 % interval of the mean of independent figures, from (figure, lower end, upper end) of each; None where one
     has none (MOVER, Zou and Donner 2008). Of intervals within 0 and 1 it stays there."""
     below = [value - low for value, low, _ in parts if low is not None]
@@ -211,7 +274,9 @@ def interval_of_mean(parts: Sequence[tuple[float, float | None, float | None]]) 
     return mean - math.hypot(*below) / n, mean + math.hypot(*above) / n
 
 
-def stratified(parts: Sequence[tuple[str, Apart]], most: float = math.inf) -> Apart:
+def stratified_mean(
+    parts: Sequence[tuple[str, PairedDifference]], most: float = math.inf
+) -> PairedDifference:
     """The mean of at least one difference, each with its task; no interval and no p where none of them shows an error.
 
     With d_b the difference on part b of B parts, the mean is sum_b d_b / B. Tasks are independent strata (Cochran 1977,
@@ -220,38 +285,75 @@ def stratified(parts: Sequence[tuple[str, Apart]], most: float = math.inf) -> Ap
     those of Satterthwaite (1946) from the tasks' own. It speaks of these tasks: no other task is drawn. The interval
     stays within `most`, the farthest that two figures can lie apart.
     """
-    value, units = math.fsum(part.value for _, part in parts) / len(parts), sum(part.units for _, part in parts)
-    strata: dict[str, list[Apart]] = {}
+    value, units = (
+        math.fsum(part.value for _, part in parts) / len(parts),
+        sum(part.units for _, part in parts),
+    )
+    strata: dict[str, list[PairedDifference]] = {}
     for task, part in parts:
         strata.setdefault(task, []).append(part)
-    variances = [((math.fsum(part.stderr or 0.0 for part in own) / len(parts)) ** 2, own) for own in strata.values()]
+    variances = [
+        ((math.fsum(part.stderr or 0.0 for part in own) / len(parts)) ** 2, own)
+        for own in strata.values()
+    ]
     variance = math.fsum(each for each, _ in variances)
     if variance <= 0:
-        return Apart(value=value, units=units)
-    degrees = [(each, min(known)) for each, own in variances
-               if each > 0 and (known := [part.freedom for part in own if part.freedom is not None])]  # fmt: skip
-    freedom = variance**2 / math.fsum(each**2 / own for each, own in degrees) if degrees else math.inf
+        return PairedDifference(value=value, units=units)
+    degrees = [
+        (each, min(known))
+        for each, own in variances
+        if each > 0
+        and (
+            known := [
+                part.degrees_of_freedom for part in own if part.degrees_of_freedom is not None
+            ]
+        )
+    ]
+    degrees_of_freedom = (
+        variance**2 / math.fsum(each**2 / own for each, own in degrees) if degrees else math.inf
+    )
     error = math.sqrt(variance)
-    low, high = (max(-most, min(most, value + sign * student(freedom) * error)) for sign in (-1, 1))
-    return Apart(value=value, units=units, ci_low=low, ci_high=high, p=two_sided(value / error, freedom), stderr=error,
-                 freedom=freedom, test=STRATIFIED, across=sum(part.across for _, part in parts))  # fmt: skip
+    low, high = (
+        max(-most, min(most, value + sign * t_quantile_975(degrees_of_freedom) * error))
+        for sign in (-1, 1)
+    )
+    return PairedDifference(
+        value=value,
+        units=units,
+        ci_low=low,
+        ci_high=high,
+        p=two_sided_p(value / error, degrees_of_freedom),
+        stderr=error,
+        degrees_of_freedom=degrees_of_freedom,
+        test=STRATIFIED,
+        crossed=sum(part.crossed for _, part in parts),
+    )
 
 
-def pooled(figures: Sequence[tuple[float, float | None, float]], figure: Figure) -> tuple[float, float | None]:
+def pool_estimates(
+    figures: Sequence[tuple[float, float | None, float]], figure: Figure
+) -> tuple[float, float | None]:
     """One figure from those of runs that differ in their seed, where what their queries add is not kept; of each run
     (value, standard error, weight).
 
     The value is that of all their queries aggregated at once. Its error is that of runs and, on top, the mean of their
     own: too wide, for part of it is in both, and runs may ask the same. None where neither is known.
     """
-    runs = [(math.log(value) if figure.exponential else value, weight) for value, _, weight in figures]
+    runs = [
+        (math.log(value) if figure.exponential else value, weight) for value, _, weight in figures
+    ]
     total = sum(weight for _, weight in runs)
-    value = figure.finish(sum(inner * weight for inner, weight in runs) / total)
-    terms = [Observed(str(place), (inner * weight, weight)) for place, (inner, weight) in enumerate(runs)]
-    of_runs = estimate(terms, replace(figure, observed=list))
+    value = figure.from_inner(sum(inner * weight for inner, weight in runs) / total)
+    terms = [
+        Observation(str(place), (inner * weight, weight))
+        for place, (inner, weight) in enumerate(runs)
+    ]
+    of_runs = estimate(terms, replace(figure, to_observations=list))
     errors = [of_runs.stderr] if of_runs and of_runs.stderr is not None else []
     if all(error is not None for _, error, _ in figures):
-        own = (weight * (error or 0.0) / figure.slope(each) / total for each, error, weight in figures)
+        own = (
+            weight * (error or 0.0) / figure.slope(each) / total for each, error, weight in figures
+        )
         errors.append(figure.slope(value) * sum(own))
     return value, math.hypot(*errors) if errors else None
 
@@ -275,3 +377,7 @@ def holm(p_values: Sequence[float | None], family: int = 0) -> list[float | None
         largest = max(largest, min(1.0, (family - rank) * p))
         adjusted[place] = largest
     return adjusted
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Apart": "PairedDifference"})

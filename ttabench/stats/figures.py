@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ttabench.core.errors import UserError
-from ttabench.stats.clusters import Observed
+from ttabench.stats.clusters import Observation
 
 NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)")
-LARGEST = 1e100
+MAX_NUMBER = 1e100
 """Beyond, an answer counts as no number."""
-LARGEST_LOG = 300.0
+MAX_LOG = 300.0
 """exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
 Sums: TypeAlias = Sequence[float]
 
@@ -41,16 +41,16 @@ class Figure:
 
     inner: Callable[[Sums], float | None]
     """The figure, or its logarithm; None where it is no number."""
-    pull: Callable[[Sums], Callable[[Sums], float]]
+    influence: Callable[[Sums], Callable[[Sums], float]]
     """How far the terms of one query pull `inner` away from where it is at these sums: its gradient times the terms."""
     exponential: bool = False
     """The figure is the exponential of `inner`, and its interval that of `inner`."""
     least: float = -math.inf
     most: float = math.inf
     """No `inner` lies outside; intervals end there."""
-    weighs: bool = False
+    is_weighted: bool = False
     """The last sum is what the figure is a mean over (tokens, words); else queries are."""
-    observed: Callable[[Sequence[Observed]], Sequence[Observed] | None] = list
+    to_observations: Callable[[Sequence[Observation]], Sequence[Observation] | None] = list
     """With the terms that values, answers or stretches of text add; None where one is no number."""
 
     @property
@@ -58,9 +58,9 @@ class Figure:
         """How far two figures can lie apart."""
         return math.inf if self.exponential else self.most - self.least
 
-    def finish(self, inner: float) -> float:
+    def from_inner(self, inner: float) -> float:
         """From `inner` to the figure."""
-        return math.exp(min(inner, LARGEST_LOG)) if self.exponential else inner
+        return math.exp(min(inner, MAX_LOG)) if self.exponential else inner
 
     def slope(self, figure: float) -> float:
         """How much the figure grows with `inner`."""
@@ -71,7 +71,7 @@ def _ratio(sums: Sums) -> float | None:
     return sums[0] / sums[1] if sums[1] else None
 
 
-def _ratio_pull(sums: Sums) -> Callable[[Sums], float]:
+def _ratio_influence(sums: Sums) -> Callable[[Sums], float]:
     ratio, whole = sums[0] / sums[1], sums[1]
     return lambda terms: (terms[0] - ratio * terms[1]) / whole
 
@@ -80,12 +80,12 @@ def _root(sums: Sums) -> float | None:
     return math.sqrt(sums[0] / sums[1]) if sums[1] else None
 
 
-def _root_pull(sums: Sums) -> Callable[[Sums], float]:
-    square, root = _ratio_pull(sums), math.sqrt(sums[0] / sums[1])
+def _root_influence(sums: Sums) -> Callable[[Sums], float]:
+    square, root = _ratio_influence(sums), math.sqrt(sums[0] / sums[1])
     return lambda terms: square(terms) / (2 * root) if root else 0.0
 
 
-def _labels(sums: Sums) -> list[Sums]:
+def _label_terms(sums: Sums) -> list[Sums]:
     return [sums[place : place + 3] for place in range(0, len(sums), 3)]
 
 
@@ -95,96 +95,118 @@ def _f1(sums: Sums) -> float | None:
 
 
 def _macro_f1(sums: Sums) -> float | None:
-    scores = [score for label_terms in _labels(sums) if (score := _f1(label_terms)) is not None]
+    scores = [
+        score for label_terms in _label_terms(sums) if (score := _f1(label_terms)) is not None
+    ]
     return math.fsum(scores) / len(scores) if scores else None
 
 
-def _macro_pull(sums: Sums) -> Callable[[Sums], float]:
-    scores = [_f1(label_terms) for label_terms in _labels(sums)]
-    wholes = [answered + right for _, answered, right in _labels(sums)]
+def _macro_f1_influence(sums: Sums) -> Callable[[Sums], float]:
+    scores = [_f1(label_terms) for label_terms in _label_terms(sums)]
+    wholes = [answered + right for _, answered, right in _label_terms(sums)]
     known = sum(score is not None for score in scores)
 
-    def pull(terms: Sums) -> float:
-        own = zip(_labels(terms), scores, wholes, strict=True)
-        pulls = [(2 * t[0] - score * (t[1] + t[2])) / whole for t, score, whole in own if score is not None]
-        return math.fsum(pulls) / known
+    def influence(terms: Sums) -> float:
+        own = zip(_label_terms(terms), scores, wholes, strict=True)
+        contributions = [
+            (2 * t[0] - score * (t[1] + t[2])) / whole
+            for t, score, whole in own
+            if score is not None
+        ]
+        return math.fsum(contributions) / known
 
-    return pull
+    return influence
 
 
-MEAN = Figure(inner=_ratio, pull=_ratio_pull, weighs=True)
+MEAN = Figure(inner=_ratio, influence=_ratio_influence, is_weighted=True)
 """(sum, count), or any ratio of sums."""
-SHARE = replace(MEAN, least=0.0, most=1.0)
+PROPORTION = replace(MEAN, least=0.0, most=1.0)
 """(sum of fractions from 0 to 1, count)."""
-DISTANCE = replace(MEAN, least=0.0)
+NON_NEGATIVE_MEAN = replace(MEAN, least=0.0)
 """(sum of what is never negative, count)."""
-PERPLEXITY = replace(DISTANCE, exponential=True)
+PERPLEXITY = replace(NON_NEGATIVE_MEAN, exponential=True)
 """exp of a ratio: (negative log-likelihood, tokens)."""
-PERPLEXITIES = replace(MEAN, least=1.0)
+MEAN_PERPLEXITY = replace(MEAN, least=1.0)
 """(sum of perplexities, count)."""
-ROOT_MEAN_SQUARE = Figure(inner=_root, pull=_root_pull, least=0.0, weighs=True)
+ROOT_MEAN_SQUARE = Figure(inner=_root, influence=_root_influence, least=0.0, is_weighted=True)
 """(sum of squares, count)."""
-MACRO_F1 = Figure(inner=_macro_f1, pull=_macro_pull, least=0.0, most=1.0)
+MACRO_F1 = Figure(inner=_macro_f1, influence=_macro_f1_influence, least=0.0, most=1.0)
 """(both, answered, right) of each label; the mean over labels that are right or were answered somewhere."""
 
 
-def summed(terms: Callable[[Sequence[Any]], Sequence[tuple[float, ...]]], figure: Figure) -> Figure:
+def figure_of_terms(
+    terms: Callable[[Sequence[Any]], Sequence[tuple[float, ...]]], figure: Figure
+) -> Figure:
     """The figure of the sums of what the terms of all values together come to."""
 
-    def observed(values: Sequence[Observed]) -> list[Observed] | None:
+    def to_observations(values: Sequence[Observation]) -> list[Observation] | None:
         made = terms([value.terms for value in values])
         if not all(math.isfinite(part) for own in made for part in own):
             return None
         return [value._replace(terms=own) for value, own in zip(values, made, strict=True)]
 
-    return replace(figure, observed=observed)
+    return replace(figure, to_observations=to_observations)
 
 
-def ratio(terms: Callable[[float, int, int], tuple[float, float]], figure: Figure = PERPLEXITY) -> Figure:
+def ratio(
+    terms: Callable[[float, int, int], tuple[float, float]], figure: Figure = PERPLEXITY
+) -> Figure:
     """(exp of) a ratio of sums of the terms of stretches of text, whose texts are clusters."""
-    return summed(lambda stretches: [terms(*stretch) for stretch in stretches], figure)
+    return figure_of_terms(lambda stretches: [terms(*stretch) for stretch in stretches], figure)
 
 
-def _of_texts(stretches: Sequence[Observed]) -> list[Observed] | None:
+def _text_perplexities(stretches: Sequence[Observation]) -> list[Observation] | None:
     """The perplexity of every text."""
     texts: dict[str, list[tuple[Any, ...]]] = {}
     for stretch in stretches:
         texts.setdefault(stretch.cluster, []).append(stretch.terms)
-    means = [math.fsum(nll for nll, *_ in own) / (sum(tokens for _, tokens, _ in own) or math.nan)
-             for own in texts.values()]  # fmt: skip
-    if not all(mean <= LARGEST_LOG for mean in means):
+    means = [
+        math.fsum(nll for nll, *_ in own) / (sum(tokens for _, tokens, _ in own) or math.nan)
+        for own in texts.values()
+    ]
+    if not all(mean <= MAX_LOG for mean in means):
         return None
-    return [Observed(text, (math.exp(mean), 1.0)) for text, mean in zip(texts, means, strict=True)]
+    return [
+        Observation(text, (math.exp(mean), 1.0)) for text, mean in zip(texts, means, strict=True)
+    ]
 
 
-def _by_token(nll: float, tokens: int, _words: int) -> tuple[float, float]:
+def _nll_and_tokens(nll: float, tokens: int, _words: int) -> tuple[float, float]:
     return nll, tokens
 
 
-def _unit_mean(nll: float, tokens: int, _words: int) -> tuple[float, float]:
+def _weighted_unit_perplexity(nll: float, tokens: int, _words: int) -> tuple[float, float]:
     mean = nll / max(1, tokens)
-    return tokens * math.exp(mean) if mean <= LARGEST_LOG else math.inf, tokens
+    return tokens * math.exp(mean) if mean <= MAX_LOG else math.inf, tokens
 
 
-RATIOS: dict[str, Figure] = {
-    "ppl": ratio(_by_token),
-    "ppl_unit_mean": ratio(_unit_mean, PERPLEXITIES),
-    "ppl_book_mean": replace(PERPLEXITIES, observed=_of_texts),
-    "ppl_dialogue_mean": replace(PERPLEXITIES, observed=_of_texts),
+RATIO_FIGURES: dict[str, Figure] = {
+    "ppl": ratio(_nll_and_tokens),
+    "ppl_unit_mean": ratio(_weighted_unit_perplexity, MEAN_PERPLEXITY),
+    "ppl_book_mean": replace(MEAN_PERPLEXITY, to_observations=_text_perplexities),
+    "ppl_dialogue_mean": replace(MEAN_PERPLEXITY, to_observations=_text_perplexities),
     "ppl_word": ratio(lambda nll, _, words: (nll, words)),
-    "answer_nll": ratio(_by_token, DISTANCE),
-    "answer_nll_sum": ratio(lambda nll, *_: (nll, 1.0), DISTANCE),
+    "answer_nll": ratio(_nll_and_tokens, NON_NEGATIVE_MEAN),
+    "answer_nll_sum": ratio(lambda nll, *_: (nll, 1.0), NON_NEGATIVE_MEAN),
 }
 
 
-def _labelled(values: Sequence[tuple[str, str, bool]]) -> list[tuple[float, ...]]:
+def _label_counts(values: Sequence[tuple[str, str, bool]]) -> list[tuple[float, ...]]:
     """(both, answered, right) of every label, in order; what is written and is none of the right ones is no label."""
     pairs = [(_label(prediction), _label(target)) for prediction, target, _ in values]
-    chosen = {given for (given, _), (*_, among_options) in zip(pairs, values, strict=True) if among_options}
+    chosen = {
+        answer
+        for (answer, _), (*_, among_options) in zip(pairs, values, strict=True)
+        if among_options
+    }
     labels = sorted(chosen | {target for _, target in pairs})
     return [
-        tuple(float(x) for label in labels for x in (given == right == label, given == label, right == label))
-        for given, right in pairs
+        tuple(
+            float(x)
+            for label in labels
+            for x in (answer == right == label, answer == label, right == label)
+        )
+        for answer, right in pairs
     ]
 
 
@@ -195,26 +217,32 @@ def _label(text: str) -> str:
 def _number(text: str) -> float | None:
     match = NUMBER.search(text)
     value = float(match[0].replace(",", "")) if match else None
-    return None if value is None or abs(value) > LARGEST else value
+    return None if value is None or abs(value) > MAX_NUMBER else value
 
 
-def _errors(values: Sequence[tuple[str, str, bool]]) -> list[float]:
+def _absolute_errors(values: Sequence[tuple[str, str, bool]]) -> list[float]:
     """How far each number is from the right one."""
     right = [_number(target) for _, target, _ in values]
     known = [target for target in right if target is not None]
     if len(known) < len(right):
         text = values[right.index(None)][1]
-        raise UserError(f"The right answer {text[:40]!r} is no number.", "Give the task another metric.")
+        raise UserError(
+            f"The right answer {text[:40]!r} is no number.", "Give the task another metric."
+        )
     low, high = min(known), max(known)
     errors = []
     for (prediction, *_), target in zip(values, known, strict=True):
-        given = _number(prediction)
-        errors.append(max(target - low, high - target) if given is None else abs(given - target))
+        answer = _number(prediction)
+        errors.append(max(target - low, high - target) if answer is None else abs(answer - target))
     return errors
 
 
-CORPORA = {
-    "macro_f1": summed(_labelled, MACRO_F1),
-    "mae": summed(lambda values: [(error, 1.0) for error in _errors(values)], DISTANCE),
-    "rmse": summed(lambda values: [(error**2, 1.0) for error in _errors(values)], ROOT_MEAN_SQUARE),
+CORPUS_FIGURES = {
+    "macro_f1": figure_of_terms(_label_counts, MACRO_F1),
+    "mae": figure_of_terms(
+        lambda values: [(error, 1.0) for error in _absolute_errors(values)], NON_NEGATIVE_MEAN
+    ),
+    "rmse": figure_of_terms(
+        lambda values: [(error**2, 1.0) for error in _absolute_errors(values)], ROOT_MEAN_SQUARE
+    ),
 }

@@ -19,59 +19,62 @@ import yaml
 from pydantic import BaseModel, Field, create_model, model_validator
 
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import Field as Option
-from ttabench.core.declared import as_typed, assignments, declared, validated
+from ttabench.core.declared import OptionField as Option
+from ttabench.core.declared import format_setting, option_fields, parse_assignments, validate_model
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.files import reading
+from ttabench.core.files import reading_file
 from ttabench.core.types import Json
 from ttabench.methods import registry
-from ttabench.methods.settings import key_of
+from ttabench.methods.settings import resolve_key
 from ttabench.methods.spec import MethodSpec
-from ttabench.readers.cards import STRICT, load_card
-from ttabench.readers.cards import checked as checked_yaml
-from ttabench.readers.formats import readable
-from ttabench.readers.sources import known_options, usual_source
-from ttabench.records.run_fields import STATES_OF
-from ttabench.report.blocks import STATES
-from ttabench.run.evaluation import base_of
-from ttabench.run.plan import Plan, Shared, make_plan
-from ttabench.run.request import OWN_QUESTIONS, RunRequest
+from ttabench.readers.cards import STRICT_CONFIG, load_card, read_checked_yaml
+from ttabench.readers.formats import is_readable
+from ttabench.readers.sources import default_source, known_options
+from ttabench.records.run_fields import ANSWERING_STATES
+from ttabench.report.groups import STATE_SUFFIXES
+from ttabench.run.evaluation import base_model_key
+from ttabench.run.plan import Plan, PlanCache, make_plan
+from ttabench.run.request import OWN_QUESTIONS_TASK, RunRequest
 from ttabench.sweep.engines import Job
 
-KIND = "suite of runs"
+SUITE_KIND = "suite of runs"
 SEED = Annotated[int, Field(ge=0)]
 Key = Annotated[str, Field(pattern=r"^[^=\s]+$")]
 Value: TypeAlias = str | int | float | bool | None
 """Of a setting; a list of them stands for a run each."""
 AXES = {"method": "methods", "task": "tasks", "model": "models", "seed": "seeds"}
 """What a grid is made of, and what each is called at the top of a suite."""
-RENAMED = {"settings": "set", "task_options": "task_set"}
+OPTION_OF_FIELD = {"settings": "set", "task_options": "task_set"}
 """Fields of a request that have another name as options."""
-ASSIGNED = {option: name for name, option in RENAMED.items()}
-SWAP = "swap_state"
+FIELD_OF_OPTION = {option: name for name, option in OPTION_OF_FIELD.items()}
+SWAP_OPTION = "swap_state"
 """Three runs in place of one: `state_of` of a request is not said otherwise."""
 AUTO = "auto"
-BUDGETS = ("keep", "keep_tokens")
+BUDGET_OPTIONS = ("keep", "keep_tokens")
 
 
-def _kind(field: Option) -> Any:
+def _option_type(field: Option) -> Any:
     """The annotation of a value, without None: what is not said is left out."""
-    if field.name in RENAMED:
+    if field.name in OPTION_OF_FIELD:
         return dict[Key, Value | list[Value]]
     plain = next((kind for kind in get_args(field.kind) if kind is not type(None)), field.kind)
-    if field.said.parse is not None:
+    if field.info.parse is not None:
         return plain | Literal["auto"]
     return str if plain is Path else plain
 
 
 OPTIONS: Mapping[str, Any] = {
-    **{RENAMED.get(name, name): _kind(field) for name, field in declared(RunRequest).items() if name not in AXES},
-    SWAP: bool,
+    **{
+        OPTION_OF_FIELD.get(name, name): _option_type(field)
+        for name, field in option_fields(RunRequest).items()
+        if name not in AXES
+    },
+    SWAP_OPTION: bool,
 }
 """Type of a value, as an annotation, by name."""
 
 
-class _Loader(yaml.SafeLoader):
+class _UniqueKeyLoader(yaml.SafeLoader):
     """Values of YAML, and no key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Json]:
@@ -79,22 +82,26 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         for number, (key, _) in enumerate(node.value):
             if key.value in keys[:number]:
-                raise yaml.MarkedYAMLError(problem=f"{key.value} stands there twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value} stands there twice", problem_mark=key.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
-def read(path: Path) -> Json:
+def read_suite(path: Path) -> Json:
     """What a suite in a file says."""
-    with reading(path):
-        return _Loader(checked_yaml(path, KIND)).get_single_data()
+    with reading_file(path):
+        return _UniqueKeyLoader(read_checked_yaml(path, SUITE_KIND)).get_single_data()
 
 
-def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
+def to_suite_options(typed: Mapping[str, Any]) -> dict[str, Json]:
     """Fields of a request that were typed, as a suite says them."""
     options: dict[str, Json] = {}
     for name, value in typed.items():
-        if name in RENAMED:
-            options[RENAMED[name]] = dict(assignments(value, declared(RunRequest)[name].flags[0]))
+        if name in OPTION_OF_FIELD:
+            options[OPTION_OF_FIELD[name]] = dict(
+                parse_assignments(value, option_fields(RunRequest)[name].flags[0])
+            )
         elif name == "batch_size":
             options[name] = value or AUTO
         else:
@@ -102,71 +109,94 @@ def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
     return options
 
 
-def requested(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest:
+def make_request(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest:
     """The request that options ask for."""
     values: dict[str, Any] = {}
     for name, value in typed.items():
-        if name in ASSIGNED:
-            value = tuple(f"{key}={as_typed(part)}" for key, part in value.items())
+        if name in FIELD_OF_OPTION:
+            value = tuple(f"{key}={format_setting(part)}" for key, part in value.items())
         elif name == "batch_size":
             value = 0 if value == AUTO else value
         elif name == "state":
             value = Path(value) if value else None
-        values[ASSIGNED.get(name, name)] = value
+        values[FIELD_OF_OPTION.get(name, name)] = value
     return RunRequest(**values, state_of=state_of)
 
 
-class _Named(BaseModel):
+class _NamedEntry(BaseModel):
     """An entry of a list, which may be its name alone."""
 
-    model_config = STRICT
+    model_config = STRICT_CONFIG
     axis: ClassVar[str]
 
     @model_validator(mode="before")
     @classmethod
-    def _of_name(cls, value: object) -> object:
+    def _expand_name(cls, value: object) -> object:
         return {cls.axis: value} if isinstance(value, str) else value
 
 
-def _fields(kinds: Mapping[str, Any]) -> dict[str, Any]:
+def _value_or_list_fields(kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a model: each one value or a list."""
-    lists = {name: kind | Annotated[list[kind], Field(min_length=1)] for name, kind in kinds.items()}  # type: ignore[valid-type]
-    return {name: (kinds[name] if name in ASSIGNED else kind, None) for name, kind in lists.items()}
+    lists = {
+        name: kind | Annotated[list[kind], Field(min_length=1)]  # type: ignore[valid-type]
+        for name, kind in kinds.items()
+    }
+    return {
+        name: (kinds[name] if name in FIELD_OF_OPTION else kind, None)
+        for name, kind in lists.items()
+    }
 
 
-def _entry(axis: str) -> type[_Named]:
+def _make_entry_model(axis: str) -> type[_NamedEntry]:
     """The entry of a method, a task or a model: it, and options of its runs."""
-    made: type[_Named] = create_model(axis.capitalize(), __base__=_Named, **{axis: (str, ...), **_fields(OPTIONS)})
-    made.axis = axis
-    return made
+    entry_model: type[_NamedEntry] = create_model(
+        axis.capitalize(),
+        __base__=_NamedEntry,
+        **{axis: (str, ...), **_value_or_list_fields(OPTIONS)},
+    )
+    entry_model.axis = axis
+    return entry_model
 
 
-Method, Task, Model = _entry("method"), _entry("task"), _entry("model")
-Some = create_model("Some", __config__=STRICT, **_fields({**dict.fromkeys(AXES, str), "seed": SEED, **OPTIONS}))
+MethodEntry, TaskEntry, ModelEntry = (
+    _make_entry_model("method"),
+    _make_entry_model("task"),
+    _make_entry_model("model"),
+)
+RunPattern = create_model(
+    "Some",
+    __config__=STRICT_CONFIG,
+    **_value_or_list_fields({**dict.fromkeys(AXES, str), "seed": SEED, **OPTIONS}),
+)
 """Runs, by any of their options."""
 Suite = create_model(
     "Suite",
-    __config__=STRICT,
-    methods=(list[Method], []),  # type: ignore[valid-type]
-    tasks=(list[Task], []),  # type: ignore[valid-type]
-    models=(list[Model], [{"model": NANO}]),  # type: ignore[valid-type]
+    __config__=STRICT_CONFIG,
+    methods=(list[MethodEntry], []),  # type: ignore[valid-type]
+    tasks=(list[TaskEntry], []),  # type: ignore[valid-type]
+    models=(list[ModelEntry], [{"model": NANO}]),  # type: ignore[valid-type]
     seeds=(list[SEED], [0]),
-    include=(list[Some], []),  # type: ignore[valid-type]
-    exclude=(list[Some], []),  # type: ignore[valid-type]
-    **_fields(OPTIONS),
+    include=(list[RunPattern], []),  # type: ignore[valid-type]
+    exclude=(list[RunPattern], []),  # type: ignore[valid-type]
+    **_value_or_list_fields(OPTIONS),
 )
 """A grid of runs: methods x tasks x models x seeds, without `exclude`, and those of `include`."""
 
 
-def checked(data: Json) -> dict[str, Json]:
+def check_suite(data: Json) -> dict[str, Json]:
     """What a suite says, the names of its entries written out, and nothing that it does not say."""
     if not isinstance(data, dict):
-        raise UserError(f"This is not a {KIND}.", "Its top level must be a mapping: methods, tasks, models, seeds ...")
-    values: dict[str, Json] = validated(Suite, data, "The suite").model_dump(mode="json", exclude_unset=True)
+        raise UserError(
+            f"This is not a {SUITE_KIND}.",
+            "Its top level must be a mapping: methods, tasks, models, seeds ...",
+        )
+    values: dict[str, Json] = validate_model(Suite, data, "The suite").model_dump(
+        mode="json", exclude_unset=True
+    )
     return values
 
 
-MOST = 10_000
+MAX_RUNS = 10_000
 """Runs of a suite."""
 
 
@@ -182,7 +212,7 @@ class _Layer:
     """The values at one place of a suite."""
 
     values: Mapping[str, Json]
-    strict: frozenset[str] = frozenset()
+    strict_axes: frozenset[str] = frozenset()
     """Of `method` and `task`: whose settings these must be."""
 
 
@@ -190,129 +220,162 @@ class _Layer:
 class _Grid:
     """The cells of a suite as they are found, and what was said of all: by option, and key of a setting."""
 
-    known: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    options_by_key: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """Options that tasks have there."""
-    taken: set[tuple[str, str]] = field(default_factory=set)
+    accepted: set[tuple[str, str]] = field(default_factory=set)
     """What means something to a method or a task."""
 
-    def combined(
+    def expand(
         self, layers: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], common: Sequence[_Layer]
     ) -> Iterator[tuple[dict[str, Json], Cell]]:
         """The cells of methods x tasks x models x seeds: what each says in words, and the cell."""
         for model, task, method in product(layers["model"], layers["task"], layers["method"]):
-            names = {axis: str(one.values[axis]) for axis, one in zip(AXES, (method, task, model), strict=False)}
-            spec, order = registry.find(names["method"]), [common[0], model, task, method, *common[1:]]
+            names = {
+                axis: str(one.values[axis])
+                for axis, one in zip(AXES, (method, task, model), strict=False)
+            }
+            spec, order = (
+                registry.find_method(names["method"]),
+                [common[0], model, task, method, *common[1:]],
+            )
             options = _task_options(names, order)
             flat = {
                 (name, key): value
                 for layer in order
-                for name, key, value in _settings(layer)
-                if self._goes(layer, name, key, spec, options)
+                for name, key, value in _layer_items(layer)
+                if self._applies(layer, name, key, spec, options)
             }
-            for chosen in _choices(flat):
-                swapped = chosen.pop(SWAP, False)
-                for state in STATES_OF if swapped else ("own",):
-                    request = requested({**names, **chosen}, state)
+            for chosen in _expand_choices(flat):
+                swapped = chosen.pop(SWAP_OPTION, False)
+                for state in ANSWERING_STATES if swapped else ("own",):
+                    request = make_request({**names, **chosen}, state)
                     for seed in seeds:
-                        yield {**names, **chosen, SWAP: swapped, "seed": seed}, Cell(request, seed)
+                        yield (
+                            {**names, **chosen, SWAP_OPTION: swapped, "seed": seed},
+                            Cell(request, seed),
+                        )
 
-    def _goes(self, layer: _Layer, name: str, key: str, spec: MethodSpec, options: Collection[str] | None) -> bool:
+    def _applies(
+        self, layer: _Layer, name: str, key: str, spec: MethodSpec, options: Collection[str] | None
+    ) -> bool:
         """Whether what a layer says is for this method and a task of these options."""
-        if name == "task_set" and "task" not in layer.strict:
-            fits = options is None or key_of(key, options) in options
-        elif name in BUDGETS and "method" not in layer.strict:
-            fits = _keeps(spec, name)
+        if name == "task_set" and "task" not in layer.strict_axes:
+            is_accepted = options is None or resolve_key(key, options) in options
+        elif name in BUDGET_OPTIONS and "method" not in layer.strict_axes:
+            is_accepted = _has_budget(spec, name)
         else:
             return True
-        self.known.setdefault((name, key), set()).update(options or ())
-        self.taken |= {(name, key)} if fits else set()
-        return fits
+        self.options_by_key.setdefault((name, key), set()).update(options or ())
+        self.accepted |= {(name, key)} if is_accepted else set()
+        return is_accepted
 
-    def refuse_untaken(self) -> None:
+    def refuse_unaccepted(self) -> None:
         """Refuse what was said of all and means nothing to any."""
-        for name, key in self.known.keys() - self.taken:
+        for name, key in self.options_by_key.keys() - self.accepted:
             if key:
-                raise UnknownName("setting of these tasks", key, sorted(self.known[name, key]))
-            raise UserError(f"None of these methods takes --{name.replace('_', '-')}.", "Leave it out.")
+                raise UnknownName(
+                    "setting of these tasks", key, sorted(self.options_by_key[name, key])
+                )
+            raise UserError(
+                f"None of these methods takes --{name.replace('_', '-')}.", "Leave it out."
+            )
 
 
 def _task_options(names: Mapping[str, str], order: Sequence[_Layer]) -> Collection[str] | None:
     """Options that a task has, by the source that is said last; None where nobody knows."""
-    card = load_card(OWN_QUESTIONS if readable(Path(names["task"])) else names["task"])
+    card = load_card(OWN_QUESTIONS_TASK if is_readable(Path(names["task"])) else names["task"])
     sources = [layer.values["source"] for layer in order if layer.values.get("source")]
-    return known_options(card, str(sources[-1] if sources else usual_source(card, nano=names["model"] == NANO)))
+    return known_options(
+        card, str(sources[-1] if sources else default_source(card, nano=names["model"] == NANO))
+    )
 
 
-def _keeps(spec: MethodSpec, name: str) -> bool:
+def _has_budget(spec: MethodSpec, name: str) -> bool:
     """Whether a method has a budget of this kind, a share or tokens."""
     with suppress(ValueError):
         return spec.keep is not None and bool(spec.keep(0.5 if name == "keep" else 1024))
     return False
 
 
-def cells(data: Json) -> list[Cell]:
+def expand_suite(data: Json) -> list[Cell]:
     """The runs of a suite in their order: model by model, then task by task."""
-    suite = checked(data)
+    suite = check_suite(data)
     grid = _Grid()
     axes = {
-        axis: [_Layer(entry, strict=frozenset([axis])) for entry in _unique(suite.get(plural, []))]
+        axis: [
+            _Layer(entry, strict_axes=frozenset([axis])) for entry in _unique(suite.get(plural, []))
+        ]
         for axis, plural in AXES.items()
         if axis != "seed"
     }
     axes["model"] = axes["model"] or [_Layer({"model": NANO})]
     seeds = _unique(suite.get("seeds", [0]))
     top = _Layer({key: value for key, value in suite.items() if key not in _LISTS})
-    whole = _few(grid.combined(axes, seeds, [top]))
+    run_cells = _limit_runs(grid.expand(axes, seeds, [top]))
     for pattern in suite.get("exclude", []):
-        kept = [(words, cell) for words, cell in whole if not matches(pattern, words)]
-        if len(kept) == len(whole):
+        kept = [(words, cell) for words, cell in run_cells if not matches_pattern(pattern, words)]
+        if len(kept) == len(run_cells):
             raise UserError(f"exclude: {pattern} excludes no run.", "Mend it, or leave it out.")
-        whole = kept
+        run_cells = kept
     for more in suite.get("include", []):
-        whole = _few(chain(whole, _included(grid, more, axes, seeds, top)))
-    grid.refuse_untaken()
-    if not whole:
+        run_cells = _limit_runs(chain(run_cells, _included_cells(grid, more, axes, seeds, top)))
+    grid.refuse_unaccepted()
+    if not run_cells:
         raise UserError("The suite names no run.", "Give methods and tasks.")
-    return _unique([cell for _, cell in whole])
+    return _unique([cell for _, cell in run_cells])
 
 
 _LISTS = {*AXES.values(), "include", "exclude"}
 
 
-def _few(runs: Iterator[tuple[dict[str, Json], Cell]]) -> list[tuple[dict[str, Json], Cell]]:
+def _limit_runs(runs: Iterator[tuple[dict[str, Json], Cell]]) -> list[tuple[dict[str, Json], Cell]]:
     """These runs; more than are made of one suite are refused."""
-    made = list(islice(runs, MOST + 1))
-    if len(made) > MOST:
-        raise UserError(f"The suite asks for more than {MOST:,} runs.", "Shorten its lists, or write several suites.")
-    return made
+    limited = list(islice(runs, MAX_RUNS + 1))
+    if len(limited) > MAX_RUNS:
+        raise UserError(
+            f"The suite asks for more than {MAX_RUNS:,} runs.",
+            "Shorten its lists, or write several suites.",
+        )
+    return limited
 
 
-def _included(
-    grid: _Grid, more: Mapping[str, Json], axes: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], top: _Layer
+def _included_cells(
+    grid: _Grid,
+    more: Mapping[str, Json],
+    axes: Mapping[str, Sequence[_Layer]],
+    seeds: Sequence[int],
+    top: _Layer,
 ) -> Iterator[tuple[dict[str, Json], Cell]]:
     """The cells that an entry of `include` adds: what it does not name of method, task, model, seed is the suite's."""
-    named = {axis: _listed(value) for axis, value in more.items() if axis in AXES}
-    own = {axis: [_Layer({axis: name}) for name in named[axis]] if axis in named else axes[axis] for axis in axes}
+    named_axes = {axis: _as_list(value) for axis, value in more.items() if axis in AXES}
+    own = {
+        axis: [_Layer({axis: name}) for name in named_axes[axis]]
+        if axis in named_axes
+        else axes[axis]
+        for axis in axes
+    }
     for axis, layers in own.items():
         if not layers:
-            raise UserError(f"include: {more} names no {axis}, and neither does the suite.", f"Add {axis}.")
+            raise UserError(
+                f"include: {more} names no {axis}, and neither does the suite.", f"Add {axis}."
+            )
     options = {name: value for name, value in more.items() if name not in AXES}
-    layer = _Layer(options, strict=frozenset(named) - {"seed"})
-    return grid.combined(own, named.get("seed", seeds), [top, layer])
+    layer = _Layer(options, strict_axes=frozenset(named_axes) - {"seed"})
+    return grid.expand(own, named_axes.get("seed", seeds), [top, layer])
 
 
-def _settings(layer: _Layer) -> Iterator[tuple[str, str, Json]]:
+def _layer_items(layer: _Layer) -> Iterator[tuple[str, str, Json]]:
     """(option, key, value) of all that a layer says but names; the key is empty but of settings."""
     for name, value in layer.values.items():
-        if name in ASSIGNED:
+        if name in FIELD_OF_OPTION:
             yield from ((name, key, part) for key, part in value.items())
         elif name not in AXES:
             yield name, "", value
 
 
-def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
+def _expand_choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
     """Options with one value each, for every choice of those that have several."""
-    for values in product(*map(_listed, flat.values())):
+    for values in product(*map(_as_list, flat.values())):
         chosen: dict[str, Json] = {}
         for (name, key), value in zip(flat, values, strict=True):
             if key:
@@ -322,7 +385,7 @@ def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
         yield chosen
 
 
-def _listed(value: Json) -> list[Json]:
+def _as_list(value: Json) -> list[Json]:
     return _unique(value) if isinstance(value, list) else [value]
 
 
@@ -331,36 +394,46 @@ def _unique(values: Sequence[Any]) -> list[Any]:
     return list({repr(value): value for value in values}.values())
 
 
-def matches(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:
+def matches_pattern(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:
     """Whether a run, in words, is one of those that a pattern names: an entry of `exclude`, say."""
-    for name, wanted in pattern.items():
-        held, named = (words.get(name, {}), wanted) if name in ASSIGNED else (words, {name: wanted})
+    for name, expected in pattern.items():
+        present, expected_settings = (
+            (words.get(name, {}), expected)
+            if name in FIELD_OF_OPTION
+            else (words, {name: expected})
+        )
         if not all(
-            key in held and as_typed(held[key]) in map(as_typed, _listed(value)) for key, value in named.items()
+            key in present and format_setting(present[key]) in map(format_setting, _as_list(value))
+            for key, value in expected_settings.items()
         ):
             return False
     return True
 
 
-def planned(cells: Sequence[Cell]) -> list[Job]:
+def plan_jobs(cells: Sequence[Cell]) -> list[Job]:
     """The runs of these cells, each once, in an order that keeps base models."""
-    made: dict[int, Job] = {}
+    job_of_cell: dict[int, Job] = {}
 
     def rows(run: tuple[int, Cell]) -> tuple[str, int]:
         return run[1].request.task, run[1].seed
 
     # those that read the same rows one after the other: rows are made once, and only theirs are kept
     for _, group in groupby(sorted(enumerate(cells), key=rows), rows):
-        shared = Shared()
-        made |= {number: _job(cell, make_plan(cell.request, cell.seed, shared)) for number, cell in group}
+        shared = PlanCache()
+        job_of_cell |= {
+            number: _make_job(cell, make_plan(cell.request, cell.seed, shared))
+            for number, cell in group
+        }
     runs: dict[str, Job] = {}
     for number in range(len(cells)):
-        runs.setdefault(made[number].id, made[number])
-    order = {base: place for place, base in enumerate(dict.fromkeys(run.base for run in runs.values()))}
+        runs.setdefault(job_of_cell[number].id, job_of_cell[number])
+    order = {
+        base: place for place, base in enumerate(dict.fromkeys(run.base for run in runs.values()))
+    }
     return sorted(runs.values(), key=lambda run: order[run.base])
 
 
-def share(runs: Sequence[Job], part: str) -> list[Job]:
+def select_shard(runs: Sequence[Job], part: str) -> list[Job]:
     """`--shard 2/5`: every fifth run, from the second on; the same ones wherever the same suite is given."""
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
@@ -368,16 +441,17 @@ def share(runs: Sequence[Job], part: str) -> list[Job]:
     return list(runs[int(match[1]) - 1 :: int(match[2])])
 
 
-def _job(cell: Cell, plan: Plan) -> Job:
+def _make_job(cell: Cell, plan: Plan) -> Job:
     request, config = cell.request, plan.config
-    named = {name: getattr(request, name) for name in (*BUDGETS, "preset", "checkpoint")}
-    more = [f"{name}={value}" for name, value in named.items() if value not in (None, "")]
+    values = {name: getattr(request, name) for name in (*BUDGET_OPTIONS, "preset", "checkpoint")}
+    labels = [f"{name}={value}" for name, value in values.items() if value not in (None, "")]
     return Job(
         id=config.identity(),
         request=request,
         seed=cell.seed,
-        base=repr(base_of(request, chat_template=config.chat_template)),
-        method=" ".join([config.method, *request.settings, *more]) + STATES[config.state_of],
+        base=repr(base_model_key(request, chat_template=config.chat_template)),
+        method=" ".join([config.method, *request.settings, *labels])
+        + STATE_SUFFIXES[config.state_of],
         task=" ".join([config.task, *request.task_options]),
         notes=tuple(plan.resolved.notes()),
     )

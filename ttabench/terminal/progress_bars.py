@@ -14,40 +14,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from ttabench.core.types import Tick, no_tick
+from ttabench.core.types import ProgressCallback, no_progress
 
-EVERY = 30.0
+PRINT_INTERVAL_SECONDS = 30.0
 """Seconds between plain lines."""
 
 
 @contextmanager
-def progress(enabled: bool) -> Iterator[Tick]:
+def show_progress(enabled: bool) -> Iterator[ProgressCallback]:
     """How far each thing counted is; silent when off. A thing is named before a comma, detail after."""
     if not enabled:
-        yield no_tick
+        yield no_progress
         return
     if not sys.stderr.isatty():
         last = time.monotonic()
 
-        def line(what: str, done: int, total: int) -> None:
+        def print_now_and_then(what: str, done: int, total: int) -> None:
             nonlocal last
-            if (now := time.monotonic()) - last >= EVERY:
+            if (now := time.monotonic()) - last >= PRINT_INTERVAL_SECONDS:
                 last = now
                 print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
 
-        yield line
+        yield print_now_and_then
         return
     name, bar = TextColumn("{task.description}", markup=False), BarColumn(bar_width=24)
     console = Console(stderr=True)
-    with Progress(name, bar, MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True) as bars:
+    with Progress(
+        name, bar, MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True
+    ) as bars:
         tasks = dict[str, TaskID]()
 
-        def tick(what: str, done: int, total: int) -> None:
+        def update_bars(what: str, done: int, total: int) -> None:
             thing = what.partition(",")[0]
             if thing not in tasks:
                 tasks[thing] = bars.add_task(what)
             bars.update(tasks[thing], description=what, completed=done, total=total)
 
-        yield tick
+        yield update_bars

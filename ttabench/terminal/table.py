@@ -32,23 +32,30 @@ class Table:
     """Columns whose cells stay on one line, as those of numbers do; all others wrap between words."""
     spare: tuple[str, ...] = ()
     """Columns that a narrow screen leaves out, the first one first."""
-    prose: bool = False
+    shown_as_blocks: bool = False
     """On a screen, rows stand below each other as blocks, whatever its width."""
     glossary: Mapping[str, str] = field(default_factory=dict)
     """What headings mean; stands once below all tables that are shown together, where the column is."""
 
-    def whole(self, column: str) -> bool:
+    def is_unwrapped(self, column: str) -> bool:
         """Whether the cells of a column stay on one line."""
         return column.startswith("#") or column in self.names
 
     def without(self, *columns: str) -> Table:
         """The same table without these columns."""
-        kept = [at for at, column in enumerate(self.columns) if column not in columns]
-        heads, *rows = (tuple(cells[at] for at in kept) for cells in (self.columns, *self.rows))
+        kept = [index for index, column in enumerate(self.columns) if column not in columns]
+        heads, *rows = (
+            tuple(cells[index] for index in kept) for cells in (self.columns, *self.rows)
+        )
         return replace(self, columns=heads, rows=tuple(rows))
 
 
-def explained(tables: Sequence[Table]) -> list[str]:
+def glossary_lines(tables: Sequence[Table]) -> list[str]:
     """The glossary of several tables, a line a heading."""
-    lines = (line for table in tables for column, line in table.glossary.items() if column in table.columns)
+    lines = (
+        line
+        for table in tables
+        for column, line in table.glossary.items()
+        if column in table.columns
+    )
     return list(dict.fromkeys(lines))

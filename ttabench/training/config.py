@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from ttabench.core.declared import HOW, RECIPE, WHAT, Declared
-from ttabench.core.errors import UserError, at_least, at_most
+from ttabench.core.declared import EXECUTION_GROUP, QUERY_GROUP, RECIPE_GROUP, OptionInfo
+from ttabench.core.errors import UserError, require_at_least, require_at_most
 from ttabench.core.types import Episode, Json
 from ttabench.methods.spec import Recipe
 
@@ -20,7 +20,16 @@ CHOICES = {
 }
 MAX_STEPS, MAX_STEP_CHUNKS = 10**9, 2**16
 """Of a training, and pieces of context in one step."""
-UNSAID = ("out", "resume", "also", "first", "documents", "rounds", "questions", "batch_documents")
+UNRECORDED_FIELDS = (
+    "out",
+    "resume",
+    "also",
+    "first",
+    "documents",
+    "rounds",
+    "questions",
+    "batch_documents",
+)
 """Fields that the record of a checkpoint has under `data`, or not at all."""
 
 
@@ -30,16 +39,37 @@ class TrainOptions:
 
     also: Annotated[
         tuple[str, ...],
-        Declared("A further task to train on, NAME or NAME=SOURCE, with options of it behind a blank each: all take "
-                 "turns, a step each. Repeat for more.",
-                 RECIPE, default=False),
-    ] = ()  # fmt: skip
-    seed: Annotated[int, Declared("Seed of data order and of everything random.", WHAT)] = 0
-    best: Annotated[bool, Declared("Keep the weights of the lowest validation loss, not the last.", RECIPE)] = False
-    save_every: Annotated[int, Declared("Steps between checkpoints; 0: at the end only.", HOW)] = 100
-    validate_every: Annotated[int, Declared("Steps between validations on the validation split; 0: none.", HOW)] = 100
-    stored: Annotated[str, Declared("Stored numbers: float32, float16 or bfloat16 (half the size).", HOW)] = "float32"
-    recompute: Annotated[bool, Declared("Compute layers again on the way back: slower, less memory.", HOW)] = False
+        OptionInfo(
+            "A further task to train on, NAME or NAME=SOURCE, with options of it behind a blank each: all take "
+            "turns, a step each. Repeat for more.",
+            RECIPE_GROUP,
+            default=False,
+        ),
+    ] = ()
+    seed: Annotated[
+        int, OptionInfo("Seed of data order and of everything random.", QUERY_GROUP)
+    ] = 0
+    best: Annotated[
+        bool,
+        OptionInfo("Keep the weights of the lowest validation loss, not the last.", RECIPE_GROUP),
+    ] = False
+    save_every: Annotated[
+        int, OptionInfo("Steps between checkpoints; 0: at the end only.", EXECUTION_GROUP)
+    ] = 100
+    validate_every: Annotated[
+        int,
+        OptionInfo("Steps between validations on the validation split; 0: none.", EXECUTION_GROUP),
+    ] = 100
+    stored: Annotated[
+        str,
+        OptionInfo(
+            "Stored numbers: float32, float16 or bfloat16 (half the size).", EXECUTION_GROUP
+        ),
+    ] = "float32"
+    recompute: Annotated[
+        bool,
+        OptionInfo("Compute layers again on the way back: slower, less memory.", EXECUTION_GROUP),
+    ] = False
     resume: bool = True
     """Resume from what is saved, if anything is; False starts again."""
 
@@ -66,12 +96,14 @@ class TrainConfig(Recipe, TrainOptions):
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)}")
-        at_least(1, steps=self.steps)
+                raise ValueError(
+                    f"{name} must be one of {', '.join(known)}, got {getattr(self, name)}"
+                )
+        require_at_least(1, steps=self.steps)
         counts = {name: getattr(self, name) for name in ("validate_every", "save_every", "warmup")}
-        at_least(0, batch_documents=self.batch_documents, **counts)
-        at_most(MAX_STEPS, steps=self.steps, rounds=self.rounds, **counts)
-        at_most(MAX_STEP_CHUNKS, batch_documents=self.batch_documents)
+        require_at_least(0, batch_documents=self.batch_documents, **counts)
+        require_at_most(MAX_STEPS, steps=self.steps, rounds=self.rounds, **counts)
+        require_at_most(MAX_STEP_CHUNKS, batch_documents=self.batch_documents)
         for name in ("lr", "clip", "decay", "beta2"):
             value = getattr(self, name)
             if not (0 < value < math.inf or (value == 0 and name in ("decay", "beta2"))):
@@ -107,29 +139,37 @@ class TrainRecord:
     validation: list[dict[str, int | float]] = field(default_factory=list)
     """Figures of every validation, with its `step`."""
 
-    def note(self, batch: Sequence[Episode], tokens: int, loss: float, seconds: float) -> None:
+    def count_step(
+        self, batch: Sequence[Episode], tokens: int, loss: float, seconds: float
+    ) -> None:
         """Count one more step."""
         self.steps += 1
         self.seconds += seconds
         self.tokens += tokens
-        self.observes += sum(len(episode.observes()) for episode in batch)
-        self.asks += sum(len(episode.asks()) for episode in batch)
+        self.observes += sum(len(episode.chunks()) for episode in batch)
+        self.asks += sum(len(episode.queries()) for episode in batch)
         self.losses.append(loss)
 
     def best(self) -> int | None:
         """The step of the lowest validation loss, the first of equals; None before any validation."""
-        return int(min(self.validation, key=lambda figures: figures["loss"])["step"]) if self.validation else None
+        return (
+            int(min(self.validation, key=lambda figures: figures["loss"])["step"])
+            if self.validation
+            else None
+        )
 
     def summary(self, config: TrainConfig, points: int = 100) -> dict[str, Json]:
         """The record with its configuration as JSON; the curve is thinned to at most `points` means."""
         width = max(1, math.ceil(len(self.losses) / points))
         parts = [self.losses[start : start + width] for start in range(0, len(self.losses), width)]
-        settings = {key: value for key, value in asdict(config).items() if key not in UNSAID}
+        settings = {
+            key: value for key, value in asdict(config).items() if key not in UNRECORDED_FIELDS
+        }
         means = [round(sum(part) / len(part), 4) for part in parts]
         return {**asdict(self), "losses": means, "steps_per_loss": width, "config": settings}
 
 
-def rate(config: TrainConfig, step: int) -> float:
+def learning_rate(config: TrainConfig, step: int) -> float:
     """Learning rate of a step, counted from 1."""
     if step <= config.warmup:
         return config.lr * step / config.warmup
@@ -139,6 +179,6 @@ def rate(config: TrainConfig, step: int) -> float:
     return config.lr * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def untrainable(name: str) -> UserError:
+def untrainable_error(name: str) -> UserError:
     """What is said of a method without parameters."""
     return UserError(f"Method {name} has no parameters to train.", "Choose a trainable method.")

@@ -12,17 +12,17 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.environment import forked_draws
+from ttabench.core.environment import isolated_rng
 from ttabench.core.errors import UserError
-from ttabench.core.signals import postponed
+from ttabench.core.signals import postpone_signals
 from ttabench.core.types import Episode
-from ttabench.lm.forward.patching import layers_recomputed
-from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
+from ttabench.lm.forward.patching import gradient_checkpointing
+from ttabench.lm.forward.tokens import chunk_ids, gold_ids, prompt_ids
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.trainable import Trainable
 from ttabench.training import training_state
-from ttabench.training.config import TrainConfig, TrainRecord, rate, untrainable
+from ttabench.training.config import TrainConfig, TrainRecord, learning_rate, untrainable_error
 
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
 MAX_UNSAVED_SECONDS = 300.0
@@ -53,8 +53,12 @@ def train(
     if config.best and not validation:
         raise UserError("Without validation episodes no step is the best.", "Leave out --best.")
     if not isinstance(method, Trainable):
-        raise untrainable(method.name)
-    with training_state.locked(config.out, resume=config.resume) if config.out else nullcontext():
+        raise untrainable_error(method.name)
+    with (
+        training_state.lock_folder(config.out, resume=config.resume)
+        if config.out
+        else nullcontext()
+    ):
         return _Training(method, config).run(batches, on_step, validation, clock)
 
 
@@ -63,84 +67,126 @@ class _Training:
 
     def __init__(self, method: Trainable[Any], config: TrainConfig) -> None:
         self.method, self.config = method, config
-        adam: dict[str, Any] = {"lr": config.lr, "betas": (0.9, config.beta2), "weight_decay": config.decay}
+        adam: dict[str, Any] = {
+            "lr": config.lr,
+            "betas": (0.9, config.beta2),
+            "weight_decay": config.decay,
+        }
         muon, modules = config.optimizer == "muon", method.modules()
-        self.optimiser = Muon(modules, **adam) if muon else torch.optim.AdamW(modules.parameters(), **adam)
+        self.optimiser = (
+            Muon(modules, **adam) if muon else torch.optim.AdamW(modules.parameters(), **adam)
+        )
         self.record = TrainRecord()
         self.best: Mapping[str, torch.Tensor] = {}
         """Parameters of the lowest validation loss so far, where they are kept."""
         if config.out is not None and not config.resume:
             training_state.discard(config.out)
-        elif taken := config.out and training_state.taken_up(config.out, method, config, self.optimiser):
-            self.record, self.best = taken
+        elif resumed := config.out and training_state.load_saved(
+            config.out, method, config, self.optimiser
+        ):
+            self.record, self.best = resumed
         self.curve = training_state.Curve(config, self.record)
 
     def run(
-        self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None,
-        validation: Mapping[str, Sequence[Episode]], clock: Callable[[], float],
-    ) -> TrainRecord:  # fmt: skip
+        self,
+        batches: Iterable[Sequence[Episode]],
+        on_step: OnStep | None,
+        validation: Mapping[str, Sequence[Episode]],
+        clock: Callable[[], float],
+    ) -> TrainRecord:
         """All steps that are left."""
         method, config, record = self.method, self.config, self.record
         stream: Iterator[Sequence[Episode]] = islice(batches, record.steps, None)
         if config.fresh and not record.steps:
-            first = _draw(stream, 1)
+            first = _next_batch(stream, 1)
             method.prepare_training(first)
             stream = chain([first], stream)
-        saved, ended = clock(), False
+        last_save, is_interrupted = clock(), False
         try:
-            with postponed() as signals:
-                while record.steps < config.steps and not ended:
+            with postpone_signals() as signals:
+                while record.steps < config.steps and not is_interrupted:
                     parts, step = self._step(stream), record.steps
                     self.curve.add(step, parts)
                     if on_step is not None:
                         on_step(step, parts)
-                    if validation and config.validate_every and _is_due(step, config.validate_every, config.steps):
+                    if (
+                        validation
+                        and config.validate_every
+                        and _is_due(step, config.validate_every, config.steps)
+                    ):
                         self._validate(validation)
-                    ended = bool(signals)
-                    unsaved = config.save_every and (ended or clock() - saved >= MAX_UNSAVED_SECONDS)
-                    if config.out is not None and (unsaved or _is_due(step, config.save_every, config.steps)):
-                        training_state.keep(config.out, method, self.optimiser, record, config, self.best)
-                        saved = clock()
+                    is_interrupted = bool(signals)
+                    is_save_due = config.save_every and (
+                        is_interrupted or clock() - last_save >= MAX_UNSAVED_SECONDS
+                    )
+                    if config.out is not None and (
+                        is_save_due or _is_due(step, config.save_every, config.steps)
+                    ):
+                        training_state.save_state(
+                            config.out, method, self.optimiser, record, config, self.best
+                        )
+                        last_save = clock()
         finally:
             method.modules().eval()
-        training_state.fill(method, self.best)
+        training_state.copy_parameters(method, self.best)
         return record
 
     def _step(self, stream: Iterator[Sequence[Episode]]) -> dict[str, float]:
         """One update of the parameters; randomness (dropout, subsets) depends on the seed and the step alone."""
-        step, started, method, config = self.record.steps + 1, time.perf_counter(), self.method, self.config
-        batch = _draw(stream, step)
+        step, started, method, config = (
+            self.record.steps + 1,
+            time.perf_counter(),
+            self.method,
+            self.config,
+        )
+        batch = _next_batch(stream, step)
         method.modules().train()
-        again = layers_recomputed(method.lm) if config.recompute else nullcontext()
-        with again, forked_draws(method.lm.device):
+        recomputation = gradient_checkpointing(method.lm) if config.recompute else nullcontext()
+        with recomputation, isolated_rng(method.lm.device):
             torch.manual_seed(config.seed * 1_000_003 + step)
             self.optimiser.zero_grad(set_to_none=True)
             parts = {name: part.item() for name, part in method.accumulate_gradients(batch).items()}
         if not math.isfinite(parts["loss"]):
-            raise UserError(f"The loss of step {step} is {parts['loss']}.", "Lower the learning rate, or clip more.")
+            raise UserError(
+                f"The loss of step {step} is {parts['loss']}.",
+                "Lower the learning rate, or clip more.",
+            )
         norm = torch.nn.utils.clip_grad_norm_(method.modules().parameters(), config.clip)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate(config, step)
-        tokens = _tokens(method.lm, batch)
+            group["lr"] = learning_rate(config, step)
+        tokens = _count_tokens(method.lm, batch)
         self.optimiser.step()
         seconds = time.perf_counter() - started
-        self.record.note(batch, tokens, parts["loss"], seconds)
-        parts |= {"gradient": norm.item(), "lr": rate(config, step), "tokens_per_second": tokens / seconds}
+        self.record.count_step(batch, tokens, parts["loss"], seconds)
+        parts |= {
+            "gradient": norm.item(),
+            "lr": learning_rate(config, step),
+            "tokens_per_second": tokens / seconds,
+        }
         return parts
 
     def _validate(self, validation: Mapping[str, Sequence[Episode]]) -> None:
         self.method.modules().eval()
-        with forked_draws(self.method.lm.device):
+        with isolated_rng(self.method.lm.device):
             torch.manual_seed(self.config.seed)
-            by_task = {task: self.method.validate(episodes) for task, episodes in validation.items()}
+            by_task = {
+                task: self.method.validate(episodes) for task, episodes in validation.items()
+            }
         (figures, *others) = by_task.values()
         if others:
             mean = sum(each["loss"] for each in by_task.values()) / len(by_task)
-            of_tasks = {f"{task} {name}": value for task, each in by_task.items() for name, value in each.items()}
-            figures = {"loss": mean, **of_tasks}
+            task_figures = {
+                f"{task} {name}": value
+                for task, each in by_task.items()
+                for name, value in each.items()
+            }
+            figures = {"loss": mean, **task_figures}
         self.record.validation.append({"step": self.record.steps, **figures})
         if self.config.best and self.record.best() == self.record.steps:
-            self.best = {name: each.detach().clone() for name, each in self.method.modules().named_parameters()}
+            self.best = {
+                name: each.detach().clone()
+                for name, each in self.method.modules().named_parameters()
+            }
         self.curve.add(self.record.steps, {"validation": figures})
 
 
@@ -149,26 +195,32 @@ def _is_due(step: int, every: int, last: int) -> bool:
     return step == last or bool(every and step % every == 0)
 
 
-def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:
+def _next_batch(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:
     batch = next(stream, ())
     if not batch:
-        raise UserError(f"The training episodes end before step {step}.", "Train fewer steps or on more data.")
+        raise UserError(
+            f"The training episodes end before step {step}.", "Train fewer steps or on more data."
+        )
     return batch
 
 
-def _tokens(lm: LM, batch: Sequence[Episode]) -> int:
+def _count_tokens(lm: LM, batch: Sequence[Episode]) -> int:
     """Tokens of what was read and asked, answers included."""
-    asks = [ask for episode in batch for ask in episode.asks()]
-    answers = sum(len(gold_ids(lm, ask)) for ask in asks if ask.answers)
-    read = sum(len(piece_ids(lm, piece, first=False)) for episode in batch for piece in episode.observes())
-    return read + answers + sum(len(prompt_ids(lm, ask, follows=True)) for ask in asks)
+    queries = [query for episode in batch for query in episode.queries()]
+    answers = sum(len(gold_ids(lm, query)) for query in queries if query.answers)
+    read = sum(
+        len(chunk_ids(lm, piece, first=False)) for episode in batch for piece in episode.chunks()
+    )
+    return (
+        read + answers + sum(len(prompt_ids(lm, query, is_continuation=True)) for query in queries)
+    )
 
 
 MOMENTUM = 0.95
-STEPS = 5
+NEWTON_SCHULZ_STEPS = 5
 """Of the Newton-Schulz iteration."""
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-LIKE_ADAM = 0.2
+NEWTON_SCHULZ_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ADAM_UPDATE_RMS = 0.2
 """Root mean square of Adam's updates, about."""
 
 
@@ -186,7 +238,7 @@ class Muon(torch.optim.AdamW):
     """
 
     def __init__(self, modules: nn.Module, **adam: Any) -> None:
-        self.matrices = {id(matrix) for matrix in matrices(modules)}
+        self.matrix_parameters = {id(matrix) for matrix in matrix_parameters(modules)}
         super().__init__(modules.parameters(), **adam)
 
     @torch.no_grad()
@@ -194,29 +246,41 @@ class Muon(torch.optim.AdamW):
         """One update of every parameter that has a gradient; those of matrices are spent by it."""
         assert closure is None, "Muon evaluates nothing again"
         for group in self.param_groups:
-            moved = [matrix for matrix in group["params"] if matrix.grad is not None and id(matrix) in self.matrices]
-            for _, alike in groupby(sorted(moved, key=_shape), _shape):
-                self._turn(list(alike), group["lr"], group["weight_decay"])
+            with_gradient = [
+                matrix
+                for matrix in group["params"]
+                if matrix.grad is not None and id(matrix) in self.matrix_parameters
+            ]
+            for _, same_shape in groupby(sorted(with_gradient, key=_shape), _shape):
+                self._update_matrices(list(same_shape), group["lr"], group["weight_decay"])
         super().step()
 
-    def _turn(self, alike: list[nn.Parameter], rate: float, decay: float) -> None:
+    def _update_matrices(
+        self, same_shape: list[nn.Parameter], learning_rate: float, decay: float
+    ) -> None:
         """Update matrices of one shape [M, N], or stacks of them, all at once."""
-        ahead = []
-        for matrix in alike:
-            gradient, matrix.grad, state = matrix.grad, None, self.state[matrix]  # Adam leaves alone what has none
+        lookahead = []
+        for matrix in same_shape:
+            gradient, matrix.grad, state = (
+                matrix.grad,
+                None,
+                self.state[matrix],
+            )  # Adam leaves alone what has none
             assert gradient is not None
             if not state:
                 state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(matrix)
             state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
-            ahead.append(gradient.lerp(state["exp_avg"], MOMENTUM).reshape(-1, *_shape(matrix)))
-        updates = torch.split(orthogonal(torch.cat(ahead)), [len(stack) for stack in ahead])
-        scale = LIKE_ADAM * max(_shape(alike[0])) ** 0.5
-        for matrix, update in zip(alike, updates, strict=True):
-            matrix.mul_(1 - rate * decay)
-            matrix.add_(update.view_as(matrix), alpha=-rate * scale)
+            lookahead.append(gradient.lerp(state["exp_avg"], MOMENTUM).reshape(-1, *_shape(matrix)))
+        updates = torch.split(
+            orthogonalize(torch.cat(lookahead)), [len(stack) for stack in lookahead]
+        )
+        scale = ADAM_UPDATE_RMS * max(_shape(same_shape[0])) ** 0.5
+        for matrix, update in zip(same_shape, updates, strict=True):
+            matrix.mul_(1 - learning_rate * decay)
+            matrix.add_(update.view_as(matrix), alpha=-learning_rate * scale)
 
 
-def matrices(modules: nn.Module) -> Iterable[nn.Parameter]:
+def matrix_parameters(modules: nn.Module) -> Iterable[nn.Parameter]:
     """Weights that map one vector to another: of linear layers, stacks of them, and low-rank factors (`ParameterList`).
 
     Other parameters of two dimensions hold vectors side by side: learned queries, gains of several slots, embeddings.
@@ -226,17 +290,19 @@ def matrices(modules: nn.Module) -> Iterable[nn.Parameter]:
             yield from (parameter for parameter in module if parameter.dim() == 2)
             continue
         weight = getattr(module, "weight", None)
-        if isinstance(weight, nn.Parameter) and (isinstance(module, nn.Linear) or weight.dim() == 3):
+        if isinstance(weight, nn.Parameter) and (
+            isinstance(module, nn.Linear) or weight.dim() == 3
+        ):
             yield weight
 
 
-def orthogonal(stacked_SMN: Tensor) -> Tensor:
+def orthogonalize(stacked_SMN: Tensor) -> Tensor:
     """Matrices of the same singular vectors with singular values near 1 (about 0.7 to 1.2), [S, M, N]."""
     tall = stacked_SMN.shape[1] > stacked_SMN.shape[2]
     x: Tensor = stacked_SMN.mT if tall else stacked_SMN
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    a, b, c = COEFFICIENTS
-    for _ in range(STEPS):
+    a, b, c = NEWTON_SCHULZ_COEFFICIENTS
+    for _ in range(NEWTON_SCHULZ_STEPS):
         square = x @ x.mT
         x = a * x + (b * square + c * square @ square) @ x
     return x.mT if tall else x

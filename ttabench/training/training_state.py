@@ -25,63 +25,80 @@ from torch import Tensor
 
 from ttabench.core import files
 from ttabench.core.errors import UserError
-from ttabench.core.files import read_text, reading
+from ttabench.core.files import read_text, reading_file
 from ttabench.core.types import Json
 from ttabench.lm.loading import safetensors_io
 from ttabench.methods import checkpoints
-from ttabench.methods.checkpoints import HEADER, OURS, header
-from ttabench.methods.states import check_claim, claimed
+from ttabench.methods.checkpoints import CHECKPOINT_FILES, HEADER_FILE, read_header
+from ttabench.methods.states import check_writable, claim_folder
 from ttabench.methods.trainable import Trainable
-from ttabench.records.folder import typed
+from ttabench.records.folder import parse_strict
 from ttabench.training.config import TrainConfig, TrainRecord
 
-CURVE, SAVE = OURS[2:]
-ANEW = "Start anew with --force."
+CURVE, SAVE = CHECKPOINT_FILES[2:]
+RESTART_HINT = "Start anew with --force."
 
 
-def check(out: Path, *, resume: bool) -> None:
+def check_folder(out: Path, *, resume: bool) -> None:
     """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there."""
-    check_claim(out, OURS)
-    if resume and (out / HEADER).exists() and not (out / SAVE).exists():
-        raise UserError(f"{out} holds a checkpoint without a save to go on from.", ANEW)
+    check_writable(out, CHECKPOINT_FILES)
+    if resume and (out / HEADER_FILE).exists() and not (out / SAVE).exists():
+        raise UserError(f"{out} holds a checkpoint without a save to go on from.", RESTART_HINT)
 
 
-def locked(out: Path, *, resume: bool) -> AbstractContextManager[None]:
+def lock_folder(out: Path, *, resume: bool) -> AbstractContextManager[None]:
     """Hold the folder of a checkpoint while training writes there; it is made if it does not exist."""
-    check(out, resume=resume)
-    return claimed(out, OURS, "is training into")
+    check_folder(out, resume=resume)
+    return claim_folder(out, CHECKPOINT_FILES, "is training into")
 
 
-def keep(
-    out: Path, method: Trainable[Any], optimiser: torch.optim.Optimizer, record: TrainRecord, config: TrainConfig,
+def save_state(
+    out: Path,
+    method: Trainable[Any],
+    optimiser: torch.optim.Optimizer,
+    record: TrainRecord,
+    config: TrainConfig,
     best: Mapping[str, Tensor],
-) -> None:  # fmt: skip
+) -> None:
     """Store what goes on from here, if that is wanted, then the checkpoint."""
     if config.save_every:
-        tensors = {f"parameter.{name}": parameter.data for name, parameter in method.modules().named_parameters()}
+        tensors = {
+            f"parameter.{name}": parameter.data
+            for name, parameter in method.modules().named_parameters()
+        }
         for index, moments in optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
-        tensors |= {f"best.{name}": value for name, value in best.items() if record.best() != record.steps}
-        state = {"record": asdict(record), "belongs": _belongs(method, config)}
+        tensors |= {
+            f"best.{name}": value for name, value in best.items() if record.best() != record.steps
+        }
+        state = {"record": asdict(record), "belongs": _training_identity(method, config)}
         try:
-            safetensors_io.write(out / SAVE, tensors, {"state": json.dumps(state)})
+            safetensors_io.write_tensors(out / SAVE, tensors, {"state": json.dumps(state)})
         except OSError as error:
-            raise files.unwritable(out, error) from None
-    publish(out, method, record, config, best)
+            raise files.unwritable_error(out, error) from None
+    write_checkpoint(out, method, record, config, best)
 
 
-def publish(
-    out: Path, method: Trainable[Any], record: TrainRecord, config: TrainConfig, best: Mapping[str, Tensor]
+def write_checkpoint(
+    out: Path,
+    method: Trainable[Any],
+    record: TrainRecord,
+    config: TrainConfig,
+    best: Mapping[str, Tensor],
 ) -> None:
     """Store the checkpoint that `--checkpoint` reads: of the parameters, or of the best ones if there are some."""
     summary, step = record.summary(config), record.steps
-    last = {name: parameter.detach().clone() for name, parameter in method.modules().named_parameters() if best}
-    fill(method, best)
+    last = {
+        name: parameter.detach().clone()
+        for name, parameter in method.modules().named_parameters()
+        if best
+    }
+    copy_parameters(method, best)
     checkpoints.save(method, out, summary, config.stored, step=step, stands_on=config.stands_on)
-    fill(method, last)
+    copy_parameters(method, last)
 
 
-def fill(method: Trainable[Any], values: Mapping[str, Tensor]) -> None:
+def copy_parameters(method: Trainable[Any], values: Mapping[str, Tensor]) -> None:
     """Put values in the place of parameters, by name."""
     with torch.no_grad():
         for name, parameter in method.modules().named_parameters():
@@ -89,30 +106,35 @@ def fill(method: Trainable[Any], values: Mapping[str, Tensor]) -> None:
                 parameter.copy_(values[name])
 
 
-def taken_up(
+def load_saved(
     out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer
 ) -> tuple[TrainRecord, Mapping[str, Tensor]] | None:
-    """Take up the save, if there is one, as `keep` left it: fills the method and the optimiser, and stores its
+    """Take up the save, if there is one, as `save_state` left it: fills the method and the optimiser, and stores its
     checkpoint where another is there; returns its record, and the best parameters so far where they are kept."""
     if not (out / SAVE).exists():
         return None
-    tensors, metadata = safetensors_io.read(out / SAVE, hint=ANEW)
-    with reading(out / SAVE, ANEW):
+    tensors, metadata = safetensors_io.read_tensors(out / SAVE, hint=RESTART_HINT)
+    with reading_file(out / SAVE, RESTART_HINT):
         state = json.loads(metadata["state"])
-        _refuse_others(out, state["belongs"], _belongs(method, config))
-        record = typed(TrainRecord, state["record"])
+        _refuse_mismatch(out, state["belongs"], _training_identity(method, config))
+        record = parse_strict(TrainRecord, state["record"])
         if record.steps != len(record.losses):
             raise ValueError("its record is of other steps")
-        best = _fill(method, optimiser, tensors)
+        best = _restore(method, optimiser, tensors)
     if config.best and record.best() == record.steps:
         best = {name: each.detach().clone() for name, each in method.modules().named_parameters()}
-    stored = header(out) if (out / HEADER).exists() else None  # a kill may have left that of the save before
-    if stored is None or (stored.step, stored.training["config"]["stored"]) != (record.steps, config.stored):
-        publish(out, method, record, config, best)
+    stored = (
+        read_header(out) if (out / HEADER_FILE).exists() else None
+    )  # a kill may have left that of the save before
+    if stored is None or (stored.step, stored.training["config"]["stored"]) != (
+        record.steps,
+        config.stored,
+    ):
+        write_checkpoint(out, method, record, config, best)
     return record, best
 
 
-def _fill(
+def _restore(
     method: Trainable[Any], optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
     """Fill a method and its optimiser from the tensors of a save; returns its best parameters."""
@@ -122,7 +144,9 @@ def _fill(
         groups[kind][rest] = tensor
     parameters = dict(method.modules().named_parameters())
     for kind in ("parameter", "best"):
-        if (groups[kind] or kind != "best") and (fault := safetensors_io.unfit(groups[kind], parameters)):
+        if (groups[kind] or kind != "best") and (
+            fault := safetensors_io.describe_mismatch(groups[kind], parameters)
+        ):
             raise ValueError(fault)
     shapes = [parameter.shape for parameter in parameters.values()]
     moments: dict[int, dict[str, Tensor]] = defaultdict(dict)  # what no loss depends on has none
@@ -131,30 +155,32 @@ def _fill(
         if tensor.shape != (() if kind == "step" else shapes[int(index)]):
             raise ValueError(f"moment.{name} has the shape {tuple(tensor.shape)}")
         moments[int(index)][kind] = tensor
-    fill(method, groups["parameter"])
+    copy_parameters(method, groups["parameter"])
     optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
     return groups["best"]
 
 
-def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str, Json]]:
+def _training_identity(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str, Json]]:
     """The values that a resumed training must share with the saved one, as JSON gives them back."""
-    own = {
+    identity = {
         "method": {"method": method.name},
         "settings": asdict(method.settings),
         "recipe": config.recipe(),
         "data": dict(config.data),
         "base": {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)},
     }
-    return dict(json.loads(json.dumps(own)))
+    return dict(json.loads(json.dumps(identity)))
 
 
-def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    for group, values in wanted.items():
+def _refuse_mismatch(out: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for group, values in expected.items():
         before = stored.get(group, {})
         for key in {**values, **before}:
             if values.get(key) != before.get(key):
                 fault = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."
-                raise UserError(fault, "Give the same as before, another --out, or --force to start anew.")
+                raise UserError(
+                    fault, "Give the same as before, another --out, or --force to start anew."
+                )
 
 
 class Curve:
@@ -165,17 +191,21 @@ class Curve:
         if self.path is None:
             return
         lines = read_text(self.path).splitlines(keepends=True) if self.path.exists() else []
-        with reading(self.path, ANEW, most=None):
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= record.steps]
+        with reading_file(self.path, RESTART_HINT, max_bytes=None):
+            kept = [
+                line
+                for line in lines
+                if line.endswith("\n") and json.loads(line)["step"] <= record.steps
+            ]
         files.write_atomically(self.path, "".join(kept))
 
     def add(self, step: int, line: Mapping[str, Json]) -> None:
         """One more line."""
         if self.path is not None:
-            files.append(self.path, json.dumps({"step": step, **line}) + "\n")
+            files.append_text(self.path, json.dumps({"step": step, **line}) + "\n")
 
 
 def discard(out: Path) -> None:
     """Forget a training: its save, its curve and its checkpoint."""
-    for name in OURS:
-        files.remove(out / name)
+    for name in CHECKPOINT_FILES:
+        files.remove_path(out / name)

@@ -6,8 +6,11 @@ import pytest
 from papers import declared
 from papers.declared import PAPERS, figures, reported, reported_at
 
-SUITES = [(name, scale, file) for name in declared.names()
-          for scale, file in declared.suites(*name.split("/")).items()]  # fmt: skip
+SUITES = [
+    (name, scale, file)
+    for name in declared.names()
+    for scale, file in declared.suites(*name.split("/")).items()
+]
 
 DRAWN = {"mac/figure7", "streamadapter/figure5", "generative_adapter/figure3"}
 """Whose figures are a drawing."""
@@ -20,7 +23,12 @@ def test_every_table_with_figures_is_declared() -> None:
     assert there <= set(declared.names())
     assert set(declared.names()) - there == DRAWN
     assert len(figures()) == 1126
-    assert {declared.paper(name).arxiv for name in PAPERS} == {"2411.09289", "2411.05877", "2312.03414", "2403.04317"}
+    assert {declared.paper(name).arxiv for name in PAPERS} == {
+        "2411.09289",
+        "2411.05877",
+        "2312.03414",
+        "2403.04317",
+    }
 
 
 def test_every_file_of_the_room_is_a_paper_or_a_suite_of_its_tables() -> None:
@@ -28,7 +36,9 @@ def test_every_file_of_the_room_is_a_paper_or_a_suite_of_its_tables() -> None:
     assert files == {file for _, _, file in SUITES}
 
 
-@pytest.mark.parametrize("name", [name for name in declared.names() if declared.table(name)[2].claims])
+@pytest.mark.parametrize(
+    "name", [name for name in declared.names() if declared.table(name)[2].claims]
+)
 def test_figures_of_a_table_are_found_by_its_lines_and_places(name: str) -> None:
     """A word that no figure has would leave the paper's side empty."""
     of, which, table = declared.table(name)
@@ -36,7 +46,12 @@ def test_figures_of_a_table_are_found_by_its_lines_and_places(name: str) -> None
         if word := table.reported[line].get("method"):
             assert word in [each["method"] for each in reported(of, which)], line
     if table.metric:
-        found = [row for place in table.places for line in table.named for row in reported_at(of, which, place, line)]
+        found = [
+            row
+            for place in table.places
+            for line in table.named
+            for row in reported_at(of, which, place, line)
+        ]
         assert found or name in DRAWN | UNNAMED
 
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 from papers.claims import by_claim, settings, theirs
-from papers.judging import Judged, Verdict, fits, judged, near_an_end, over, stored, verdict_of, words
+from papers.judging import (
+    Judged,
+    Verdict,
+    fits,
+    judged,
+    near_an_end,
+    over,
+    stored,
+    verdict_of,
+    words,
+)
 
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored as store
@@ -18,9 +28,21 @@ from ttabench.report.differences import Difference
 
 def apart(
     value: float, low: float | None, high: float | None, p: float | None = None, metric: str = "f1"
-) -> Difference:  # fmt: skip
-    return Difference(left="a", right="b", task="t", block="x", metric=metric, value=value, ci_low=low, ci_high=high,
-                      p=p, n=10, unit="query", units=10)  # fmt: skip
+) -> Difference:
+    return Difference(
+        left="a",
+        right="b",
+        task="t",
+        block="x",
+        metric=metric,
+        value=value,
+        ci_low=low,
+        ci_high=high,
+        p=p,
+        n=10,
+        unit="query",
+        units=10,
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,12 +63,18 @@ def test_the_rule(found: Difference, verdict: str) -> None:
 
 @pytest.mark.parametrize(
     ("control", "verdict"),
-    [(apart(0.2, 0.1, 0.3), "reproduced"), (apart(0.2, -0.1, 0.5), "no memory"), (None, "no control")],
+    [
+        (apart(0.2, 0.1, 0.3), "reproduced"),
+        (apart(0.2, -0.1, 0.5), "no memory"),
+        (None, "no control"),
+    ],
 )
 def test_a_memory_is_better_than_another_texts(control: Difference | None, verdict: str) -> None:
     better = apart(0.2, 0.1, 0.3)
     assert verdict_of(better, control, memory=True) == verdict
-    assert verdict_of(better, control) == "reproduced", "of what holds no context in a state nothing is asked"
+    assert verdict_of(better, control) == "reproduced", (
+        "of what holds no context in a state nothing is asked"
+    )
     assert verdict_of(apart(-0.2, -0.3, -0.1), control, memory=True) == "contradicted"
 
 
@@ -61,7 +89,9 @@ def test_a_memory_is_better_than_another_texts(control: Difference | None, verdi
         ((0.95, 0.5), True, ""),
     ],
 )
-def test_lines_at_one_end_say_nothing(places: tuple[float, float], decided: bool, near: str) -> None:
+def test_lines_at_one_end_say_nothing(
+    places: tuple[float, float], decided: bool, near: str
+) -> None:
     assert near_an_end(places, decided=decided) == (f"both near {near}" if near else "")
 
 
@@ -93,8 +123,11 @@ def test_a_claim_is_judged_by_its_paired_difference(tmp_path: Path) -> None:
     run(tmp_path, "salient_spans", 0.8)
     (row,) = rows(tmp_path)
     assert (row.claim.left, row.claim.right, row.verdict, row.scale) == (
-        "salient-spans", "uniform", "no control", "nano"
-    )  # fmt: skip
+        "salient-spans",
+        "uniform",
+        "no control",
+        "nano",
+    )
     assert row.found.value == pytest.approx(0.6)
     assert theirs([row]) == "0.9 to 5.4: distilgpt2, gpt2-large, gpt2-xl, llama-2-7b"
     lacking = [each for each in judged("mac", "table1", stored([tmp_path])) if each.scale is None]
@@ -102,7 +135,9 @@ def test_a_claim_is_judged_by_its_paired_difference(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("other", "verdict"), [(0.2, "reproduced"), (0.8, "no memory")])
-def test_the_same_under_another_texts_state_is_the_control(tmp_path: Path, other: float, verdict: str) -> None:
+def test_the_same_under_another_texts_state_is_the_control(
+    tmp_path: Path, other: float, verdict: str
+) -> None:
     run(tmp_path, "uniform", 0.2)
     run(tmp_path, "salient_spans", 0.8)
     run(tmp_path, "salient_spans", other, state_of="other")
@@ -142,7 +177,10 @@ def trained(folder: Path, share: float, seed: int, **more: Any) -> None:
     config = {"steps": 100, "lr": 1e-3, "data": data, "seed": seed, **more}
     path = run(folder, "uniform", share, settings={"seed": seed, **more}, checkpoint=f"seed{seed}")
     record = load_record(path)
-    save_record(record.model_copy(update={"method": {**record.method, "training": {"config": config}}}), path)
+    save_record(
+        record.model_copy(update={"method": {**record.method, "training": {"config": config}}}),
+        path,
+    )
 
 
 def test_every_training_by_one_recipe_is_judged(tmp_path: Path) -> None:
@@ -158,7 +196,9 @@ def test_every_training_by_one_recipe_is_judged(tmp_path: Path) -> None:
     assert (claim.claim, claim.verdict) == ("salient-spans better than uniform", "mixed")
     trained(tmp_path, 0.9, 2, lr=1e-2)
     (row,) = rows(tmp_path)
-    assert row.reason == "uniform was run in 4 configurations, and which is meant is not declared", "two of one seed"
+    assert (
+        row.reason == "uniform was run in 4 configurations, and which is meant is not declared"
+    ), "two of one seed"
 
 
 def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path) -> None:
@@ -176,29 +216,47 @@ def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path)
 
 def test_bytes_are_counted_and_need_no_interval(tmp_path: Path) -> None:
     for method, kept, more in (("icl", 4096, {}), ("generative_adapter", 1024, {})):
-        own = {"method": method, "task": "msc", "source": "mini", "task_options": {"ask": "questions"}, **more}
+        own = {
+            "method": method,
+            "task": "msc",
+            "source": "mini",
+            "task_options": {"ask": "questions"},
+            **more,
+        }
         folder = store(tmp_path, method, right(0.5), **own)
         record = load_record(folder)
-        save_record(record.model_copy(update={"cost": {**record.cost, "state_bytes": kept}}), folder)
+        save_record(
+            record.model_copy(update={"cost": {**record.cost, "state_bytes": kept}}), folder
+        )
     found = judged("generative_adapter", "table1", stored([tmp_path]))
     (row,) = [row for row in found if row.claim.cost]
-    assert (row.verdict, row.costs and [cost.value for cost in row.costs]) == ("reproduced", [1024, 4096])
+    assert (row.verdict, row.costs and [cost.value for cost in row.costs]) == (
+        "reproduced",
+        [1024, 4096],
+    )
     assert theirs([row]) == "32 against 128 million numbers"
 
 
 HERE, THERE = {"cpu": "A", "threads": 1}, {"cpu": "B", "threads": 2}
 
 
-def timed(folder: Path, mac: list[float], camels: list[float], *, elsewhere: bool = False) -> list[Judged]:
+def timed(
+    folder: Path, mac: list[float], camels: list[float], *, elsewhere: bool = False
+) -> list[Judged]:
     """MAC's figure 2 of runs that took so many seconds, a draw each."""
     for method, draws in (("mac", mac), ("camels", camels)):
         for seed, seconds in enumerate(draws):
-            more: dict[str, Any] = {"settings": {"hierarchy": None, "bank_cap": None}} if method == "mac" else {}
+            more: dict[str, Any] = (
+                {"settings": {"hierarchy": None, "bank_cap": None}} if method == "mac" else {}
+            )
             path = run(folder, method, 0.5, seed=seed, **more)
             record = load_record(path)
             training = {"training": {"config": {"data": {"task": "streamingqa"}}}}
-            changes = {"cost": {**record.cost, "adapt_seconds": seconds}, "method": training,
-                       "hardware": THERE if elsewhere and method == "mac" else HERE}  # fmt: skip
+            changes = {
+                "cost": {**record.cost, "adapt_seconds": seconds},
+                "method": training,
+                "hardware": THERE if elsewhere and method == "mac" else HERE,
+            }
             save_record(record.model_copy(update=changes), path)
     return rows(folder, "figure2")
 
@@ -223,15 +281,31 @@ def test_seconds_decide_where_they_are_far_apart_in_every_draw(
 
 def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:
     for method, values in (("none", {1: 0.0, 16: 0.0}), ("ccm", {1: 0.0, 16: 1.0})):
-        folder = store(tmp_path, method, {"x": 0.5}, method=method, task="metaicl", source="mini",
-                       settings={"update": "concat"} if method == "ccm" else {})  # fmt: skip
+        folder = store(
+            tmp_path,
+            method,
+            {"x": 0.5},
+            method=method,
+            task="metaicl",
+            source="mini",
+            settings={"update": "concat"} if method == "ccm" else {},
+        )
         own = [
             {**sample(f"q{index}@{step}", value=value).flat(), "step": step}
-            for step, value in values.items() for index in range(12)
-        ]  # fmt: skip
+            for step, value in values.items()
+            for index in range(12)
+        ]
         store_samples(folder, own)
         record = load_record(folder)
-        more = [record.rows[0].model_copy(update={"step": step, "value": value}) for step, value in values.items()]
+        more = [
+            record.rows[0].model_copy(update={"step": step, "value": value})
+            for step, value in values.items()
+        ]
         save_record(record.model_copy(update={"rows": (*record.rows, *more)}), folder)
     (row,) = [row for row in judged("ccm", "table23", stored([tmp_path])) if row.scale]
-    assert (row.place.name, row.found.n, row.found.value, row.verdict) == ("t=16", 12, 1.0, "no control")
+    assert (row.place.name, row.found.n, row.found.value, row.verdict) == (
+        "t=16",
+        12,
+        1.0,
+        "no control",
+    )

@@ -12,7 +12,7 @@ import pytest
 from papers import declared
 from papers.judging import stored
 
-from tests.conftest import Command, Ran, one_line
+from tests.conftest import Command, CommandResult, error_line
 from tests.places import ROOT
 from tests.results.papers.test_judging import run
 
@@ -21,18 +21,20 @@ from tests.results.papers.test_judging import run
 def papers(capsys: pytest.CaptureFixture[str]) -> Command:
     """Run a command line of `paper.py` in this process."""
 
-    def call(*arguments: object) -> Ran:
+    def call(*arguments: object) -> CommandResult:
         capsys.readouterr()
         code = paper.run([str(argument) for argument in arguments])
         printed = capsys.readouterr()
-        return Ran(code, printed.out, printed.err)
+        return CommandResult(code, printed.out, printed.err)
 
     return call
 
 
 def test_the_committed_claims_are_what_the_committed_runs_say() -> None:
     page = (ROOT / "results/claims.md").read_text(encoding="utf-8")
-    assert claims.claims_page(stored(make.committed())) == page, "run: python results/make.py claims"
+    assert claims.claims_page(stored(make.committed())) == page, (
+        "run: python results/make.py claims"
+    )
     assert make.committed()
     assert not [folder for folder in make.committed() if "scratch" in folder.parts]
 
@@ -53,7 +55,10 @@ def test_a_table_shows_ours_beside_the_papers(papers: Command, tmp_path: Path) -
     found = json.loads(ran.out)
     (claims,) = [rows for title, rows in found.items() if title == "claims"]
     (decided,) = [row for row in claims if row["verdict"] != "no runs"]
-    assert (decided["claim"], decided["verdict"]) == ("salient-spans better than uniform", "no control")
+    assert (decided["claim"], decided["verdict"]) == (
+        "salient-spans better than uniform",
+        "no control",
+    )
     assert decided["ci_low"] > 0
     (beside,) = [rows for title, rows in found.items() if title.startswith("mac/table1")]
     ours = {row["method"]: row for row in beside if row["ours, nano"]}
@@ -80,7 +85,10 @@ def test_all_claims_are_shown_and_are_a_page(papers: Command, tmp_path: Path) ->
     run(tmp_path / "suite", "uniform", 0.2)
     run(tmp_path / "suite", "salient_spans", 0.8)
     page = claims.claims_page(stored([tmp_path / "x", tmp_path]))
-    assert "salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | 60.0 [" in page
+    assert (
+        "salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | 60.0 ["
+        in page
+    )
     assert "distinct claims 1 have runs. Scale by scale, 0 hold with a memory" in page
     found = papers("claims", "--runs", tmp_path, "--out", tmp_path / "x", "--json").json()["claims"]
     assert {row["paper"] for row in found} == set(declared.PAPERS)
@@ -96,7 +104,11 @@ def test_all_claims_are_shown_and_are_a_page(papers: Command, tmp_path: Path) ->
     ],
 )
 def test_bad_input_is_one_line(
-    typed: tuple[str, ...], said: str, papers: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    typed: tuple[str, ...],
+    said: str,
+    papers: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert said in one_line(papers(*typed))
+    assert said in error_line(papers(*typed))

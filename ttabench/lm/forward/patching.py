@@ -33,20 +33,22 @@ from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import Cache
 
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.ways import ways_of
+from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, of_rows
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, select_tensor_rows
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
-Place: TypeAlias = int | str
+InputLocation: TypeAlias = int | str
 """A decoder layer by number (what enters it, in front of its first norm), or a linear map by name."""
-See: TypeAlias = Callable[[Place, Tensor], object]
+InputObserver: TypeAlias = Callable[[InputLocation, Tensor], object]
 """Called with a place and what entered there: [B, T, C] of a layer, [B, T, I] of a map; padding means nothing."""
 
 
 @contextmanager
-def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Tensor | None = None) -> Iterator[None]:
+def deltas_applied(
+    lm: LM, deltas: Mapping[str, Delta], rows: int, delta_mask_BT: Tensor | None = None
+) -> Iterator[None]:
     """Run the block with the deltas in place.
 
     Args:
@@ -57,22 +59,29 @@ def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Te
 
     Everything is undone when the block ends, exceptions included. Contexts nest: the outer deltas stay in effect.
     """
-    ways_of(lm)  # which are found out on the model as it is
+    get_capabilities(lm)  # which are found out on the model as it is
     dense = {name: delta.delta[0] for name, delta in deltas.items() if isinstance(delta, Dense)}
-    assert marked_BT is None or not dense, "a dense delta acts at every token"
-    assert all(len(delta.delta) == 1 for delta in deltas.values() if isinstance(delta, Dense)), "dense deltas of rows"
+    assert delta_mask_BT is None or not dense, "a dense delta acts at every token"
+    assert all(len(delta.delta) == 1 for delta in deltas.values() if isinstance(delta, Dense)), (
+        "dense deltas of rows"
+    )
     with ExitStack() as undo:
         for name, delta in deltas.items():
             if isinstance(delta, LowRank):
-                module, hook = lm.model.get_submodule(name), _hook(delta, rows, marked_BT)
+                module, hook = (
+                    lm.model.get_submodule(name),
+                    _low_rank_hook(delta, rows, delta_mask_BT),
+                )
                 if not len(delta.a_BRI) == len(delta.b_BOR) == 1:
                     # the head is given chosen tokens of all rows together
-                    head = {id(held) for held in lm.model.get_output_embeddings()._parameters.values()} - {id(None)}
+                    head = {
+                        id(held) for held in lm.model.get_output_embeddings()._parameters.values()
+                    } - {id(None)}
                     shares = head & {id(held) for held in module._parameters.values()}
                     assert not shares, f"{name}: a delta of the head is of all rows alike"
                 undo.callback(module.register_forward_hook(hook).remove)
         if dense:
-            undo.enter_context(weights_as(lm, _changed(lm.model, dense)))
+            undo.enter_context(weights_replaced(lm, _changed_weights(lm.model, dense)))
         yield
 
 
@@ -81,7 +90,9 @@ def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
     changes: dict[str, Tensor] = {}
     for name, delta in deltas.items():
         if isinstance(delta, LowRank):
-            assert len(delta.a_BRI) == len(delta.b_BOR) == 1, f"{name}: a delta of several rows is not one change"
+            assert len(delta.a_BRI) == len(delta.b_BOR) == 1, (
+                f"{name}: a delta of several rows is not one change"
+            )
             change_OI = delta.b_BOR[0] @ delta.a_BRI[0]
             plain = isinstance(lm.model.get_submodule(name), nn.Linear)
             parameter, change = f"{name}.weight", change_OI if plain else change_OI.T
@@ -91,7 +102,7 @@ def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
     return changes
 
 
-def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
+def _low_rank_hook(delta: LowRank, rows: int, delta_mask_BT: Tensor | None) -> Hook:
     a_BRI, b_BOR = delta.a_BRI, delta.b_BOR
     assert a_BRI.dim() == b_BOR.dim() == 3, "low-rank factors are [B, R, in] and [B, out, R]"
     sizes = {a_BRI.shape[0], b_BOR.shape[0]}
@@ -104,35 +115,48 @@ def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
         if shared and delta.dropout is None:  # one delta for all rows: their tokens in one product
             low = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
         else:
-            x_BTI = args[0].reshape(rows, -1, width)  # OPT flattens rows and tokens before its feed-forward
+            x_BTI = args[0].reshape(
+                rows, -1, width
+            )  # OPT flattens rows and tokens before its feed-forward
             low = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
-        if marked_BT is not None:
+        if delta_mask_BT is not None:
             tokens = low.numel() // (rows * low.shape[-1])
-            assert marked_BT.shape[1] == tokens, f"marks of {marked_BT.shape[1]} tokens on a forward of {tokens}"
-            low = low * marked_BT.to(low).expand(rows, -1).reshape(*low.shape[:-1], 1)
+            assert delta_mask_BT.shape[1] == tokens, (
+                f"marks of {delta_mask_BT.shape[1]} tokens on a forward of {tokens}"
+            )
+            low = low * delta_mask_BT.to(low).expand(rows, -1).reshape(*low.shape[:-1], 1)
         if not shared:
             out_BTO = output.view(rows, -1, output.shape[-1])
-            return _plus(out_BTO, low, b.transpose(1, 2).expand(rows, -1, -1)).view(output.shape)
-        return _plus(output.flatten(0, -2), low.flatten(0, -2), b.flatten(0, 1).T).view(output.shape)
+            return _add_product(out_BTO, low, b.transpose(1, 2).expand(rows, -1, -1)).view(
+                output.shape
+            )
+        return _add_product(output.flatten(0, -2), low.flatten(0, -2), b.flatten(0, 1).T).view(
+            output.shape
+        )
 
     return add
 
 
-def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
+def _add_product(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
     """`output + low @ b`, in the place of the output where no gradient is wanted."""
     product = torch.addmm if output.dim() == 2 else torch.baddbmm
-    return product(output, low, b) if torch.is_grad_enabled() else product(output, low, b, out=output)
+    return (
+        product(output, low, b) if torch.is_grad_enabled() else product(output, low, b, out=output)
+    )
 
 
 @contextmanager
-def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
+def weights_replaced(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
     """Run the block with these values, by parameter name, in the place of parameters: plain tensors in the model's
     number format, which gradients reach. A parameter that stands in two places (embedding and head) is given once.
 
     The parameters are the very ones they were when the block ends, exceptions included.
     """
-    ways_of(lm)
-    held = {id(base): (base, value.to(base)) for base, value in ((_held(lm.model, n), v) for n, v in values.items())}
+    get_capabilities(lm)
+    held = {
+        id(base): (base, value.to(base))
+        for base, value in ((_get_parameter(lm.model, n), v) for n, v in values.items())
+    }
     places = [  # every one that holds the parameter
         (module, leaf, *held[id(tensor)])
         for module in lm.model.modules()
@@ -148,19 +172,21 @@ def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
             module._parameters[leaf] = base
 
 
-def _changed(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _changed_weights(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`parameter + change` by the parameter's name; of one with two names (embedding and head) both changes add up."""
     values: dict[str, Tensor] = {}
     names: dict[int, str] = {}
     for name, change in changes.items():
-        base = _held(model, name)  # under another swap a plain tensor
-        assert change.shape == base.shape, f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
+        base = _get_parameter(model, name)  # under another swap a plain tensor
+        assert change.shape == base.shape, (
+            f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
+        )
         first = names.setdefault(id(base), name)
         values[first] = values.get(first, base) + change.to(base)
     return values
 
 
-def _held(model: nn.Module, name: str) -> Tensor:
+def _get_parameter(model: nn.Module, name: str) -> Tensor:
     owner, _, leaf = name.rpartition(".")
     held: Tensor | None = model.get_submodule(owner)._parameters[leaf]
     assert held is not None, f"{name} is no parameter"
@@ -168,36 +194,46 @@ def _held(model: nn.Module, name: str) -> Tensor:
 
 
 @contextmanager
-def observe_inputs(lm: LM, see: See, places: Sequence[Place], rows: int) -> Iterator[None]:
+def observe_inputs(
+    lm: LM, see: InputObserver, places: Sequence[InputLocation], rows: int
+) -> Iterator[None]:
     """Show what enters these places in forwards of so many rows to `see`, in the order of the model."""
-    ways_of(lm)  # which are found out before anybody looks
+    get_capabilities(lm)  # which are found out before anybody looks
     layers = lm.blocks()
 
-    def entering(place: Place, _module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def entering(
+        place: InputLocation, _module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
         entered: Tensor = args[0] if args else named["hidden_states"]
         if isinstance(place, int) and entered.dim() > 3:
             fault = f"{lm.name} ({lm.config.model_type}) has several hidden states a token"
             raise UserError(f"{fault}.", "Use none, lora or templora.")
-        see(place, entered.reshape(rows, -1, entered.shape[-1]))  # some models flatten rows and tokens
+        see(
+            place, entered.reshape(rows, -1, entered.shape[-1])
+        )  # some models flatten rows and tokens
 
     with ExitStack() as undo:
         for place in places:
             module = layers[place] if isinstance(place, int) else lm.model.get_submodule(place)
-            undo.callback(module.register_forward_pre_hook(partial(entering, place), with_kwargs=True).remove)
+            undo.callback(
+                module.register_forward_pre_hook(partial(entering, place), with_kwargs=True).remove
+            )
         yield
 
 
 @contextmanager
-def layers_recomputed(lm: LM) -> Iterator[None]:
+def gradient_checkpointing(lm: LM) -> Iterator[None]:
     """Forwards inside that are differentiated keep what enters each decoder layer, and compute the layer again on the
     way back, wherever that runs: under the hooks, weights, window and random draws of the first time.
 
     One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174).
     """
-    blocks = [(block, vars(block).get("forward")) for block in lm.blocks()]  # accelerate puts one there
+    blocks = [
+        (block, vars(block).get("forward")) for block in lm.blocks()
+    ]  # accelerate puts one there
     try:
         for number, (block, _) in enumerate(blocks):
-            block.forward = partial(_recomputed, block, block.forward, number)
+            block.forward = partial(_checkpointed_forward, block, block.forward, number)
         yield
     finally:
         for block, own in blocks:
@@ -206,16 +242,20 @@ def layers_recomputed(lm: LM) -> Iterator[None]:
 
 
 _HOOKS = ("hooks", "pre_hooks", "hooks_with_kwargs", "pre_hooks_with_kwargs")
-_OF_MODULES = ("_parameters", *(f"_forward_{name}" for name in _HOOKS))
+_MODULE_STATE = ("_parameters", *(f"_forward_{name}" for name in _HOOKS))
 
 
-def _recomputed(block: nn.Module, forward: Callable[..., Any], number: int, *args: Any, **named: Any) -> Any:
+def _checkpointed_forward(
+    block: nn.Module, forward: Callable[..., Any], number: int, *args: Any, **named: Any
+) -> Any:
     """A decoder layer's forward, of which gradients keep nothing but what enters it."""
     if not torch.is_grad_enabled():
         return forward(*args, **named)
     modules = [vars(module) for module in block.modules()]
-    caches = [vars(each.layers[number]) for each in (*args, *named.values()) if isinstance(each, Cache)]
-    first = [(place, {name: place[name].copy() for name in _OF_MODULES}) for place in modules]
+    caches = [
+        vars(each.layers[number]) for each in (*args, *named.values()) if isinstance(each, Cache)
+    ]
+    first = [(place, {name: place[name].copy() for name in _MODULE_STATE}) for place in modules]
     first += [(place, {name: place[name] for name in ("keys", "values")}) for place in caches]
     run, times = partial(copy_context().run, forward), count()  # with attention's extras
 
@@ -234,7 +274,7 @@ def _recomputed(block: nn.Module, forward: Callable[..., Any], number: int, *arg
     return checkpoint(layer, *args, use_reentrant=False, **named)
 
 
-def step_bytes(lm: LM, tokens: int) -> int:
+def gradient_step_bytes(lm: LM, tokens: int) -> int:
     """About how much a gradient step through all adapted maps holds between its two ways, if all is kept.
 
     Twice what enters and leaves the linear maps: norms, rotations, gates and dropout's zeros come on top of these.
@@ -243,11 +283,13 @@ def step_bytes(lm: LM, tokens: int) -> int:
     return 2 * ends * tokens * lm.dtype.itemsize
 
 
-BLOCK, WIDE_BLOCK = 2048, 8192
+BLOCK_TOKENS, GPU_BLOCK_TOKENS = 2048, 8192
 """Tokens read by one forward: bounds a written mask to BLOCK x context. More where a GPU needs none."""
 
 
-def forward(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> tuple[Tensor, Window]:
+def forward(
+    lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None
+) -> tuple[Tensor, Window]:
     """One forward of text rows under a patch; differentiable with respect to prefix and deltas.
 
     Args:
@@ -258,13 +300,13 @@ def forward(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None)
     Returns:
         logits [B, T, V], and the window, which may be fed more; a UserError where it exceeds the model's positions.
     """
-    patch = encoded(lm, patch)
+    patch = encode_patch(lm, patch)
     hidden_BTD, window = hidden_states(lm, patch, ids_BT, None, mask_BT)
     with deltas_applied(lm, patch.deltas, len(ids_BT)):
         return lm.logits(hidden_BTD), window
 
 
-def padded(lm: LM, mask_BT: Tensor | None) -> Tensor | None:
+def prepare_mask(lm: LM, mask_BT: Tensor | None) -> Tensor | None:
     """A mask as `Window.feed` takes it: bool where the model is, None where nothing is padded."""
     return None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(lm.device).bool()
 
@@ -275,19 +317,25 @@ def hidden_states(
     """One forward of tokens that stand as `layout` says, as `forward` otherwise, without the head; differentiable: last
     hidden states [B, T, C], of which `lm.logits` makes logits, and the window, which goes on behind the furthest
     position and sees all real slots."""
-    patch, mask_BT = encoded(lm, patch), padded(lm, mask_BT)
-    assert patch_rows(patch) in (1, len(ids_BT)), f"patch of {patch_rows(patch)} rows on a batch of {len(ids_BT)}"
+    patch, mask_BT = encode_patch(lm, patch), prepare_mask(lm, mask_BT)
+    assert patch_batch_size(patch) in (1, len(ids_BT)), (
+        f"patch of {patch_batch_size(patch)} rows on a batch of {len(ids_BT)}"
+    )
     if layout is not None and layout.positions_BT is not None:
         last = layout.positions_BT.to(lm.device)
-        check_fits(lm, None, [1 + int((last if mask_BT is None else last.masked_fill(~mask_BT, 0)).max())])
+        check_fits(
+            lm, None, [1 + int((last if mask_BT is None else last.masked_fill(~mask_BT, 0)).max())]
+        )
     else:
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
     window = Window(lm, patch.prefix, len(ids_BT))
-    with deltas_applied(lm, patch.deltas, len(ids_BT), None if layout is None else layout.marked_BT):
+    with deltas_applied(
+        lm, patch.deltas, len(ids_BT), None if layout is None else layout.delta_mask_BT
+    ):
         return window.feed(ids_BT.to(lm.device), mask_BT, layout), window
 
 
-def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Prefix:
+def prefill(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Prefix:
     """Read text on top of a patch (no head, no logits).
 
     Args:
@@ -299,19 +347,27 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) ->
         The patch's prefix extended by the text. Reading in pieces gives the same prefix as reading at once; what the
         prefix's eviction throws away goes when something is asked.
     """
-    patch = encoded(lm, patch)
-    rows = max(patch_rows(patch), ids_BT.shape[0])
+    patch = encode_patch(lm, patch)
+    rows = max(patch_batch_size(patch), ids_BT.shape[0])
     ids_BT = ids_BT.to(lm.device).expand(rows, -1)
     start = text_start(lm, patch)
-    check_fits(lm, patch.prefix, [len(start) + ids_BT.shape[1]] if mask_BT is None else len(start) + mask_BT.sum(1))
-    mask_BT = padded(lm, mask_BT)
+    check_fits(
+        lm,
+        patch.prefix,
+        [len(start) + ids_BT.shape[1]] if mask_BT is None else len(start) + mask_BT.sum(1),
+    )
+    mask_BT = prepare_mask(lm, mask_BT)
     if start:
         ids_BT = torch.cat([ids_BT.new_tensor(start).expand(rows, -1), ids_BT], dim=1)
     if mask_BT is not None:
         mask_BT = pad(mask_BT.expand(rows, -1), (len(start), 0), value=True)
     # In blocks: activations are those of `block` tokens, whatever the length; keys and values fill one buffer in place.
-    window = Window(lm, patch.prefix, rows, room=ids_BT.shape[1], evict=False)
-    block = WIDE_BLOCK if lm.device.type == "cuda" and mask_BT is None and window.unmasked else BLOCK
+    window = Window(lm, patch.prefix, rows, capacity=ids_BT.shape[1], evict=False)
+    block = (
+        GPU_BLOCK_TOKENS
+        if lm.device.type == "cuda" and mask_BT is None and window.needs_no_mask
+        else BLOCK_TOKENS
+    )
     with deltas_applied(lm, patch.deltas, rows):
         for begin in range(0, ids_BT.shape[1], block):
             part = slice(begin, begin + block)
@@ -319,39 +375,43 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) ->
     return replace(window.prefix(), holds_bos=True)
 
 
-def encoded(lm: LM, patch: Patch) -> Patch:
+def encode_patch(lm: LM, patch: Patch) -> Patch:
     """The same patch with its tokens read once, by the adapted weights on top of its prefix: prefix and deltas only.
     What is encoded already comes back as it is."""
     if patch.tokens_BT is None:
         return patch
     bare = replace(patch, tokens_BT=None, tokens_mask_BT=None)
-    return replace(bare, prefix=read(lm, bare, patch.tokens_BT, patch.tokens_mask_BT))
+    return replace(bare, prefix=prefill(lm, bare, patch.tokens_BT, patch.tokens_mask_BT))
 
 
-def follows_text(patch: Patch) -> bool:
+def continues_text(patch: Patch) -> bool:
     """Whether a text under this patch goes on behind other text in the window, or begins one."""
     return patch.tokens_BT is not None or (patch.prefix is not None and patch.prefix.holds_bos)
 
 
 def text_start(lm: LM, patch: Patch) -> list[int]:
     """Ids that begin a text under this (encoded) patch: `lm.start_ids`, unless the text goes on behind other text."""
-    return [] if follows_text(patch) else list(lm.start_ids)
+    return [] if continues_text(patch) else list(lm.start_ids)
 
 
-READ_LESS = "Read less (--task-set documents=N; --set truncate=left, max_tokens=N) or give a --model of more positions."
+READ_LESS_HINT = "Read less (--task-set documents=N; --set truncate=left, max_tokens=N) or give a --model of more positions."
 
 
-def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, hint: str = READ_LESS) -> None:
+def check_fits(
+    lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, hint: str = READ_LESS_HINT
+) -> None:
     """Whether so many more tokens of each row fit the model's positions; `hint` says what to do where they do not."""
     more_B = torch.as_tensor(counts)
-    held_B = (torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B).to(more_B.device)
+    held_B = (torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B).to(
+        more_B.device
+    )
     worst = int((held_B + more_B).max())
     if worst > lm.max_positions:
-        fault = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.limit}."
+        fault = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.position_limit}."
         raise UserError(fault, hint)
 
 
-def patch_rows(patch: Patch) -> int:
+def patch_batch_size(patch: Patch) -> int:
     """Rows of a patch: those of its largest part (each other part has as many, or 1)."""
     tensors = [t for t in (patch.tokens_BT, patch.tokens_mask_BT) if t is not None]
     if patch.prefix is not None:
@@ -365,18 +425,24 @@ def patch_rows(patch: Patch) -> int:
 
 def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
     """The patch of these rows, in this order (rows may repeat). Parts of one row stay as they are, shared."""
-    if patch_rows(patch) == 1:
+    if patch_batch_size(patch) == 1:
         return patch
     index_N = torch.as_tensor(indices, dtype=torch.int64)
 
     def picked(delta: Delta) -> Delta:
         if isinstance(delta, Dense):
             return delta
-        return replace(delta, a_BRI=of_rows(delta.a_BRI, index_N), b_BOR=of_rows(delta.b_BOR, index_N))
+        return replace(
+            delta,
+            a_BRI=select_tensor_rows(delta.a_BRI, index_N),
+            b_BOR=select_tensor_rows(delta.b_BOR, index_N),
+        )
 
     return Patch(
-        tokens_BT=None if patch.tokens_BT is None else of_rows(patch.tokens_BT, index_N),
-        tokens_mask_BT=None if patch.tokens_mask_BT is None else of_rows(patch.tokens_mask_BT, index_N),
+        tokens_BT=None if patch.tokens_BT is None else select_tensor_rows(patch.tokens_BT, index_N),
+        tokens_mask_BT=None
+        if patch.tokens_mask_BT is None
+        else select_tensor_rows(patch.tokens_mask_BT, index_N),
         prefix=None if patch.prefix is None else patch.prefix.select(index_N),
         deltas={name: picked(delta) for name, delta in patch.deltas.items()},
     )

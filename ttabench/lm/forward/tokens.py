@@ -14,25 +14,28 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Choose, Generate, Observe, Score, wanted
+from ttabench.core.types import Choose, Chunk, Generate, Query, Score, wants_of_kind
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.texts import Chat
+from ttabench.lm.texts import ChatTemplate
 
 
-def piece_ids(lm: LM, piece: Observe, *, first: bool) -> list[int]:
+def chunk_ids(lm: LM, chunk: Chunk, *, first: bool) -> list[int]:
     """Ids of a piece, with its joiner in front unless it is the first text in its window."""
-    if lm.chat is not None and piece.turns is not None:
-        question, answer = piece.turns
+    if lm.chat is not None and chunk.turns is not None:
+        question, answer = chunk.turns
         opening = () if first else lm.chat.next_ids
         return [*opening, *lm.encode(question), *lm.chat.answer_ids, *lm.encode(answer)]
-    joiner = "" if first else piece.joiner
-    if piece.ids:
-        return [*(lm.encode(joiner, follows=True) if joiner else []), *_known(lm, piece.ids)]
-    return lm.encode(joiner + piece.text, follows=not first)
+    joiner = "" if first else chunk.joiner
+    if chunk.ids:
+        return [
+            *(lm.encode(joiner, is_continuation=True) if joiner else []),
+            *_refuse_unknown_ids(lm, chunk.ids),
+        ]
+    return lm.encode(joiner + chunk.text, is_continuation=not first)
 
 
-def _known(lm: LM, ids: Sequence[int]) -> Sequence[int]:
+def _refuse_unknown_ids(lm: LM, ids: Sequence[int]) -> Sequence[int]:
     """The same ids: those behind the vocabulary are of tokens that methods add (COMP of CCM), never of a text."""
     if ids and max(ids) >= lm.vocab_size:
         fault = f"A text brings the token id {max(ids):,}, and the ids of {lm.name} end at {lm.vocab_size - 1:,}."
@@ -40,60 +43,76 @@ def _known(lm: LM, ids: Sequence[int]) -> Sequence[int]:
     return ids
 
 
-def new_ids(lm: LM, state: State, chunks: Sequence[Sequence[Observe]]) -> list[list[list[int]]]:
+def new_chunk_ids(lm: LM, state: State, chunks: Sequence[Sequence[Chunk]]) -> list[list[list[int]]]:
     """Ids of the next pieces of every row of a state, piece by piece."""
     read = state.meta["tokens_read"]
     return [
-        [piece_ids(lm, chunk[row], first=not read[row] and not number) for number, chunk in enumerate(chunks)]
+        [
+            chunk_ids(lm, chunk[row], first=not read[row] and not number)
+            for number, chunk in enumerate(chunks)
+        ]
         for row in range(state.rows)
     ]
 
 
-def window_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
-    """Ids of the pieces that stand in the window in front of a prompt; `follows`: behind other text."""
-    pieces = enumerate(ask.window)
-    return [token for number, piece in pieces for token in piece_ids(lm, piece, first=not (follows or number))]
+def window_ids(lm: LM, query: Query, *, is_continuation: bool) -> list[int]:
+    """Ids of the pieces that stand in the window in front of a prompt; `is_continuation`: behind other text."""
+    chunks = enumerate(query.window)
+    return [
+        token
+        for number, chunk in chunks
+        for token in chunk_ids(lm, chunk, first=not (is_continuation or number))
+    ]
 
 
-def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
+def prompt_ids(lm: LM, query: Query, *, is_continuation: bool) -> list[int]:
     """Ids of the query text, without what begins a text (scoring and generation put it where the window starts)."""
-    if isinstance(ask.want, Score) and ask.want.prompt_ids:
-        return list(_known(lm, ask.want.prompt_ids))
+    if isinstance(query.want, Score) and query.want.prompt_ids:
+        return list(_refuse_unknown_ids(lm, query.want.prompt_ids))
     if lm.chat is None:
-        return lm.encode((ask.joiner if follows else "") + ask.prompt, follows=follows)
-    opening, text = _opened(lm.chat, ask, follows)
-    prefix = ask.want.prefix if isinstance(ask.want, Generate) else ""
+        return lm.encode(
+            (query.joiner if is_continuation else "") + query.prompt,
+            is_continuation=is_continuation,
+        )
+    opening, text = _open_turn(lm.chat, query, is_continuation)
+    prefix = query.want.prefix if isinstance(query.want, Generate) else ""
     if prefix:
-        assert text.endswith(prefix), f"the prompt of {ask.key} does not end with the beginning of its answer"
+        assert text.endswith(prefix), (
+            f"the prompt of {query.key} does not end with the beginning of its answer"
+        )
         text = text.removesuffix(prefix).rstrip()
-    closing = [*lm.chat.end_ids, *(lm.encode(prefix, follows=True) if prefix else [])]
-    return [*opening, *lm.encode(text, follows=follows and not opening), *closing]
+    closing = [*lm.chat.end_ids, *(lm.encode(prefix, is_continuation=True) if prefix else [])]
+    return [*opening, *lm.encode(text, is_continuation=is_continuation and not opening), *closing]
 
 
-def _opened(chat: Chat, ask: Ask, follows: bool) -> tuple[tuple[int, ...], str]:
+def _open_turn(
+    chat: ChatTemplate, query: Query, is_continuation: bool
+) -> tuple[tuple[int, ...], str]:
     """The tokens that open a prompt's turn, and its text: a turn of its own behind demonstrations."""
-    if follows and ask.after_turns:
-        return chat.next_ids, ask.prompt
-    return (), (ask.joiner if follows else "") + ask.prompt
+    if is_continuation and query.after_turns:
+        return chat.next_ids, query.prompt
+    return (), (query.joiner if is_continuation else "") + query.prompt
 
 
-def gold_ids(lm: LM, ask: Ask) -> list[int]:
+def gold_ids(lm: LM, query: Query) -> list[int]:
     """Ids of the gold answer of a query: what is scored, or trained on. A continuation (`Score`) has no EOS."""
-    want = ask.want
+    want = query.want
     if isinstance(want, Score):
-        return list(want.ids) or lm.encode(want.continuation, follows=True)
+        return list(want.ids) or lm.encode(want.continuation, is_continuation=True)
     prefix, target, ends = "", want.answers[0], list[int]()
     if isinstance(want, Generate):
         prefix, target, ends = want.prefix, want.target, [lm.eos_id]
     delimiter = want.delimiter if lm.chat is None or prefix else ""
-    return lm.encode(delimiter + target, follows=True) + ends
+    return lm.encode(delimiter + target, is_continuation=True) + ends
 
 
-Pair: TypeAlias = tuple[list[int], list[list[int]]]
+PromptAndOptions: TypeAlias = tuple[list[int], list[list[int]]]
 """Ids of a prompt, and of the options behind it."""
 
 
-def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]]:
+def choice_ids(
+    lm: LM, queries: Sequence[Query], *, is_continuation: bool
+) -> list[list[PromptAndOptions]]:
     """Ids of prompts and options of queries that choose, cut as lm-evaluation-harness cuts them.
 
     Blanks that end the prompt go to the option, and an option's ids are what the whole text has behind those of the
@@ -101,31 +120,48 @@ def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]
     without the delimiter. A query has one pair with all options; or, where they differ in their prefix, one an option.
     """
     pairs = []
-    for ask, want in zip(asks, wanted(asks, Choose), strict=True):
+    for query, want in zip(queries, wants_of_kind(queries, Choose), strict=True):
         # what stands between prompt and options, and the options that stand behind it
         apart = zip(want.option_prefixes, ([option] for option in want.options), strict=True)
         together = apart if want.option_prefixes else [("", want.options)]
-        pairs.append([_pair(lm, ask, want, prefix, options, follows) for prefix, options in together])
+        pairs.append(
+            [
+                _choice_pair(lm, query, want, prefix, options, is_continuation)
+                for prefix, options in together
+            ]
+        )
     return pairs
 
 
-def _pair(lm: LM, ask: Ask, want: Choose, prefix: str, options: Sequence[str], follows: bool) -> Pair:
+def _choice_pair(
+    lm: LM, query: Query, want: Choose, prefix: str, options: Sequence[str], is_continuation: bool
+) -> PromptAndOptions:
     if lm.chat is None:
-        text = (ask.joiner if follows else "") + ask.prompt + prefix
-        prompt = lm.encode(text.rstrip(), follows=follows)
-        return prompt, [ids[len(prompt) :] for ids in lm.encode_many([text + o for o in options], follows=follows)]
-    opening, text = _opened(lm.chat, ask, follows)
-    body = lm.encode(text + prefix, follows=follows and not opening)
+        text = (query.joiner if is_continuation else "") + query.prompt + prefix
+        prompt = lm.encode(text.rstrip(), is_continuation=is_continuation)
+        return prompt, [
+            ids[len(prompt) :]
+            for ids in lm.encode_many([text + o for o in options], is_continuation=is_continuation)
+        ]
+    opening, text = _open_turn(lm.chat, query, is_continuation)
+    body = lm.encode(text + prefix, is_continuation=is_continuation and not opening)
     close = lm.chat.end.rstrip()
     words = [lm.chat.end[len(close) :] + option.removeprefix(want.delimiter) for option in options]
-    return [*opening, *body, *lm.encode(close, specials=True)], lm.encode_many(words, follows=True)
+    return [*opening, *body, *lm.encode(close, parse_special=True)], lm.encode_many(
+        words, is_continuation=True
+    )
 
 
-def pad(rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right"]) -> tuple[Tensor, Tensor]:
+def pad(
+    rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right"]
+) -> tuple[Tensor, Tensor]:
     """Rows of unequal length as one tensor: ids_BT (int64) and mask_BT (bool, false where padded), on the CPU."""
     width = max((len(row) for row in rows), default=0)
     gaps = [[pad_id] * (width - len(row)) for row in rows]
-    table = [[*gap, *row] if side == "left" else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
+    table = [
+        [*gap, *row] if side == "left" else [*row, *gap]
+        for row, gap in zip(rows, gaps, strict=True)
+    ]
     lengths_B1 = torch.tensor([len(row) for row in rows], dtype=torch.int64).view(-1, 1)
     slots_1T = torch.arange(width).view(1, -1)
     mask_BT = slots_1T >= width - lengths_B1 if side == "left" else slots_1T < lengths_B1

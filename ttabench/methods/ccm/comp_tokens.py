@@ -13,56 +13,60 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.types import Ask
-from ttabench.lm.forward.patching import hidden_states, read
+from ttabench.core.types import Query
+from ttabench.lm.forward.patching import hidden_states, prefill
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix, State
-from ttabench.methods.ccm import AttentionLora, GistingSettings
-from ttabench.methods.parts.lora import OwnLora, attention_maps
+from ttabench.methods.ccm import AttentionLoraSettings, GistingSettings
+from ttabench.methods.parts.lora import TrainableLora, attention_linear_names
 from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss
 
 Memory: TypeAlias = Tensor
 """Keys and values [K, L, B, H, P, D]."""
-LoraT = TypeVar("LoraT", bound=AttentionLora)
+LoraT = TypeVar("LoraT", bound=AttentionLoraSettings)
 CompT = TypeVar("CompT", bound=GistingSettings)
 
 
-class AttentionMemory(OwnLora[LoraT]):
+class AttentionMemory(TrainableLora[LoraT]):
     """A LoRA on the maps of attention, and a memory that is a prefix."""
 
-    needs = ("hooks", "embeddings", "shape")
+    required_capabilities = ("hooks", "embeddings", "shape")
 
     def __init__(self, lm: LM, settings: LoraT) -> None:
-        super().__init__(lm, settings, None if settings.targets else attention_maps(lm))
+        super().__init__(lm, settings, None if settings.targets else attention_linear_names(lm))
 
     @property
-    def outside(self) -> dict[str, LowRank]:
+    def text_deltas(self) -> dict[str, LowRank]:
         """The deltas under which questions and answers are read."""
         return {}
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The memory as a prefix; where the LoRA acts at every token, the LoRA too."""
         t = state.tensors
-        prefix = prefix_of((t["keys"], t["values"]), t["next"]) if t else None
-        return Patch(prefix=prefix, deltas=self.outside)
+        prefix = memory_to_prefix((t["keys"], t["values"]), t["next"]) if t else None
+        return Patch(prefix=prefix, deltas=self.text_deltas)
 
-    def begun(self, rows: int) -> Memory | None:
+    def encode_start(self, rows: int) -> Memory | None:
         """Keys and values of what begins a text, of as many rows; None where nothing does."""
         if not self.lm.start_ids:
             return None
-        start = read(self.lm, Patch(deltas=self.outside), torch.zeros(rows, 0, dtype=torch.int64))
-        return memory_from(start)
+        start = prefill(
+            self.lm, Patch(deltas=self.text_deltas), torch.zeros(rows, 0, dtype=torch.int64)
+        )
+        return prefix_to_memory(start)
 
-    def remembered(self, state: State, memory: Memory | None, counts: list[int], **meta: list[int]) -> State:
+    def build_state(
+        self, state: State, memory: Memory | None, counts: list[int], **meta: list[int]
+    ) -> State:
         """The state that goes on from this one with a memory of so many tokens."""
         tensors = {}
         if memory is not None:
-            tensors = {"keys": memory[0], "values": memory[1], "next": self.next_of(counts)}
+            tensors = {"keys": memory[0], "values": memory[1], "next": self.next_positions(counts)}
         return State(state.rows, tensors, {"tokens_read": counts, **meta})
 
-    def next_of(self, counts: Sequence[int]) -> Tensor:
+    def next_positions(self, counts: Sequence[int]) -> Tensor:
         """Position of the next text token, [B], behind so many tokens of context."""
         return torch.tensor(counts, device=self.lm.device) + len(self.lm.start_ids)
 
@@ -72,7 +76,10 @@ class CompTokens(AttentionMemory[CompT]):
 
     def __init__(self, lm: LM, settings: CompT) -> None:
         super().__init__(lm, settings)
-        table_VC, count = lm.model.get_input_embeddings().weight.detach().float(), settings.comp_tokens
+        table_VC, count = (
+            lm.model.get_input_embeddings().weight.detach().float(),
+            settings.comp_tokens,
+        )
         first_nC = torch.stack([table_VC[row::count].mean(0) for row in range(count)])
         self.embeddings = nn.Embedding(count, first_nC.shape[1], _weight=first_nC)
 
@@ -81,7 +88,7 @@ class CompTokens(AttentionMemory[CompT]):
         return nn.ModuleDict({**super().modules(), "embeddings": self.embeddings})
 
     @property
-    def outside(self) -> dict[str, LowRank]:
+    def text_deltas(self) -> dict[str, LowRank]:
         """The deltas at tokens that are no COMP tokens."""
         return {} if self.settings.conditional else self.deltas
 
@@ -90,35 +97,45 @@ class CompTokens(AttentionMemory[CompT]):
         """Ids of the COMP tokens: those behind the vocabulary."""
         return range(self.lm.vocab_size, self.lm.vocab_size + self.settings.comp_tokens)
 
-    def compressed(self, seen: Prefix | None, texts: Sequence[list[int]], first_B: Tensor) -> Memory:
-        """Keys and values of the COMP tokens behind these texts, [K, L, B, H, n, D]. `seen`: what texts and COMP tokens
+    def compress_texts(
+        self, prefix: Prefix | None, texts: Sequence[list[int]], first_B: Tensor
+    ) -> Memory:
+        """Keys and values of the COMP tokens behind these texts, [K, L, B, H, n, D]. `prefix`: what texts and COMP tokens
         see beside themselves; `first_B`: position of the first token of each text."""
         lm, count = self.lm, self.settings.comp_tokens
         rows = [[*text, *self.comp_ids] for text in texts]
         ids_BT, mask_BT = (padded.to(lm.device) for padded in pad(rows, lm.pad_id, "left"))
         layout = Layout(
-            positions_BT=(first_B[:, None].to(lm.device) + mask_BT.long().cumsum(1) - 1).clamp(min=0),
-            embeddings_BTC=lm.embedded(ids_BT, self.embeddings.weight),
-            marked_BT=ids_BT >= lm.vocab_size if self.settings.conditional else None,
+            positions_BT=(first_B[:, None].to(lm.device) + mask_BT.long().cumsum(1) - 1).clamp(
+                min=0
+            ),
+            embeddings_BTC=lm.embed(ids_BT, self.embeddings.weight),
+            delta_mask_BT=ids_BT >= lm.vocab_size if self.settings.conditional else None,
         )
-        _, window = hidden_states(lm, Patch(prefix=seen, deltas=self.deltas), ids_BT, layout, mask_BT.bool())
-        return memory_from(window.prefix().layers_as(lambda layer: layer[:, :, -count:]))
+        _, window = hidden_states(
+            lm, Patch(prefix=prefix, deltas=self.deltas), ids_BT, layout, mask_BT.bool()
+        )
+        return prefix_to_memory(window.prefix().map_layers(lambda layer: layer[:, :, -count:]))
 
-    def loss_of(
+    def row_loss(
         self, rows: Sequence[Row], slots: Callable[[Sequence[Row], Batch], Slots] | None = None
     ) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers of these rows, see `answer_loss`."""
         s, rows_nC = self.settings, self.embeddings.weight
-        loss = answer_loss(self.lm, rows, self.deltas, embeddings_NC=rows_nC, marked=s.conditional, slots=slots)
+        loss = answer_loss(
+            self.lm, rows, self.deltas, embeddings_NC=rows_nC, marked=s.conditional, slots=slots
+        )
         return {"answer": loss}
 
 
-def memory_from(prefix: Prefix) -> Memory:
+def prefix_to_memory(prefix: Prefix) -> Memory:
     """The keys and values of a prefix."""
     return torch.stack([torch.stack(prefix.keys_LBHPD), torch.stack(prefix.values_LBHPD)])
 
 
-def prefix_of(memory: Memory | tuple[Tensor, Tensor] | None, next_B: Tensor) -> Prefix | None:
+def memory_to_prefix(
+    memory: Memory | tuple[Tensor, Tensor] | None, next_B: Tensor
+) -> Prefix | None:
     """A memory, if there is one, in front of text that goes on at these positions."""
     if memory is None:
         return None
@@ -126,11 +143,15 @@ def prefix_of(memory: Memory | tuple[Tensor, Tensor] | None, next_B: Tensor) -> 
     return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next_B, holds_bos=True)
 
 
-def memory_of(state: State) -> Memory | None:
+def state_to_memory(state: State) -> Memory | None:
     """The memory in a state; None before anything was read."""
-    return torch.stack([state.tensors["keys"], state.tensors["values"]]) if "keys" in state.tensors else None
+    return (
+        torch.stack([state.tensors["keys"], state.tensors["values"]])
+        if "keys" in state.tensors
+        else None
+    )
 
 
-def joined(memory: Memory | None, fresh: Memory) -> Memory:
+def concat_memories(memory: Memory | None, new_slots: Memory) -> Memory:
     """One behind the other."""
-    return fresh if memory is None else torch.cat([memory, fresh], 4)
+    return new_slots if memory is None else torch.cat([memory, new_slots], 4)

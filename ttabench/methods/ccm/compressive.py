@@ -13,23 +13,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.types import Episode, Observe
+from ttabench.core.types import Chunk, Episode
 from ttabench.lm.forward.patching import hidden_states
-from ttabench.lm.forward.tokens import new_ids
+from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.forward.window import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE, CompressiveSettings
-from ttabench.methods.ccm.comp_tokens import AttentionMemory, Memory, joined, memory_from, memory_of, prefix_of
-from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, laid
+from ttabench.methods.ccm.comp_tokens import (
+    AttentionMemory,
+    Memory,
+    concat_memories,
+    memory_to_prefix,
+    prefix_to_memory,
+    state_to_memory,
+)
+from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, episode_row
 
 
-def groups(tokens: int, ratio: int) -> list[range]:
+def pooling_groups(tokens: int, ratio: int) -> list[range]:
     """Which tokens of a piece of this length become one slot each, slot by slot."""
     return [range(start, min(start + ratio, tokens)) for start in range(0, tokens, ratio)]
 
 
-def taps_of(rows: Sequence[Sequence[Sequence[int]]], ratio: int) -> Tensor:
+def tap_indices(rows: Sequence[Sequence[Sequence[int]]], ratio: int) -> Tensor:
     """int64 [B, G, R] of the places of each slot's tokens, row by row; -1 where there is none."""
     taps_BGR = torch.full((len(rows), max(map(len, rows), default=0), ratio), -1)
     for number, row in enumerate(rows):
@@ -38,22 +45,24 @@ def taps_of(rows: Sequence[Sequence[Sequence[int]]], ratio: int) -> Tensor:
     return taps_BGR
 
 
-def pooled(held_BHTD: Tensor, taps_BGR: Tensor, kernel_RDD: Tensor) -> Tensor:
+def pool_slots(source_BHTD: Tensor, taps_BGR: Tensor, kernel_RDD: Tensor) -> Tensor:
     """[B, H, G, D]; zero where a slot has no token. Of fewer tokens than the kernel has the sum is scaled up."""
-    (heads, size), real_BGR1 = held_BHTD.shape[1::2], (taps_BGR >= 0)[..., None]
+    (heads, size), real_BGR1 = source_BHTD.shape[1::2], (taps_BGR >= 0)[..., None]
     places_BH1 = taps_BGR.clamp(min=0).flatten(1)[:, None, :, None].expand(-1, heads, -1, size)
-    taken_BHGRD = held_BHTD.gather(2, places_BH1).view(*held_BHTD.shape[:2], *taps_BGR.shape[1:], size)
-    taken_BHGRD = taken_BHGRD * real_BGR1[:, None]
+    gathered_BHGRD = source_BHTD.gather(2, places_BH1).view(
+        *source_BHTD.shape[:2], *taps_BGR.shape[1:], size
+    )
+    gathered_BHGRD = gathered_BHGRD * real_BGR1[:, None]
     count_BG1 = real_BGR1.sum(2)[:, None].clamp(min=1)
-    kernel = kernel_RDD.to(taken_BHGRD.dtype).flatten(0, 1)
-    return (taken_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1).to(kernel)
+    kernel = kernel_RDD.to(gathered_BHGRD.dtype).flatten(0, 1)
+    return (gathered_BHGRD.flatten(3) @ kernel) * (len(kernel_RDD) / count_BG1).to(kernel)
 
 
 class Compressive(AttentionMemory[CompressiveSettings]):
     """Pooled keys and values. State: keys and values of the slots, and the position of the next text token."""
 
     spec = COMPRESSIVE
-    one_reader = True
+    supports_batching = False
 
     def __init__(self, lm: LM, settings: CompressiveSettings) -> None:
         super().__init__(lm, settings)
@@ -66,55 +75,85 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         return nn.ModuleDict({**super().modules(), "kernels": self.kernels})
 
     @torch.no_grad()
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read and pool piece by piece, each behind the slots of those before it."""
-        (texts,), (count,), memory = new_ids(self.lm, state, chunks), state.meta["tokens_read"], memory_of(state)
+        (texts,), (count,), memory = (
+            new_chunk_ids(self.lm, state, chunks),
+            state.meta["tokens_read"],
+            state_to_memory(state),
+        )
         for text in filter(None, texts):
-            memory = joined(memory, self._read_on(memory, text, count))
+            memory = concat_memories(memory, self._compress_text(memory, text, count))
             count += len(text)
-        return self.remembered(state, memory, [count])
+        return self.build_state(state, memory, [count])
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, pooled and asked in one forward."""
 
         def read(row: Row, ids: list[int], first: int) -> None:
-            begins = row.starts if not row.texts else []
-            row.texts.append(row.add(ids, first, begins, len(row.texts), marked=True))
+            visible_blocks = row.starts if not row.texts else []
+            row.texts.append(row.add(ids, first, visible_blocks, len(row.texts), marked=True))
 
-        rows = [laid(self.lm, episode, read, lambda row, _: ([], len(row.texts))) for episode in episodes]
-        return {"answer": answer_loss(self.lm, rows, self.deltas, marked=True, slots=self._slots)}
+        rows = [
+            episode_row(self.lm, episode, read, lambda row, _: ([], len(row.texts)))
+            for episode in episodes
+        ]
+        return {
+            "answer": answer_loss(self.lm, rows, self.deltas, marked=True, slots=self._pooled_slots)
+        }
 
-    def _slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
+    def _pooled_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
         """The slots of all pieces."""
-        places, pieces = list[list[list[int]]](), list[Tensor]()
+        places, chunk_numbers = list[list[list[int]]](), list[Tensor]()
         for row in rows:
             spans = [row.spans[block] for block in row.texts]
-            made = [groups(len(span), self.settings.ratio) for span in spans]
-            places.append([[span[at] for at in one] for span, own in zip(spans, made, strict=True) for one in own])
-            pieces.append(torch.arange(1, len(made) + 1).repeat_interleave(torch.tensor(list(map(len, made))).long()))
-        taps_BER = taps_of(places, self.settings.ratio).to(self.lm.device)
-        made_BE = nn.utils.rnn.pad_sequence(pieces, batch_first=True).to(self.lm.device)
-        sees_BTE = (made_BE > 0)[:, None] & (made_BE[:, None] <= batch.memories_BT[:, :, None])
+            slot_groups = [pooling_groups(len(span), self.settings.ratio) for span in spans]
+            places.append(
+                [
+                    [span[index] for index in group]
+                    for span, span_groups in zip(spans, slot_groups, strict=True)
+                    for group in span_groups
+                ]
+            )
+            chunk_numbers.append(
+                torch.arange(1, len(slot_groups) + 1).repeat_interleave(
+                    torch.tensor(list(map(len, slot_groups))).long()
+                )
+            )
+        taps_BER = tap_indices(places, self.settings.ratio).to(self.lm.device)
+        chunk_number_BE = nn.utils.rnn.pad_sequence(chunk_numbers, batch_first=True).to(
+            self.lm.device
+        )
+        sees_BTE = (chunk_number_BE > 0)[:, None] & (
+            chunk_number_BE[:, None] <= batch.memories_BT[:, :, None]
+        )
         return (
             lambda call: tuple(  # type: ignore[return-value]  # two of them
-                self._pooled(held, taps_BER, call.layer, at) for at, held in enumerate((call.key, call.value))
+                self._pool_layer(tensor, taps_BER, call.layer, index)
+                for index, tensor in enumerate((call.key, call.value))
             ),
             sees_BTE,
         )
 
-    def _pooled(self, held_BHTD: Tensor, taps_BGR: Tensor, layer: int, which: int) -> Tensor:
-        """Keys (`which` 0) or values (1) of a layer."""
-        return pooled(held_BHTD, taps_BGR, self.kernels[0][layer, which])
+    def _pool_layer(self, source_BHTD: Tensor, taps_BGR: Tensor, layer: int, kind: int) -> Tensor:
+        """Keys (`kind` 0) or values (1) of a layer."""
+        return pool_slots(source_BHTD, taps_BGR, self.kernels[0][layer, kind])
 
-    def _read_on(self, memory: Memory | None, text: list[int], count: int) -> Memory:
+    def _compress_text(self, memory: Memory | None, text: list[int], count: int) -> Memory:
         """The slots of a text behind the memory of so many tokens."""
-        lm, next_B = self.lm, self.next_of([count])
-        prefix = prefix_of(self.begun(1) if memory is None else memory, next_B)
+        lm, next_B = self.lm, self.next_positions([count])
+        prefix = memory_to_prefix(self.encode_start(1) if memory is None else memory, next_B)
         layout = Layout(positions_BT=next_B[:, None] + torch.arange(len(text), device=lm.device))
         ids_1T = torch.tensor([text], device=lm.device)
         _, window = hidden_states(lm, Patch(prefix=prefix, deltas=self.deltas), ids_1T, layout)
-        taps_1GR = taps_of([groups(len(text), self.settings.ratio)], self.settings.ratio).to(lm.device)
-        held_KLBHTD = memory_from(window.prefix().layers_as(lambda layer: layer[:, :, -len(text) :]))
-        fresh = [[self._pooled(held, taps_1GR, layer, which) for layer, held in enumerate(whole)]
-                 for which, whole in enumerate(held_KLBHTD)]  # fmt: skip
-        return torch.stack([torch.stack(whole) for whole in fresh])
+        taps_1GR = tap_indices(
+            [pooling_groups(len(text), self.settings.ratio)], self.settings.ratio
+        ).to(lm.device)
+        source_KLBHTD = prefix_to_memory(
+            window.prefix().map_layers(lambda layer: layer[:, :, -len(text) :])
+        )
+        new_slots = [
+            [self._pool_layer(tensor, taps_1GR, layer, kind) for layer, tensor in enumerate(layers)]
+            for kind, layers in enumerate(source_KLBHTD)
+        ]
+        return torch.stack([torch.stack(layers) for layers in new_slots])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ttabench.core.errors import at_least
+from ttabench.core.errors import require_at_least
 from ttabench.core.types import Json
-from ttabench.cost import SINGLE, Cost, Shape, Workload, closed_book, in_window
+from ttabench.cost import FLOAT32_BYTES, Cost, Shape, Workload, closed_book_cost, window_cost
 from ttabench.methods.parts.settings import Amount, LoraShape
 from ttabench.methods.spec import MethodSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings:
+class SelfDistillationSettings:
     """Settings of what learns from a teacher that has the context; the learning rate is chosen on validation data."""
 
     length: int = 64
@@ -32,15 +32,15 @@ class StudySettings:
     """Of whatever is drawn."""
 
     def __post_init__(self) -> None:
-        at_least(2, window=self.window, length=self.length)
-        at_least(1, steps=self.steps, batch=self.batch)
-        at_least(0, lr=self.lr)
+        require_at_least(2, window=self.window, length=self.length)
+        require_at_least(1, steps=self.steps, batch=self.batch)
+        require_at_least(0, lr=self.lr)
         if self.clip <= 0:
             raise ValueError(f"clip must be positive, got {self.clip}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillSettings(StudySettings, LoraShape):
+class DistillSettings(SelfDistillationSettings, LoraShape):
     """Settings of `distill`."""
 
     rank: int = 16
@@ -50,17 +50,23 @@ class DistillSettings(StudySettings, LoraShape):
     versions had another default, so that ids of runs hold it."""
 
     def __post_init__(self) -> None:
-        StudySettings.__post_init__(self)
+        SelfDistillationSettings.__post_init__(self)
         LoraShape.__post_init__(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CartridgeSettings(StudySettings):
+class CartridgeSettings(SelfDistillationSettings):
     """Settings of `cartridge`."""
 
     slots: int = 128
     """Keys and values, those of the first token (BOS) included, which are not trained."""
-    seeds: tuple[str, ...] = ("Question:", "Summary:", "The facts:", "In other words:", "What one can do with this:")
+    seeds: tuple[str, ...] = (
+        "Question:",
+        "Summary:",
+        "The facts:",
+        "In other words:",
+        "What one can do with this:",
+    )
     """What the base goes on from behind each document to write what it studies; none: it reads the documents again."""
     questions: int = 4
     """Texts that are drawn from the base, at temperature 1, for each document and seed."""
@@ -68,11 +74,11 @@ class CartridgeSettings(StudySettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, slots=self.slots)
-        at_least(1, questions=self.questions)
+        require_at_least(2, slots=self.slots)
+        require_at_least(1, questions=self.questions)
 
 
-OPENING = 5
+OPENING_TOKENS = 5
 """About as many tokens as a seed has."""
 
 
@@ -80,36 +86,58 @@ def cost(settings: CartridgeSettings, shape: Shape, work: Workload) -> Cost:
     """What is studied is written, and read by the teacher; then gradient steps of the cache. All pieces arrive together
     and fit the teacher's window; what stands between texts counts as a token."""
     s, slots = settings, settings.slots
-    if not work.pieces:
-        return closed_book(shape, work)
-    context, written = shape.starts + work.tokens, 0
+    if not work.chunk_tokens:
+        return closed_book_cost(shape, work)
+    context_tokens, writing_flops = shape.bos_tokens + work.tokens, 0
     if s.seeds:
-        texts, opening = len(s.seeds) * s.questions, OPENING
-        lessons = [s.length] * (texts * len(work.pieces))
-        for before in (shape.starts + piece for piece in work.pieces):
-            one = shape.forward(opening + s.length - 1, before) + shape.head(s.length)
-            written += shape.forward(before) + texts * one
+        texts, opening_tokens = len(s.seeds) * s.questions, OPENING_TOKENS
+        examples = [s.length] * (texts * len(work.chunk_tokens))
+        for before in (shape.bos_tokens + chunk for chunk in work.chunk_tokens):
+            text_flops = shape.forward_flops(
+                opening_tokens + s.length - 1, before
+            ) + shape.head_flops(s.length)
+            writing_flops += shape.forward_flops(before) + texts * text_flops
     else:
-        opening = 1
-        whole = [piece // s.length * [s.length] + [piece % s.length] for piece in work.pieces]
-        lessons = [length for own in whole for length in own if length > 1]
-    read = [opening + length - 1 for length in lessons]
-    teacher = shape.forward(context) + sum(shape.forward(tokens, context) for tokens in read)
-    entering = sum(linear.size for linear in shape.attention_linears[:-1])
-    steps = 0
-    for tokens, length in zip(read, lessons, strict=True):
-        back = 2 * tokens * (shape.body - entering)  # what enters the first layer has no gradient
-        back += 2 * shape.width * shape.pairs(tokens, slots) * (4 * shape.layers - 1)
-        steps += shape.forward(tokens, slots) + back + 3 * shape.head(length)
-    studied = s.steps * s.batch * steps // max(1, len(lessons))
+        opening_tokens = 1
+        lengths_by_document = [
+            chunk // s.length * [s.length] + [chunk % s.length] for chunk in work.chunk_tokens
+        ]
+        examples = [
+            length
+            for document_lengths in lengths_by_document
+            for length in document_lengths
+            if length > 1
+        ]
+    read_tokens = [opening_tokens + length - 1 for length in examples]
+    teacher_flops = shape.forward_flops(context_tokens) + sum(
+        shape.forward_flops(tokens, context_tokens) for tokens in read_tokens
+    )
+    input_size = sum(linear.size for linear in shape.attention_linears[:-1])
+    example_flops = 0
+    for tokens, length in zip(read_tokens, examples, strict=True):
+        backward_flops = (
+            2 * tokens * (shape.layer_parameters - input_size)
+        )  # what enters the first layer has no gradient
+        backward_flops += (
+            2 * shape.width * shape.attended_pairs(tokens, slots) * (4 * shape.layers - 1)
+        )
+        example_flops += (
+            shape.forward_flops(tokens, slots) + backward_flops + 3 * shape.head_flops(length)
+        )
+    training_flops = s.steps * s.batch * example_flops // max(1, len(examples))
     floats = shape.slot_floats * slots
-    return in_window(
-        shape, work, slots, state_floats=floats, state_bytes=SINGLE * floats, adapt_slots=context + opening + s.length,
-        adapt_flops=written + teacher + shape.forward(slots) + studied,
-    )  # fmt: skip
+    return window_cost(
+        shape,
+        work,
+        slots,
+        state_floats=floats,
+        state_bytes=FLOAT32_BYTES * floats,
+        adapt_slots=context_tokens + opening_tokens + s.length,
+        adapt_flops=writing_flops + teacher_flops + shape.forward_flops(slots) + training_flops,
+    )
 
 
-def _slots(amount: Amount) -> dict[str, Json]:
+def _slots_option(amount: Amount) -> dict[str, Json]:
     if isinstance(amount, float):
         raise ValueError("it has as many slots whatever it reads: give --keep-tokens")
     return {"slots": amount}
@@ -118,13 +146,13 @@ def _slots(amount: Amount) -> dict[str, Json]:
 DISTILL = MethodSpec(
     name="distill",
     summary="a LoRA trained to answer as the base does with the context",
-    where="ttabench.methods.distill.method:Distill",
+    import_path="ttabench.methods.distill.method:Distill",
     Settings=DistillSettings,
     presets={"nano": DistillSettings(steps=16, lr=1e-2)},
     growth="constant",
-    checked=DistillSettings(rank=2, length=32, steps=4, batch=2, lr=1e-2),
+    test_settings=DistillSettings(rank=2, length=32, steps=4, batch=2, lr=1e-2),
     paper="2209.15189",
-    retired={
+    deprecated_settings={
         "target": "lora",
         "slots": 64,
         "ask": "self",
@@ -137,16 +165,16 @@ DISTILL = MethodSpec(
 CARTRIDGE = MethodSpec(
     name="cartridge",
     summary="keys and values trained on what the base says of the context",
-    where="ttabench.methods.distill.cartridge:Cartridge",
+    import_path="ttabench.methods.distill.cartridge:Cartridge",
     Settings=CartridgeSettings,
     presets={
         "nano": CartridgeSettings(seeds=(), steps=256, lr=1e-1),  # nano writes nothing of a text
         "smollm2-135m": CartridgeSettings(seeds=(), steps=32),
     },
     growth="constant",
-    keep=_slots,
+    keep=_slots_option,
     cost=cost,
-    checked=CartridgeSettings(slots=8, length=16, steps=4, batch=2, questions=1, lr=1e-2),
+    test_settings=CartridgeSettings(slots=8, length=16, steps=4, batch=2, questions=1, lr=1e-2),
     paper="2506.06266",
 )
 

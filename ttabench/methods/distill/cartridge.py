@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import object_of
-from ttabench.lm.forward.patching import encoded
+from ttabench.core.files import read_json_object
+from ttabench.lm.forward.patching import encode_patch
+from ttabench.lm.inference.answering import generate
+from ttabench.lm.inference.scoring import ScoringItem
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
-from ttabench.lm.verbs.answering import generate
-from ttabench.lm.verbs.scoring import Item
-from ttabench.methods.checkpoints import AGAIN, CONFIG, peft_tensors
+from ttabench.methods.checkpoints import COPY_AGAIN_HINT, PEFT_CONFIG_FILE, read_peft_tensors
 from ttabench.methods.distill import CARTRIDGE, CartridgeSettings
-from ttabench.methods.distill.method import BREAK, Studying
+from ttabench.methods.distill.method import SEPARATOR, SelfDistillation
 
 
 class TrainedCache:
@@ -36,16 +36,21 @@ class TrainedCache:
     def __init__(self, lm: LM, slots: int) -> None:
         self.slots, self._layers, self._dtype = slots, range(lm.layers), lm.dtype
         size = torch.Size((1, lm.kv_heads, slots, lm.head_dim))
-        self.layout = {f"{kind}.{layer}": size for layer in self._layers for kind in ("keys", "values")}
+        self.layout = {
+            f"{kind}.{layer}": size for layer in self._layers for kind in ("keys", "values")
+        }
 
     def patch(self, parts: Mapping[str, Tensor]) -> Patch:
         """A prefix behind which text goes on as behind so many tokens."""
-        kinds = ([self._held(parts[f"{kind}.{layer}"]) for layer in self._layers] for kind in ("keys", "values"))
+        kinds = (
+            [self._cast_part(parts[f"{kind}.{layer}"]) for layer in self._layers]
+            for kind in ("keys", "values")
+        )
         keys, values = map(tuple, kinds)
         next_B = torch.full((1,), self.slots, device=keys[0].device)
         return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
 
-    def _held(self, part_BHPD: Tensor) -> Tensor:
+    def _cast_part(self, part_BHPD: Tensor) -> Tensor:
         """The same in the base's number format, without a gradient to the first slot."""
         return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2).to(self._dtype)
 
@@ -53,27 +58,35 @@ class TrainedCache:
 def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
     """The state that a CARTRIDGE of peft is, which does not say what it has read; a UserError where it is none, or of
     another size than the base and the settings have."""
-    kind = object_of(folder / CONFIG, AGAIN).get("peft_type")
+    kind = read_json_object(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT).get("peft_type")
     if kind != "CARTRIDGE":
-        raise UserError(f"{folder} is an adapter of peft of type {kind}, not a CARTRIDGE.", "Use --method lora.")
-    stored = peft_tensors(folder, lm)
+        raise UserError(
+            f"{folder} is an adapter of peft of type {kind}, not a CARTRIDGE.", "Use --method lora."
+        )
+    stored = read_peft_tensors(folder, lm)
     size = settings.slots, lm.layers, 2, lm.kv_heads, lm.head_dim
-    wanted = {"prompt_embeddings": torch.empty(settings.slots, math.prod(size[1:]), device="meta")}
-    if odd := safetensors_io.unfit(stored, wanted):
-        fault = f"The cartridge {folder} does not fit {lm.name} and slots={settings.slots}: {odd}."
-        raise UserError(fault, "Give the base model that it was trained on, and its length (--set slots=N).")
+    expected = {
+        "prompt_embeddings": torch.empty(settings.slots, math.prod(size[1:]), device="meta")
+    }
+    if mismatch := safetensors_io.describe_mismatch(stored, expected):
+        fault = (
+            f"The cartridge {folder} does not fit {lm.name} and slots={settings.slots}: {mismatch}."
+        )
+        raise UserError(
+            fault, "Give the base model that it was trained on, and its length (--set slots=N)."
+        )
     parts_PLKHD = stored["prompt_embeddings"].float().view(size)
     weights_1N = parts_PLKHD.permute(1, 2, 3, 0, 4).reshape(1, -1)
     return State(1, {"weights": weights_1N}, {"tokens_read": [0]})
 
 
-class Cartridge(Studying[CartridgeSettings]):
+class Cartridge(SelfDistillation[CartridgeSettings]):
     """Keys and values are the student."""
 
     spec = CARTRIDGE
-    behind = True
+    student_reads_prompt = True
     from_peft = staticmethod(from_peft)
-    needs = ("cache", "shape")
+    required_capabilities = ("cache", "shape")
 
     def __init__(self, lm: LM, settings: CartridgeSettings) -> None:
         super().__init__(lm, settings)
@@ -85,35 +98,43 @@ class Cartridge(Studying[CartridgeSettings]):
     @torch.no_grad()
     def start(self, texts: Sequence[list[int]]) -> Tensor:
         """Keys and values of the first tokens of the context; a shorter context is repeated."""
-        wanted = self.settings.slots - len(self.lm.start_ids)
-        begun = list(chain(*texts)) or [self.lm.eos_id]
-        tokens_1T = torch.tensor([[*islice(cycle(begun), wanted)]], device=self.lm.device)
-        prefix = encoded(self.lm, Patch(tokens_BT=tokens_1T)).prefix
+        text_slots = self.settings.slots - len(self.lm.start_ids)
+        context_ids = list(chain(*texts)) or [self.lm.eos_id]
+        tokens_1T = torch.tensor([[*islice(cycle(context_ids), text_slots)]], device=self.lm.device)
+        prefix = encode_patch(self.lm, Patch(tokens_BT=tokens_1T)).prefix
         assert prefix is not None, "tokens that are read are a prefix"
         pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
         return torch.cat([tensor.float().flatten() for tensor in chain(*pairs)])
 
-    def opening(self) -> int:
+    def max_opening_tokens(self) -> int:
         """Those of the longest seed."""
-        return max(map(len, self._seeds()), default=super().opening())
+        return max(map(len, self._seed_ids()), default=super().max_opening_tokens())
 
-    def _seeds(self) -> list[list[int]]:
-        return [self.lm.encode(BREAK + seed, follows=True) for seed in self.settings.seeds]
+    def _seed_ids(self) -> list[list[int]]:
+        return [
+            self.lm.encode(SEPARATOR + seed, is_continuation=True) for seed in self.settings.seeds
+        ]
 
-    def items(self, before: Patch, group: Sequence[list[int]], read: int) -> list[Item]:
+    def items(
+        self, before: Patch, group: Sequence[list[int]], tokens_read: int
+    ) -> list[ScoringItem]:
         """What the base writes from each seed behind each text alone."""
         s, lm = self.settings, self.lm
         if not s.seeds:
-            return super().items(before, group, read)
-        seeds = [ids for ids in self._seeds() for _ in range(s.questions)]
-        drawn = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + read)
+            return super().items(before, group, tokens_read)
+        seeds = [ids for ids in self._seed_ids() for _ in range(s.questions)]
+        generator = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + tokens_read)
 
         def pick(logits_BV: Tensor) -> Tensor:
-            return torch.multinomial(logits_BV.float().softmax(-1), 1, generator=drawn)[:, 0]
+            return torch.multinomial(logits_BV.float().softmax(-1), 1, generator=generator)[:, 0]
 
-        items = list[Item]()
+        items = list[ScoringItem]()
         for text in group:
-            alone = replace(before, tokens_BT=torch.tensor([text], device=lm.device))
-            written = generate(lm, alone, seeds, max_new_tokens=s.length, pick=pick)
-            items += [(seed, more) for seed, more in zip(seeds, written, strict=True) if more]
+            teacher = replace(before, tokens_BT=torch.tensor([text], device=lm.device))
+            written = generate(lm, teacher, seeds, max_new_tokens=s.length, select_token=pick)
+            items += [
+                (seed, written_ids)
+                for seed, written_ids in zip(seeds, written, strict=True)
+                if written_ids
+            ]
         return items

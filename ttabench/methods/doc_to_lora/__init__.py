@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ttabench.core.errors import at_least
-from ttabench.cost import SINGLE, Cost, Shape, Workload, closed_book
+from ttabench.core.errors import require_at_least
+from ttabench.cost import FLOAT32_BYTES, Cost, Shape, Workload, closed_book_cost
 from ttabench.methods.spec import MethodSpec, Recipe
 
 
@@ -39,13 +39,15 @@ class DocToLoraSettings:
 
     def __post_init__(self) -> None:
         sizes = ("chunk", "rank", "latent", "latents", "blocks", "heads", "kv_heads", "head_dim")
-        at_least(1, **{name: getattr(self, name) for name in sizes})
+        require_at_least(1, **{name: getattr(self, name) for name in sizes})
         if not self.targets:
             raise ValueError("targets names no linear map")
         if self.heads % self.kv_heads:
-            raise ValueError(f"heads must be a multiple of kv_heads={self.kv_heads}, got {self.heads}")
+            raise ValueError(
+                f"heads must be a multiple of kv_heads={self.kv_heads}, got {self.heads}"
+            )
 
-    def cut(self, tokens: int) -> list[slice]:
+    def chunk_slices(self, tokens: int) -> list[slice]:
         """The chunks of a text of so many tokens."""
         count = -(-tokens // self.chunk)
         ends = [number * tokens // count for number in range(count + 1)] if count else []
@@ -56,52 +58,84 @@ def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
     """Every chunk by itself through the base, its hidden states of every layer through one network, and the deltas. A
     base without these maps is counted with the one that ends its feed-forward, and refused when it is run."""
     s, w = settings, settings.latent
-    maps = [linear for linear in shape.linears if linear.name in s.targets] or list(shape.feed_linears[-1:])
-    query, pair = 2 * w * s.heads * s.head_dim, 2 * w * s.kv_heads * s.head_dim
-    feed, wide = 3 * w * 4 * w, max(linear.ends for linear in maps)
-    entering = 2 * shape.hidden * 4 * shape.hidden + 4 * shape.hidden * w
-    ranks, ends = len(maps) * s.rank, sum(linear.ends for linear in maps)
-    looks = s.blocks + 1  # of the latents, and once of what asks them
-    added = entering + looks * (query + pair + feed + 5 * w) + w * (s.latents + ranks + 2)
+    maps = [linear for linear in shape.linears if linear.name in s.targets] or list(
+        shape.mlp_linears[-1:]
+    )
+    query_output, key_value = 2 * w * s.heads * s.head_dim, 2 * w * s.kv_heads * s.head_dim
+    feed, widest_map = 3 * w * 4 * w, max(linear.parameters_per_rank for linear in maps)
+    input_projection = 2 * shape.hidden * 4 * shape.hidden + 4 * shape.hidden * w
+    ranks, ends = len(maps) * s.rank, sum(linear.parameters_per_rank for linear in maps)
+    attention_blocks = s.blocks + 1  # of the latents, and once of what asks them
+    added = (
+        input_projection
+        + attention_blocks * (query_output + key_value + feed + 5 * w)
+        + w * (s.latents + ranks + 2)
+    )
     added += 2 * 2 * w + shape.layers * (8 * w * w + 5 * w)
-    added += shape.layers * (len(maps) * w * wide + s.rank * (ends + 2 * len(maps)))
-    if not work.pieces:
-        return replace(closed_book(shape, work), added_parameters=added)
-    chunks = [shape.starts + chunk.stop - chunk.start for piece in work.pieces for chunk in s.cut(piece)]
-    if shape.dense:
+    added += shape.layers * (len(maps) * w * widest_map + s.rank * (ends + 2 * len(maps)))
+    if not work.chunk_tokens:
+        return replace(closed_book_cost(shape, work), added_parameters=added)
+    chunks = [
+        shape.bos_tokens + chunk.stop - chunk.start
+        for piece in work.chunk_tokens
+        for chunk in s.chunk_slices(piece)
+    ]
+    if shape.counts_masked_pairs:
         chunks = [max(chunks)] * len(chunks)  # read together, padded
-    small = s.latents * s.blocks * (query + feed) + s.latents * pair + ranks * (query + feed)
-    small += ranks * (8 * w * w + w * wide) + 2 * ranks * s.latents * s.heads * s.head_dim
-    token = entering + s.blocks * (pair + 2 * s.latents * s.heads * s.head_dim)
-    networks = 2 * shape.layers * sum(chunk * token + small for chunk in chunks)
-    size, base = shape.layers * s.rank * ends, closed_book(shape, work)
-    asked = 2 * size * (len(chunks) + 1) * (shape.starts + work.asked)
+    latent_flops = (
+        s.latents * s.blocks * (query_output + feed)
+        + s.latents * key_value
+        + ranks * (query_output + feed)
+    )
+    latent_flops += (
+        ranks * (8 * w * w + w * widest_map) + 2 * ranks * s.latents * s.heads * s.head_dim
+    )
+    token = input_projection + s.blocks * (key_value + 2 * s.latents * s.heads * s.head_dim)
+    networks = 2 * shape.layers * sum(chunk * token + latent_flops for chunk in chunks)
+    size, base = shape.layers * s.rank * ends, closed_book_cost(shape, work)
+    asked = 2 * size * (len(chunks) + 1) * (shape.bos_tokens + work.query_positions)
     return replace(
-        base, added_parameters=added, state_floats=size * len(chunks), state_bytes=SINGLE * size * len(chunks),
-        adapt_slots=max(chunks), adapt_flops=sum(shape.forward(chunk) for chunk in chunks) + networks,
-        ask_flops=base.ask_flops + asked, positions=max(base.positions, *chunks),
-    )  # fmt: skip
+        base,
+        added_parameters=added,
+        state_floats=size * len(chunks),
+        state_bytes=FLOAT32_BYTES * size * len(chunks),
+        adapt_slots=max(chunks),
+        adapt_flops=sum(shape.forward_flops(chunk) for chunk in chunks) + networks,
+        ask_flops=base.ask_flops + asked,
+        positions=max(base.positions, *chunks),
+    )
 
 
 DOC_TO_LORA = MethodSpec(
     name="doc_to_lora",
     summary="low-rank deltas that a Perceiver makes of the hidden states of each chunk",
-    where="ttabench.methods.doc_to_lora.method:DocToLora",
+    import_path="ttabench.methods.doc_to_lora.method:DocToLora",
     Settings=DocToLoraSettings,
     presets={
-        "nano": DocToLoraSettings(rank=4, alpha=16.0, latent=64, latents=8, blocks=2, heads=4, kv_heads=2, head_dim=16),
+        "nano": DocToLoraSettings(
+            rank=4, alpha=16.0, latent=64, latents=8, blocks=2, heads=4, kv_heads=2, head_dim=16
+        ),
         "smollm2-135m": DocToLoraSettings(latent=256, blocks=2, heads=4, kv_heads=2, head_dim=64),
     },
     recipes={
-        "": Recipe(documents=(2, 4, 8), batch_documents=32, steps=400, lr=1e-3, warmup=20, schedule="cosine", clip=1.0)
+        "": Recipe(
+            documents=(2, 4, 8),
+            batch_documents=32,
+            steps=400,
+            lr=1e-3,
+            warmup=20,
+            schedule="cosine",
+            clip=1.0,
+        )
     },
     growth="linear",
     trainable=True,
     cost=cost,
-    checked=DocToLoraSettings(
-        rank=2, alpha=2.0, latent=16, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=8, chunk=24),
+    test_settings=DocToLoraSettings(
+        rank=2, alpha=2.0, latent=16, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=8, chunk=24
+    ),
     paper="2602.15902",
-    retired={"depth": 1},
-)  # fmt: skip
+    deprecated_settings={"depth": 1},
+)
 
 METHODS = (DOC_TO_LORA,)

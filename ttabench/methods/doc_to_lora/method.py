@@ -14,25 +14,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.patching import Place, observe_inputs, read
-from ttabench.lm.forward.tokens import new_ids, pad
+from ttabench.core.types import Chunk, Query
+from ttabench.lm.forward.patching import InputLocation, observe_inputs, prefill
+from ttabench.lm.forward.tokens import new_chunk_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.methods.doc_to_lora import DOC_TO_LORA, DocToLoraSettings
 from ttabench.methods.doc_to_lora.networks import Hypernetwork
-from ttabench.methods.parts.lora import by_layer, target_names
+from ttabench.methods.parts.lora import group_by_layer, target_names
 from ttabench.methods.trainable import Trainable
 
-NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
+FINAL_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
 """Names of the norm behind the last layer."""
-AT_ONCE = 16
+CHUNK_BATCH_SIZE = 16
 """Chunks that are read in one forward."""
 
 
-def new_network(lm: LM, settings: DocToLoraSettings) -> Hypernetwork:
+def build_hypernetwork(lm: LM, settings: DocToLoraSettings) -> Hypernetwork:
     """Make the untrained hypernetwork for a base model."""
-    names = by_layer(lm, target_names(lm, settings.targets))[0]
+    names = group_by_layer(lm, target_names(lm, settings.targets))[0]
     sizes = {name.rpartition(".")[2]: lm.linear_shape(name) for name in names}
     return Hypernetwork(settings, lm.layers, lm.hidden_size, dict(sorted(sizes.items())))
 
@@ -44,70 +44,107 @@ class DocToLora(Trainable[DocToLoraSettings]):
 
     def __init__(self, lm: LM, settings: DocToLoraSettings) -> None:
         super().__init__(lm, settings)
-        self.names = by_layer(lm, target_names(lm, settings.targets))
-        named = dict(lm.decoder.named_children())
-        self.norm = next((named[name] for name in NORMS if name in named), nn.Identity())
+        self.names = group_by_layer(lm, target_names(lm, settings.targets))
+        children = dict(lm.decoder.named_children())
+        self.norm = next(
+            (children[name] for name in FINAL_NORM_NAMES if name in children), nn.Identity()
+        )
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
-            network = new_network(lm, settings)
+            network = build_hypernetwork(lm, settings)
         self.network = network.to(lm.device)
 
     def modules(self) -> nn.ModuleDict:
         """network, the hypernetwork."""
         return nn.ModuleDict({"network": self.network})
 
-    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read each chunk by itself; its deltas stand behind those of the chunks before."""
-        rows = new_ids(self.lm, state, pieces)
-        chunks = [[text[part] for text in texts for part in self.settings.cut(len(text))] for texts in rows]
-        with torch.set_grad_enabled(self._learning):
+        rows = new_chunk_ids(self.lm, state, chunks)
+        segments = [
+            [text[part] for text in texts for part in self.settings.chunk_slices(len(text))]
+            for texts in rows
+        ]
+        with torch.set_grad_enabled(self._is_training):
             tensors = {}
-            for name, made in self._made(list(chain(*chunks))).items():
-                own = [part.transpose(1, 2).flatten(0, 1) for part in torch.split(made, [*map(len, chunks)])]
-                tensors[name] = torch.cat([*self._held(state, name), pad_sequence(own, batch_first=True)], 1)
-        counts = [before + sum(map(len, texts)) for before, texts in zip(state.meta["tokens_read"], rows, strict=True)]
+            for name, factors in self._chunk_factors(list(chain(*segments))).items():
+                row_factors = [
+                    part.transpose(1, 2).flatten(0, 1)
+                    for part in torch.split(factors, [*map(len, segments)])
+                ]
+                tensors[name] = torch.cat(
+                    [
+                        *self._stored_factors(state, name),
+                        pad_sequence(row_factors, batch_first=True),
+                    ],
+                    1,
+                )
+        counts = [
+            before + sum(map(len, texts))
+            for before, texts in zip(state.meta["tokens_read"], rows, strict=True)
+        ]
         return State(state.rows, tensors or state.tensors, {"tokens_read": counts})
 
-    def combined(self, state: State, other: State) -> State:
+    def combine_states(self, state: State, other: State) -> State:
         """The deltas of both, as if both had been read in a row, but for the break between them."""
         names = {**state.tensors, **other.tensors}
-        held = {name: [*self._held(state, name), *self._held(other, name)] for name in names}
-        tensors = {name: torch.cat(parts, 1) for name, parts in held.items()}
-        counts = [sum(pair) for pair in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)]
+        factors_by_name = {
+            name: [*self._stored_factors(state, name), *self._stored_factors(other, name)]
+            for name in names
+        }
+        tensors = {name: torch.cat(parts, 1) for name, parts in factors_by_name.items()}
+        counts = [
+            sum(pair)
+            for pair in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)
+        ]
         return State(state.rows, tensors, {"tokens_read": counts})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The deltas of all chunks, and those that all share once something was read."""
         deltas = {}
         for layer, names in enumerate(self.names if state.tensors else ()):
             for name in names:
                 kind = name.rpartition(".")[2]
                 shared = self.network.bias_A[kind][layer], self.network.bias_B[kind][layer]
-                both = (state.tensors[f"{part}.{kind}"][:, :, layer] for part in "ab")
+                chunk_parts = (state.tensors[f"{part}.{kind}"][:, :, layer] for part in "ab")
                 a_BRI, b_BRO = (
-                    torch.cat([own, bias.expand(len(own), -1, -1)], 1) for own, bias in zip(both, shared, strict=True)
+                    torch.cat([row_factors, bias.expand(len(row_factors), -1, -1)], 1)
+                    for row_factors, bias in zip(chunk_parts, shared, strict=True)
                 )
                 deltas[name] = LowRank(a_BRI, self.settings.alpha * b_BRO.mT)
         return Patch(deltas=deltas)
 
-    def _held(self, state: State, name: str) -> list[Tensor]:
+    def _stored_factors(self, state: State, name: str) -> list[Tensor]:
         return [state.tensors[name]] if name in state.tensors else []
 
-    def _made(self, chunks: Sequence[list[int]]) -> dict[str, Tensor]:
+    def _chunk_factors(self, chunks: Sequence[list[int]]) -> dict[str, Tensor]:
         """The factors of these chunks by name, [chunks, L, rank, features]."""
-        parts = [self._read(chunks[begin : begin + AT_ONCE]) for begin in range(0, len(chunks), AT_ONCE)]
+        parts = [
+            self._read_chunks(chunks[begin : begin + CHUNK_BATCH_SIZE])
+            for begin in range(0, len(chunks), CHUNK_BATCH_SIZE)
+        ]
         names = [
-            (f"{kind}.{name}", name, which) for name in self.network.sizes if parts for which, kind in enumerate("ab")
+            (f"{kind}.{name}", name, which)
+            for name in self.network.sizes
+            if parts
+            for which, kind in enumerate("ab")
         ]
         return {key: torch.cat([part[name][which] for part in parts]) for key, name, which in names}
 
-    def _read(self, chunks: Sequence[list[int]]) -> dict[str, tuple[Tensor, Tensor]]:
-        lm, ends = self.lm, [] if self.lm.chat is None else [*self.lm.chat.end_ids]
-        ids_BT, real_BT = pad([[*chunk, *ends] for chunk in chunks], lm.pad_id, "right")
-        seen: dict[Place, list[Tensor]] = {layer: [] for layer in range(lm.layers)}
-        with torch.no_grad(), observe_inputs(lm, lambda layer, x: seen[layer].append(x), [*seen], len(chunks)):
-            read(lm, Patch(), ids_BT, real_BT)
-            hidden = [torch.cat(parts, 1) for parts in seen.values()]
-            hidden[-1] = self.norm(hidden[-1])  # as the released code, whose reader has one layer less
+    def _read_chunks(self, chunks: Sequence[list[int]]) -> dict[str, tuple[Tensor, Tensor]]:
+        lm, end_ids = self.lm, [] if self.lm.chat is None else [*self.lm.chat.end_ids]
+        ids_BT, real_BT = pad([[*chunk, *end_ids] for chunk in chunks], lm.pad_id, "right")
+        layer_inputs: dict[InputLocation, list[Tensor]] = {layer: [] for layer in range(lm.layers)}
+        with (
+            torch.no_grad(),
+            observe_inputs(
+                lm, lambda layer, x: layer_inputs[layer].append(x), [*layer_inputs], len(chunks)
+            ),
+        ):
+            prefill(lm, Patch(), ids_BT, real_BT)
+            hidden = [torch.cat(parts, 1) for parts in layer_inputs.values()]
+            hidden[-1] = self.norm(
+                hidden[-1]
+            )  # as the released code, whose reader has one layer less
         real_BT = nn.functional.pad(real_BT, (len(lm.start_ids), 0), value=True).to(lm.device)
         return self.network([x.to(lm.device).float() for x in hidden], real_BT)

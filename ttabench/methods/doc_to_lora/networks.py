@@ -17,16 +17,19 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 from ttabench.methods.doc_to_lora import DocToLoraSettings
 
-linear = partial(nn.Linear, bias=False)
+bias_free_linear = partial(nn.Linear, bias=False)
 
 
-class Gated(nn.Module):
+class GatedFeedForward(nn.Module):
     """A feed-forward with a gate."""
 
     def __init__(self, features_in: int, features_out: int) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj = linear(features_in, 4 * features_in), linear(features_in, 4 * features_in)
-        self.down_proj = linear(4 * features_in, features_out)
+        self.gate_proj, self.up_proj = (
+            bias_free_linear(features_in, 4 * features_in),
+            bias_free_linear(features_in, 4 * features_in),
+        )
+        self.down_proj = bias_free_linear(4 * features_in, features_out)
 
     def forward(self, x: Tensor) -> Tensor:
         """The same of every token."""
@@ -34,29 +37,46 @@ class Gated(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class PerceiverBlock(nn.Module):
     """Latents look, and a feed-forward follows; norms stand before and behind each."""
 
     def __init__(self, s: DocToLoraSettings) -> None:
         super().__init__()
-        self.head_dim, ends = s.head_dim, {"q": s.heads, "k": s.kv_heads, "v": s.kv_heads}
+        self.head_dim, head_counts = s.head_dim, {"q": s.heads, "k": s.kv_heads, "v": s.kv_heads}
         norm = partial(nn.RMSNorm, s.latent, eps=1e-6)
         self.input_latents_layernorm, self.input_context_layernorm = norm(), norm()
-        maps = {f"{kind}_proj": linear(s.latent, heads * s.head_dim) for kind, heads in ends.items()}
-        self.self_attn = nn.ModuleDict({**maps, "o_proj": linear(s.heads * s.head_dim, s.latent)})
-        self.mlp = Gated(s.latent, s.latent)
-        self.post_attention_layernorm, self.pre_ff_layernorm, self.post_ff_layernorm = (norm(), norm(), norm())
+        maps = {
+            f"{kind}_proj": bias_free_linear(s.latent, heads * s.head_dim)
+            for kind, heads in head_counts.items()
+        }
+        self.self_attn = nn.ModuleDict(
+            {**maps, "o_proj": bias_free_linear(s.heads * s.head_dim, s.latent)}
+        )
+        self.mlp = GatedFeedForward(s.latent, s.latent)
+        self.post_attention_layernorm, self.pre_ff_layernorm, self.post_ff_layernorm = (
+            norm(),
+            norm(),
+            norm(),
+        )
 
-    def forward(self, latents_BQC: Tensor, seen_BTC: Tensor, real_B11T: Tensor | None) -> Tensor:
+    def forward(self, latents_BQC: Tensor, context_BTC: Tensor, real_B11T: Tensor | None) -> Tensor:
         """The latents after one look."""
-        before, seen_BTC = self.input_latents_layernorm(latents_BQC), self.input_context_layernorm(seen_BTC)
-        parts = (self.self_attn[f"{kind}_proj"](x) for kind, x in (("q", before), ("k", seen_BTC), ("v", seen_BTC)))
-        queries, keys, values = (part.unflatten(2, (-1, self.head_dim)).transpose(1, 2) for part in parts)
-        taken = scaled_dot_product_attention(queries, keys, values, real_B11T, enable_gqa=True)
-        out = self.self_attn["o_proj"](taken.transpose(1, 2).flatten(2))
+        normed_BQC, context_BTC = (
+            self.input_latents_layernorm(latents_BQC),
+            self.input_context_layernorm(context_BTC),
+        )
+        parts = (
+            self.self_attn[f"{kind}_proj"](x)
+            for kind, x in (("q", normed_BQC), ("k", context_BTC), ("v", context_BTC))
+        )
+        queries, keys, values = (
+            part.unflatten(2, (-1, self.head_dim)).transpose(1, 2) for part in parts
+        )
+        attended = scaled_dot_product_attention(queries, keys, values, real_B11T, enable_gqa=True)
+        out = self.self_attn["o_proj"](attended.transpose(1, 2).flatten(2))
         latents_BQC = latents_BQC + self.post_attention_layernorm(out)
-        more: Tensor = self.post_ff_layernorm(self.mlp(self.pre_ff_layernorm(latents_BQC)))
-        return latents_BQC + more
+        fed_BQC: Tensor = self.post_ff_layernorm(self.mlp(self.pre_ff_layernorm(latents_BQC)))
+        return latents_BQC + fed_BQC
 
 
 class Resampler(nn.Module):
@@ -65,31 +85,37 @@ class Resampler(nn.Module):
     def __init__(self, s: DocToLoraSettings, latents: int, blocks: int) -> None:
         super().__init__()
         self.latents_q = nn.Parameter(torch.randn(latents, s.latent))
-        self.layers = nn.ModuleList(Block(s) for _ in range(blocks))
+        self.layers = nn.ModuleList(PerceiverBlock(s) for _ in range(blocks))
         self.layernorm = nn.RMSNorm(s.latent, eps=1e-6)
 
-    def forward(self, seen_BTC: Tensor, real_B11T: Tensor | None = None) -> Tensor:
+    def forward(self, context_BTC: Tensor, real_B11T: Tensor | None = None) -> Tensor:
         """What they are then [B, Q, C]."""
-        latents_BQC = self.latents_q.expand(len(seen_BTC), -1, -1)
+        latents_BQC = self.latents_q.expand(len(context_BTC), -1, -1)
         for layer in self.layers:
-            latents_BQC = layer(latents_BQC, seen_BTC, real_B11T)
+            latents_BQC = layer(latents_BQC, context_BTC, real_B11T)
         out: Tensor = self.layernorm(latents_BQC)
         return out
 
 
-class OfLayers(nn.Module):
+class PerLayerLinear(nn.Module):
     """A linear map with weights of each layer, and of each map where there are several."""
 
-    def __init__(self, layers: int, features_in: int, features_out: int, maps: int = 1, *, bias: bool = True) -> None:
+    def __init__(
+        self, layers: int, features_in: int, features_out: int, maps: int = 1, *, bias: bool = True
+    ) -> None:
         super().__init__()
-        bound, several = 1 / math.sqrt(features_in), (maps,) if maps > 1 else ()
-        weight = torch.empty(layers, *several, features_in, features_out).uniform_(-bound, bound)
+        bound, map_dims = 1 / math.sqrt(features_in), (maps,) if maps > 1 else ()
+        weight = torch.empty(layers, *map_dims, features_in, features_out).uniform_(-bound, bound)
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(torch.zeros(1, layers, 1, 1, features_out)) if bias else None
 
     def forward(self, x_BLMRI: Tensor) -> Tensor:
         """[B, L, M, R, O]."""
-        weight = self.weight if self.weight.dim() == 4 else self.weight[:, None].expand(-1, x_BLMRI.shape[2], -1, -1)
+        weight = (
+            self.weight
+            if self.weight.dim() == 4
+            else self.weight[:, None].expand(-1, x_BLMRI.shape[2], -1, -1)
+        )
         out = torch.einsum("blmri,lmio->blmro", x_BLMRI, weight)
         return out if self.bias is None else out + self.bias
 
@@ -97,41 +123,60 @@ class OfLayers(nn.Module):
 class Hypernetwork(nn.Module):
     """Factors of the deltas of all layers. `sizes`: features in and out of each map, by the last part of its name."""
 
-    def __init__(self, s: DocToLoraSettings, layers: int, width: int, sizes: dict[str, tuple[int, int]]) -> None:
+    def __init__(
+        self, s: DocToLoraSettings, layers: int, width: int, sizes: dict[str, tuple[int, int]]
+    ) -> None:
         super().__init__()
         self.sizes, self.rank = sizes, s.rank
         perceiver = {
-            "modality_projection": Gated(width, s.latent),
+            "modality_projection": GatedFeedForward(width, s.latent),
             "encoder": Resampler(s, s.latents, s.blocks),
             "decoder": Resampler(s, len(sizes) * s.rank, 1),
         }
         self.aggregator = nn.ModuleDict({"perceiver": nn.ModuleDict(perceiver)})
-        self.layers = nn.ModuleList([nn.ModuleDict({"layers": _feed(layers, s.latent)})])
+        self.layers = nn.ModuleList([nn.ModuleDict({"layers": _feed_forward(layers, s.latent)})])
         wide = max(map(sum, sizes.values()))
-        self.head = OfLayers(layers, s.latent, wide, len(sizes), bias=False)
+        self.head = PerLayerLinear(layers, s.latent, wide, len(sizes), bias=False)
         nn.init.normal_(self.head.weight, std=0.5 / math.sqrt(s.latent + wide * s.rank))
-        drawn = {m: torch.randn(layers, s.rank, i) * 0.2 / math.sqrt(i * s.rank) for m, (i, _) in sizes.items()}
-        self.bias_A = nn.ParameterDict(drawn)
-        self.bias_B = nn.ParameterDict({m: torch.zeros(layers, s.rank, o) for m, (_, o) in sizes.items()})
+        initial_A = {
+            m: torch.randn(layers, s.rank, i) * 0.2 / math.sqrt(i * s.rank)
+            for m, (i, _) in sizes.items()
+        }
+        self.bias_A = nn.ParameterDict(initial_A)
+        self.bias_B = nn.ParameterDict(
+            {m: torch.zeros(layers, s.rank, o) for m, (_, o) in sizes.items()}
+        )
         self.scaler_A = nn.ParameterDict({m: torch.ones(1, layers, s.rank, 1) for m in sizes})
         self.scaler_B = nn.ParameterDict({m: torch.zeros(1, layers, s.rank, 1) for m in sizes})
 
-    def forward(self, hidden_LBTD: list[Tensor], real_BT: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    def forward(
+        self, hidden_LBTD: list[Tensor], real_BT: Tensor
+    ) -> dict[str, tuple[Tensor, Tensor]]:
         """Factors [B, L, R, I] and [B, L, R, O] of each map. `hidden_LBTD`: what enters each layer."""
-        enter, encoder, decoder = self.aggregator["perceiver"].children()
-        looked = [decoder(encoder(enter(hidden_BTD), real_BT[:, None, None])) for hidden_BTD in hidden_LBTD]
-        latents_BLQC = torch.stack(looked, 1)
+        project, encoder, decoder = self.aggregator["perceiver"].children()
+        layer_latents = [
+            decoder(encoder(project(hidden_BTD), real_BT[:, None, None]))
+            for hidden_BTD in hidden_LBTD
+        ]
+        latents_BLQC = torch.stack(layer_latents, 1)
         latents_BLMRC = latents_BLQC.view(*latents_BLQC.shape[:2], len(self.sizes), self.rank, -1)
         latents_BLMRC = latents_BLMRC + self.layers[0]["layers"](latents_BLMRC)  # type: ignore[index]
         factors_BLMRE = self.head(latents_BLMRC / latents_BLMRC.norm(dim=-1, keepdim=True))
-        made = {}
-        for (name, (features_in, features_out)), both in zip(self.sizes.items(), factors_BLMRE.unbind(2), strict=True):
-            a_BLRI, b_BLRO = both[..., : features_in + features_out].split([features_in, features_out], -1)
-            made[name] = a_BLRI * self.scaler_A[name], b_BLRO * self.scaler_B[name]
-        return made
+        factors = {}
+        for (name, (features_in, features_out)), both_BLRE in zip(
+            self.sizes.items(), factors_BLMRE.unbind(2), strict=True
+        ):
+            a_BLRI, b_BLRO = both_BLRE[..., : features_in + features_out].split(
+                [features_in, features_out], -1
+            )
+            factors[name] = a_BLRI * self.scaler_A[name], b_BLRO * self.scaler_B[name]
+        return factors
 
 
-def _feed(layers: int, width: int) -> nn.Sequential:
+def _feed_forward(layers: int, width: int) -> nn.Sequential:
     """A feed-forward with weights of each layer; what enters is added to it."""
-    wide, narrow = OfLayers(layers, width, 4 * width), OfLayers(layers, 4 * width, width)
+    wide, narrow = (
+        PerLayerLinear(layers, width, 4 * width),
+        PerLayerLinear(layers, 4 * width, width),
+    )
     return nn.Sequential(nn.LayerNorm(width), wide, nn.SiLU(), narrow, nn.LayerNorm(width))

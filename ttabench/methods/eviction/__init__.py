@@ -9,18 +9,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttabench.core.errors import at_least
+from ttabench.core.errors import require_at_least
 from ttabench.core.types import Json
-from ttabench.cost import INTEGER, LEARNED_POSITIONS, SINGLE, Cost, Shape, Workload, closed_book, in_window, read_again
+from ttabench.cost import (
+    EXTRA_LEARNED_POSITIONS,
+    FLOAT32_BYTES,
+    INT64_BYTES,
+    Cost,
+    Shape,
+    Workload,
+    closed_book_cost,
+    reread_cost,
+    window_cost,
+)
 from ttabench.methods.parts.settings import Amount, as_budget, check_amount, in_tokens
 from ttabench.methods.spec import MethodSpec
 
-STREAM_BLOCK = 512
+STREAM_BLOCK_TOKENS = 512
 """Tokens a block of a stream has when `chunk` is not given, or as many as the model's positions allow."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingSettings:
+class EvictionSettings:
     """Settings of every method that evicts."""
 
     chunk: int | None = None
@@ -30,15 +40,15 @@ class ReadingSettings:
     auto: cache where the model is rotary."""
 
     def __post_init__(self) -> None:
-        at_least(1, chunk=self.chunk)
+        require_at_least(1, chunk=self.chunk)
 
-    def kept(self, read: int) -> int:
+    def kept_tokens(self, read: int) -> int:
         """Tokens that stay of so many that were read."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class BudgetSettings(ReadingSettings):
+class BudgetSettings(EvictionSettings):
     """Settings of methods with one budget."""
 
     budget: Amount = 0.2
@@ -48,13 +58,13 @@ class BudgetSettings(ReadingSettings):
         super().__post_init__()
         check_amount("budget", self.budget)
 
-    def kept(self, read: int) -> int:
+    def kept_tokens(self, read: int) -> int:
         """The budget in tokens."""
         return in_tokens(self.budget, read)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowSettings(ReadingSettings):
+class WindowSettings(EvictionSettings):
     """Settings of `window`; the defaults are StreamingLLM's."""
 
     n_sink: int = 4
@@ -74,14 +84,20 @@ class WindowSettings(ReadingSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, n_sink=self.n_sink)
+        require_at_least(0, n_sink=self.n_sink)
         name, amount = ("recent", self.recent) if self.budget is None else ("budget", self.budget)
         check_amount(name, amount)
         if isinstance(amount, float) and self.mode != "postprefill":
-            raise ValueError(f"a share needs mode=postprefill: a stream has no length yet, got {name}={amount}")
+            raise ValueError(
+                f"a share needs mode=postprefill: a stream has no length yet, got {name}={amount}"
+            )
         if self.mode == "stride" and amount < 2:
             raise ValueError(f"mode=stride keeps {name} - 1 tokens, got {name}={amount}")
-        if (self.mode, self.positions) in (("postprefill", "cache"), ("stride", "cache"), ("stride", "original")):
+        if (self.mode, self.positions) in (
+            ("postprefill", "cache"),
+            ("stride", "cache"),
+            ("stride", "original"),
+        ):
             raise ValueError(f"mode={self.mode} keeps no cache with positions={self.positions}")
 
     def amounts(self, read: int) -> tuple[int, int]:
@@ -92,7 +108,7 @@ class WindowSettings(ReadingSettings):
         sinks = 0 if self.mode == "stride" else min(self.n_sink, kept // 2)
         return sinks, kept - sinks
 
-    def kept(self, read: int) -> int:
+    def kept_tokens(self, read: int) -> int:
         """Sinks and recent tokens; with mode=stride one fewer, since the query brings one."""
         sinks, recent = self.amounts(read)
         return recent - 1 if self.mode == "stride" else recent + sinks
@@ -124,17 +140,25 @@ class SnapKVSettings(BudgetSettings):
         check_amount("window_share", float(self.window_share))
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, got {self.kernel}")
-        if self.window_share == 1.0 and type(self.window) is type(self.budget) and self.window >= self.budget:
-            raise ValueError(f"window must be smaller than the budget {self.budget}, got {self.window}")
+        if (
+            self.window_share == 1.0
+            and type(self.window) is type(self.budget)
+            and self.window >= self.budget
+        ):
+            raise ValueError(
+                f"window must be smaller than the budget {self.budget}, got {self.window}"
+            )
 
     def amounts(self, read: int) -> tuple[int, int]:
         """Budget and window in tokens, of so many that were read."""
-        budget = self.kept(read)
-        return budget, min(in_tokens(self.window, read), in_tokens(float(self.window_share), budget))
+        budget = self.kept_tokens(read)
+        return budget, min(
+            in_tokens(self.window, read), in_tokens(float(self.window_share), budget)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class H2OSettings(ReadingSettings):
+class H2OSettings(EvictionSettings):
     """Settings of `h2o`; the defaults are the released code's.
 
     It evicts after the prompt, too, then one slot a token of the answer; shares are those of context and prompt.
@@ -154,7 +178,7 @@ class H2OSettings(ReadingSettings):
         """Heavy hitters and recent tokens that stay of so many that were read."""
         return in_tokens(self.heavy, read), in_tokens(self.recent, read)
 
-    def kept(self, read: int) -> int:
+    def kept_tokens(self, read: int) -> int:
         """Both."""
         return sum(self.amounts(read))
 
@@ -178,25 +202,29 @@ class KVzipSettings(BudgetSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, repeat_chunk=self.repeat_chunk)
+        require_at_least(1, repeat_chunk=self.repeat_chunk)
         if self.positions != "original":
-            raise ValueError(f"keys stay where they stood in the text, got positions={self.positions}")
+            raise ValueError(
+                f"keys stay where they stood in the text, got positions={self.positions}"
+            )
 
 
-def parts_of(tokens: int, chunk: int | None) -> list[range]:
+def split_evenly(tokens: int, chunk: int | None) -> list[range]:
     """Places of the parts of a text, of like length and at most `chunk`, after which something is evicted."""
     count = -(-tokens // (chunk or max(1, tokens)))
-    return [range(tokens * number // count, tokens * (number + 1) // count) for number in range(count)]
+    return [
+        range(tokens * number // count, tokens * (number + 1) // count) for number in range(count)
+    ]
 
 
-def _moved(settings: ReadingSettings, shape: Shape) -> bool:
+def _moves_keys(settings: EvictionSettings, shape: Shape) -> bool:
     """Whether kept keys move up to slots 0, 1, ..."""
-    rotary = shape.model_type not in LEARNED_POSITIONS
+    rotary = shape.model_type not in EXTRA_LEARNED_POSITIONS
     return settings.positions == "cache" or (settings.positions == "auto" and rotary)
 
 
 def _cost(
-    settings: ReadingSettings,
+    settings: EvictionSettings,
     shape: Shape,
     work: Workload,
     watching: Callable[[int, int, int], int] = lambda *_: 0,
@@ -208,80 +236,99 @@ def _cost(
     """Read part after part on top of what is left. `watching`: operations of a part of so many tokens, behind so many
     slots, with so many tokens read; `carried`: float32 numbers that a slot of a layer and head carries along;
     `by_head`: whether layers and heads keep different slots; `band`: positions a token attends to at most."""
-    if not work.pieces:
-        return closed_book(shape, work)
+    if not work.chunk_tokens:
+        return closed_book_cost(shape, work)
     kept = read = flops = peak = 0
     shared = True
-    for part in map(len, parts_of(shape.starts + work.tokens, settings.chunk)):
+    for part in map(len, split_evenly(shape.bos_tokens + work.tokens, settings.chunk)):
         read += part
-        flops += shape.forward(part, kept, band) + watching(part, kept, read)
+        flops += shape.forward_flops(part, kept, band) + watching(part, kept, read)
         peak = max(peak, kept + part)
-        shared = shared and (not by_head or kept + part <= settings.kept(read))
-        kept = min(kept + part, settings.kept(read))
+        shared = shared and (not by_head or kept + part <= settings.kept_tokens(read))
+        kept = min(kept + part, settings.kept_tokens(read))
     heads, floats = shape.layers * shape.kv_heads, shape.slot_floats * kept
     places, scores = kept * (1 if shared else heads), carried * heads * kept
-    return in_window(
+    return window_cost(
         shape,
         work,
         kept,
         state_floats=floats + scores,
-        state_bytes=floats * work.value_bytes + SINGLE * (places + scores) + INTEGER,
+        state_bytes=floats * work.value_bytes + FLOAT32_BYTES * (places + scores) + INT64_BYTES,
         adapt_slots=peak,
         adapt_flops=flops,
-        positions=max(peak, kept + work.asked) if _moved(settings, shape) else read + work.asked,
+        positions=max(peak, kept + work.query_positions)
+        if _moves_keys(settings, shape)
+        else read + work.query_positions,
     )
 
 
-def _watched(shape: Shape, queries: int, context: int) -> int:
+def _watching_flops(shape: Shape, queries: int, context: int) -> int:
     """Scores of these queries once more, and their sum over queries (`ColumnSums`)."""
-    return shape.layers * shape.heads * (2 * shape.head_dim + 2) * shape.pairs(queries, context)
+    return (
+        shape.layers
+        * shape.heads
+        * (2 * shape.head_dim + 2)
+        * shape.attended_pairs(queries, context)
+    )
 
 
-def _snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | None:
+def _snapkv_cost(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | None:
     """SnapKV (arXiv 2404.14469, section 4): full attention, and that of the last `window` tokens once more; of
     `query_aware` no cost is known."""
 
     def watching(part: int, kept: int, read: int) -> int:
         window = min(part, settings.amounts(read)[1])
-        return _watched(shape, window, kept + part - window)
+        return _watching_flops(shape, window, kept + part - window)
 
     return None if settings.query_aware else _cost(settings, shape, work, watching)
 
 
-def _h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
+def _h2o_cost(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
     """H2O (arXiv 2306.14048, algorithm 1): full attention, and all of it once more; a score stays with every slot. The
     same of the prompt, which is evicted from as a whole, and of every token that is written."""
-    cost = _cost(settings, shape, work, lambda part, kept, _: _watched(shape, part, kept), carried=1)
-    if not work.pieces:
+    cost = _cost(
+        settings, shape, work, lambda part, kept, _: _watching_flops(shape, part, kept), carried=1
+    )
+    if not work.chunk_tokens:
         return cost
-    kept, prompt, one = cost.ask_slots - work.asked, work.prompt_tokens, replace(shape, dense=False)
-    most = settings.kept(shape.starts + work.tokens + prompt)
+    kept, prompt, one = (
+        cost.ask_slots - work.query_positions,
+        work.prompt_tokens,
+        replace(shape, counts_masked_pairs=False),
+    )
+    most = settings.kept_tokens(shape.bos_tokens + work.tokens + prompt)
     first, written = min(kept + prompt, most), work.new_tokens - 1
     growing = min(most - first, written)
     full, rest = first + growing, written - growing
-    flops = shape.forward(prompt, kept) + _watched(shape, prompt, kept) + shape.head(work.new_tokens)
-    flops += one.forward(growing, first) + _watched(one, growing, first)
-    flops += rest * (one.forward(1, full) + _watched(one, 1, full))
-    peak = max(kept + prompt, min(full + 1, kept + work.asked))
+    flops = (
+        shape.forward_flops(prompt, kept)
+        + _watching_flops(shape, prompt, kept)
+        + shape.head_flops(work.new_tokens)
+    )
+    flops += one.forward_flops(growing, first) + _watching_flops(one, growing, first)
+    flops += rest * (one.forward_flops(1, full) + _watching_flops(one, 1, full))
+    peak = max(kept + prompt, min(full + 1, kept + work.query_positions))
     return replace(cost, ask_slots=peak, ask_flops=flops)
 
 
-def _window(settings: WindowSettings, shape: Shape, work: Workload) -> Cost:
+def _window_cost(settings: WindowSettings, shape: Shape, work: Workload) -> Cost:
     """Sinks and recent tokens (arXiv 2309.17453, section 3.2): a token of a stream attends to no more than is kept."""
     if settings.mode == "postprefill":
         return _cost(replace(settings, positions="original"), shape, work, by_head=False)
-    sinks, kept = settings.amounts(work.tokens)[0], settings.kept(work.tokens)
-    if settings.mode == "stride" and work.pieces:
-        return read_again(shape, work, min(kept, work.tokens))
-    moved, chunk = _moved(settings, shape), settings.chunk or STREAM_BLOCK
+    sinks, kept = settings.amounts(work.tokens)[0], settings.kept_tokens(work.tokens)
+    if settings.mode == "stride" and work.chunk_tokens:
+        return reread_cost(shape, work, min(kept, work.tokens))
+    moved, chunk = _moves_keys(settings, shape), settings.chunk or STREAM_BLOCK_TOKENS
     if moved and shape.positions is not None:
         chunk = min(chunk, max(1, shape.positions - kept))
-    turned = 2 * shape.layers * shape.width * sinks if moved else 0  # scores of sinks, from turned queries
+    turned = (
+        2 * shape.layers * shape.width * sinks if moved else 0
+    )  # scores of sinks, from turned queries
     cut, band = replace(settings, chunk=chunk, mode="stream"), kept + (settings.evict == "after")
     return _cost(cut, shape, work, lambda part, *_: turned * part, by_head=False, band=band)
 
 
-def _h2o_keeps(amount: Amount) -> dict[str, Json]:
+def _h2o_budget(amount: Amount) -> dict[str, Json]:
     """Half of it each."""
     if isinstance(amount, float):
         return {"heavy": amount / 2, "recent": amount / 2}
@@ -290,26 +337,28 @@ def _h2o_keeps(amount: Amount) -> dict[str, Json]:
     return {"heavy": amount // 2, "recent": amount - amount // 2}
 
 
-JOINED: dict[str, Json] = {"join": True}
+DEPRECATED_JOIN: dict[str, Json] = {"join": True}
 """A setting that is gone, of all methods."""
 WINDOW = MethodSpec(
     name="window",
     summary="the first and the last tokens: StreamingLLM",
-    where="ttabench.methods.eviction.window:SlidingWindow",
+    import_path="ttabench.methods.eviction.window:SlidingWindow",
     Settings=WindowSettings,
     presets={"book": WindowSettings(mode="stride", n_sink=0)},
     growth="constant",
-    cost=_window,
+    cost=_window_cost,
     # a share is known when all is read
-    keep=lambda amount: as_budget(amount) | ({"mode": "postprefill"} if isinstance(amount, float) else {}),
-    checked=WindowSettings(n_sink=2, recent=10),
-    retired=JOINED,
+    keep=lambda amount: (
+        as_budget(amount) | ({"mode": "postprefill"} if isinstance(amount, float) else {})
+    ),
+    test_settings=WindowSettings(n_sink=2, recent=10),
+    deprecated_settings=DEPRECATED_JOIN,
     paper="2309.17453",
 )
 SNAPKV = MethodSpec(
     name="snapkv",
     summary="what the end of the context attends to",
-    where="ttabench.methods.eviction.snapkv:SnapKV",
+    import_path="ttabench.methods.eviction.snapkv:SnapKV",
     Settings=SnapKVSettings,
     presets={
         "nano": SnapKVSettings(budget=256),
@@ -317,62 +366,74 @@ SNAPKV = MethodSpec(
         "streamadapter": SnapKVSettings(window=0.1, budget=0.2),
     },
     growth="constant",
-    cost=_snapkv,
+    cost=_snapkv_cost,
     # at most half of it goes to the window, so that the attention which it pays decides about the other half
     keep=lambda amount: {**as_budget(amount), "window_share": 0.5},
-    checked=SnapKVSettings(budget=16, window=4),
-    retired={"group": "mean", **JOINED},
+    test_settings=SnapKVSettings(budget=16, window=4),
+    deprecated_settings={"group": "mean", **DEPRECATED_JOIN},
     paper="2404.14469",
 )
 H2O = MethodSpec(
     name="h2o",
     summary="what received most attention, and the latest",
-    where="ttabench.methods.eviction.h2o:H2O",
+    import_path="ttabench.methods.eviction.h2o:H2O",
     Settings=H2OSettings,
-    presets={"streamadapter": H2OSettings(), "stream": H2OSettings(heavy=256, recent=256, chunk=512, positions="auto")},
+    presets={
+        "streamadapter": H2OSettings(),
+        "stream": H2OSettings(heavy=256, recent=256, chunk=512, positions="auto"),
+    },
     growth="linear",
-    cost=_h2o,
-    keep=_h2o_keeps,
-    checked=H2OSettings(heavy=8, recent=8),
-    retired={"evict_decode": True, **JOINED},
+    cost=_h2o_cost,
+    keep=_h2o_budget,
+    test_settings=H2OSettings(heavy=8, recent=8),
+    deprecated_settings={"evict_decode": True, **DEPRECATED_JOIN},
     paper="2306.14048",
 )
 KVZIP = MethodSpec(
     name="kvzip",
     summary="what the text's repetition attends to, of all layers and heads together",
-    where="ttabench.methods.eviction.kvzip:KVzip",
+    import_path="ttabench.methods.eviction.kvzip:KVzip",
     Settings=KVzipSettings,
     growth="linear",
     keep=as_budget,
-    checked=KVzipSettings(budget=12),
-    retired={
-        **JOINED, "score": "max", "uniform": False, "sinks": 4,
+    test_settings=KVzipSettings(budget=12),
+    deprecated_settings={
+        **DEPRECATED_JOIN,
+        "score": "max",
+        "uniform": False,
+        "sinks": 4,
         "prompt": "\n\nRepeat the previous context exactly.",
         "prompt_later": "\n\nRepeat the part of the previous context exactly, starting with",
     },
     paper="2505.23416",
-)  # fmt: skip
+)
 ATTENTION_MATCHING = replace(
     KVZIP,
     name="attention_matching",
     summary="KVzip's slots, with biases and values that give full attention's output",
-    where="ttabench.methods.eviction.kvzip:AttentionMatching",
-    retired={
-        **KVZIP.retired, "query_tokens": 1024, "ridge": 0.001, "keys": "kvzip", "queries": "repeat", "fit_bias": True,
-        "fit_values": True, "seed": 0,
+    import_path="ttabench.methods.eviction.kvzip:AttentionMatching",
+    deprecated_settings={
+        **KVZIP.deprecated_settings,
+        "query_tokens": 1024,
+        "ridge": 0.001,
+        "keys": "kvzip",
+        "queries": "repeat",
+        "fit_bias": True,
+        "fit_values": True,
+        "seed": 0,
     },
     paper="2602.16284",
-)  # fmt: skip
+)
 RANDOM_SLOTS = MethodSpec(
     name="random_slots",
     summary="a random choice: a control at equal bytes",
-    where="ttabench.methods.eviction.snapkv:RandomSlots",
+    import_path="ttabench.methods.eviction.snapkv:RandomSlots",
     Settings=RandomSlotsSettings,
     presets={"stream": RandomSlotsSettings(budget=512, chunk=512, positions="auto")},
     growth="linear",
     cost=_cost,
     keep=as_budget,
-    checked=RandomSlotsSettings(budget=16),
-    retired=JOINED,
+    test_settings=RandomSlotsSettings(budget=16),
+    deprecated_settings=DEPRECATED_JOIN,
 )
 METHODS = (WINDOW, SNAPKV, H2O, RANDOM_SLOTS, KVZIP, ATTENTION_MATCHING)

@@ -17,24 +17,24 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ttabench.core.types import Ask, Json, Observe
-from ttabench.lm.attention import Call, Watcher, watched
+from ttabench.core.types import Chunk, Json, Query
+from ttabench.lm.attention import AttentionCall, AttentionObserver, observe_attention
+from ttabench.lm.forward.capabilities import Rotary, get_capabilities, get_rotary
 from ttabench.lm.forward.patching import check_fits
-from ttabench.lm.forward.tokens import new_ids, pad
-from ttabench.lm.forward.ways import Rotary, rotary_of, ways_of
+from ttabench.lm.forward.tokens import new_chunk_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
-from ttabench.methods.base import BaseMethod, Reads
-from ttabench.methods.eviction import ReadingSettings, parts_of
-from ttabench.methods.parts.kept import read_on
+from ttabench.methods.base import BaseMethod, Granularity
+from ttabench.methods.eviction import EvictionSettings, split_evenly
+from ttabench.methods.parts.kept import extend_prefix
 
-BLOCK = 256
+MAX_QUERIES_PER_BLOCK = 256
 """Queries whose attention weights are alive at a time."""
-SettingsT = TypeVar("SettingsT", bound=ReadingSettings)
+SettingsT = TypeVar("SettingsT", bound=EvictionSettings)
 
 
 @dataclass(frozen=True)
-class Held:
+class CacheTensors:
     """What a state of kept keys and values holds, by the names of its tensors."""
 
     @classmethod
@@ -49,7 +49,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class EvictedCache(Held):
+class EvictedCache(CacheTensors):
     """Keys and values that are left of a text that was read. Padding stands in front of a row's slots."""
 
     keys: Tensor
@@ -75,7 +75,9 @@ class EvictedCache(Held):
     def prefix(self, rotary: Rotary | None) -> Prefix:
         """Keys ready for use, with the position of the text that follows."""
         valid_BP = self.valid
-        keys = self.keys if rotary is None else rotary.turned(self.keys, self.slots(), back=False)
+        keys = (
+            self.keys if rotary is None else rotary.rotate(self.keys, self.slots(), inverse=False)
+        )
         following_B = self.next if rotary is None else valid_BP.sum(1)
         mask_BP = None if bool(valid_BP.all()) else valid_BP
         places = None if rotary is not None else tuple(self.index.long().unbind(0))
@@ -90,7 +92,9 @@ class EvictedCache(Held):
                 return tensor.index_select(dim, rows_N)
             return tensor.expand(*tensor.shape[:dim], len(rows_N), *tensor.shape[dim + 1 :])
 
-        return EvictedCache(**{name: pick(part, int(name != "next")) for name, part in self.tensors().items()})
+        return EvictedCache(
+            **{name: pick(part, int(name != "next")) for name, part in self.tensors().items()}
+        )
 
     def compact(self) -> EvictedCache:
         """The same with the padding of each row in front, so that neighbours in the cache are neighbours in the row."""
@@ -102,16 +106,18 @@ class EvictedCache(Held):
     def take(self, slots_LBHP: Tensor) -> EvictedCache:
         """Only these slots, -1 for padding; L and H may be 1, for the same slots everywhere. One row gives to many."""
         held = self.index.shape[-1]
-        if slots_LBHP.shape[-1] == held and bool((slots_LBHP == torch.arange(held, device=slots_LBHP.device)).all()):
+        if slots_LBHP.shape[-1] == held and bool(
+            (slots_LBHP == torch.arange(held, device=slots_LBHP.device)).all()
+        ):
             return self
         parts, chosen_LBHP = self.tensors(), slots_LBHP.clamp(min=0)
         next_B = parts.pop("next")
-        parts = {name: _gathered(part, chosen_LBHP) for name, part in parts.items()}
+        parts = {name: _gather_slots(part, chosen_LBHP) for name, part in parts.items()}
         parts["index"] = parts["index"].masked_fill(slots_LBHP < 0, -1)
         return EvictedCache(**parts, next=next_B.expand(parts["keys"].shape[1]))
 
 
-def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
+def _gather_slots(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
     """Slots of a tensor [L, B, H, S] or [L, B, H, S, D]; sizes of 1 in front are shared, on either side."""
     *own, held = source_LBHS.shape[:4]
     front = [max(sizes) for sizes in zip(own, slots_LBHP.shape[:3], strict=True)]
@@ -121,60 +127,74 @@ def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
     return table.index_select(0, rows_N).view(*front, -1, *source_LBHS.shape[4:])
 
 
-FEWER = "Read less (--task-set documents=N) or give a --model of more positions."
-MOVE_UP = "Read in pieces that move up: --set positions=cache --set chunk=256, and a budget in tokens."
+READ_LESS_HINT = "Read less (--task-set documents=N) or give a --model of more positions."
+MOVE_UP_HINT = (
+    "Read in pieces that move up: --set positions=cache --set chunk=256, and a budget in tokens."
+)
 
 
-def before_text(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None) -> Prefix | None:
+def prefix_with_room(
+    lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None
+) -> Prefix | None:
     """The kept cache as a prefix, once it is known that the tokens of a text have positions left behind it."""
     start = None if kept is None else kept.prefix(rotary)
-    check_fits(lm, start, mask_BT.sum(1), MOVE_UP if ways_of(lm).rotary else FEWER)
+    check_fits(
+        lm, start, mask_BT.sum(1), MOVE_UP_HINT if get_capabilities(lm).rotary else READ_LESS_HINT
+    )
     return start
 
 
 @torch.no_grad()
-def extended(
+def extend_cache(
     lm: LM,
     kept: EvictedCache | None,
     ids_BT: Tensor,
     mask_BT: Tensor,
     rotary: Rotary | None,
-    watcher: Watcher | None = None,
+    watcher: AttentionObserver | None = None,
 ) -> EvictedCache:
     """Read a text on top of what was kept; nothing is thrown away yet, and carried scores are dropped. `kept`: what
     was read before; None at the start of a text, whose first token is then BOS where the model has one; `mask_BT`:
     bool, false where a row is padded, in front; `rotary`: store keys unrotated; None leaves them as the model
     rotated them."""
-    start = before_text(lm, kept, mask_BT, rotary)
-    with watched(watcher):
-        whole = read_on(lm, start, ids_BT, mask_BT)
-    return joined(kept, whole, mask_BT, rotary)
+    start = prefix_with_room(lm, kept, mask_BT, rotary)
+    with observe_attention(watcher):
+        whole = extend_prefix(lm, start, ids_BT, mask_BT)
+    return append_text(kept, whole, mask_BT, rotary)
 
 
-def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None) -> EvictedCache:
+def append_text(
+    kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None
+) -> EvictedCache:
     """The kept cache, and behind it the text at the end of a prefix, read on top of it."""
     tokens = mask_BT.shape[1]
-    text = whole.layers_as(lambda layer: layer[:, :, -tokens:].to(mask_BT.device))  # wherever the layers are
+    text = whole.map_layers(
+        lambda layer: layer[:, :, -tokens:].to(mask_BT.device)
+    )  # wherever the layers are
     keys, values = torch.stack(text.keys_LBHPD), torch.stack(text.values_LBHPD)
     steps_BT = mask_BT.long().cumsum(1) - 1
     if rotary is not None:
         first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
-        keys = rotary.turned(keys, (first_B1 + steps_BT).clamp(min=0), back=True)
+        keys = rotary.rotate(keys, (first_B1 + steps_BT).clamp(min=0), inverse=True)
     read_B = mask_BT.sum(1) if kept is None else kept.next + mask_BT.sum(1)
-    index_BT = (read_B[:, None] - mask_BT.sum(1, keepdim=True) + steps_BT).masked_fill(~mask_BT, -1).int()
+    index_BT = (
+        (read_B[:, None] - mask_BT.sum(1, keepdim=True) + steps_BT).masked_fill(~mask_BT, -1).int()
+    )
     new = EvictedCache(keys, values, index_BT[None, :, None], read_B)
-    return new if kept is None else behind(kept, new)
+    return new if kept is None else concat_caches(kept, new)
 
 
-def behind(one: EvictedCache, other: EvictedCache) -> EvictedCache:
+def concat_caches(one: EvictedCache, other: EvictedCache) -> EvictedCache:
     """One in front of the other; what was read is what the later one says."""
-    keys, values = (torch.cat(both, 3) for both in ((one.keys, other.keys), (one.values, other.values)))
+    keys, values = (
+        torch.cat(both, 3) for both in ((one.keys, other.keys), (one.values, other.values))
+    )
     index = other.index.expand(one.index.shape[0], -1, one.index.shape[2], -1)
     return EvictedCache(keys, values, torch.cat([one.index, index], 3), other.next)
 
 
 @dataclass(frozen=True)
-class RaggedCache(Held):
+class RaggedCache(CacheTensors):
     """Kept keys and values of one reader: by layer, then by head, in the order of the text."""
 
     keys: Tensor
@@ -192,28 +212,34 @@ class RaggedCache(Held):
     bias: Tensor | None = None
     """float32 [S]: what is added to its attention scores; None for nothing."""
 
-    def held(self) -> Tensor:
+    def slot_mask(self) -> Tensor:
         """bool [L, 1, H, P]: which of the padded slots are there; padding stands behind."""
-        return torch.arange(int(self.counts.max()), device=self.counts.device) < self.counts[..., None]
+        return (
+            torch.arange(int(self.counts.max()), device=self.counts.device) < self.counts[..., None]
+        )
 
     def padded(self, flat_S: Tensor, fill: float) -> Tensor:
         """[L, 1, H, P] or [L, 1, H, P, D] of a tensor of slots; padding holds `fill`."""
-        held_LBHP = self.held()
+        held_LBHP = self.slot_mask()
         padded = flat_S.new_full((*held_LBHP.shape, *flat_S.shape[1:]), fill)
         padded[held_LBHP] = flat_S
         return padded
 
     def prefix(self, rotary: None = None) -> Prefix:  # noqa: ARG002  # keys stay where they stood
         """The slots, hidden where they are padding, with the position of the text that follows."""
-        held_LBHP = self.held()
+        held_LBHP = self.slot_mask()
         places = torch.where(held_LBHP, self.padded(self.index, 0).long(), self.next - 1)
-        bias_LBHP = self.padded(self.keys.new_zeros(len(self.keys)) if self.bias is None else self.bias, -math.inf)
+        bias_LBHP = self.padded(
+            self.keys.new_zeros(len(self.keys)) if self.bias is None else self.bias, -math.inf
+        )
         return Prefix(
             tuple(self.padded(self.keys, 0).unbind(0)),
             tuple(self.padded(self.values, 0).unbind(0)),
             self.next,
             holds_bos=True,
-            bias_LBHP=None if self.bias is None and bool(held_LBHP.all()) else tuple(bias_LBHP.unbind(0)),
+            bias_LBHP=None
+            if self.bias is None and bool(held_LBHP.all())
+            else tuple(bias_LBHP.unbind(0)),
             positions_LBHP=tuple(places.unbind(0)),
         )
 
@@ -221,11 +247,11 @@ class RaggedCache(Held):
 class EvictingMethod(BaseMethod[SettingsT]):
     """State: the kept keys and values, their places in the text, and how many tokens were read."""
 
-    needs: tuple[str, ...] = ("hooks", "gaps", "shape")
-    reads: Reads = "run"
-    Cache: ClassVar[type[Any]] = EvictedCache
+    required_capabilities: tuple[str, ...] = ("hooks", "gaps", "shape")
+    granularity: Granularity = "segment"
+    cache_class: ClassVar[type[Any]] = EvictedCache
     """What a state holds: `EvictedCache` or `RaggedCache`."""
-    asked = 0
+    reserved_tokens = 0
     """Tokens of prompt and answer that must fit beside a context for it to be called whole."""
     rotary: Rotary | None
     chunk: int | None
@@ -233,50 +259,68 @@ class EvictingMethod(BaseMethod[SettingsT]):
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         super().__init__(lm, settings)
-        moving = settings.positions == "cache" or (settings.positions == "auto" and ways_of(lm).rotary is not None)
-        self.rotary = rotary_of(lm) if moving else None
+        moving = settings.positions == "cache" or (
+            settings.positions == "auto" and get_capabilities(lm).rotary is not None
+        )
+        self.rotary = get_rotary(lm) if moving else None
         self.chunk = settings.chunk
-        self.growth = "linear" if settings.kept(2**20) > settings.kept(2**19) else "constant"
+        self.growth = (
+            "linear" if settings.kept_tokens(2**20) > settings.kept_tokens(2**19) else "constant"
+        )
 
     @property
-    def auto(self) -> Mapping[str, Json]:
+    def resolved_settings(self) -> Mapping[str, Json]:
         """Where kept keys stand."""
-        return {} if self.settings.positions != "auto" else {"positions": "cache" if self.rotary else "original"}
+        return (
+            {}
+            if self.settings.positions != "auto"
+            else {"positions": "cache" if self.rotary else "original"}
+        )
 
     @torch.no_grad()
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read pieces as one text."""
-        kept = self.Cache.of(state)
-        rows = [list(chain(*row)) for row in new_ids(self.lm, state, chunks)]
+        kept = self.cache_class.of(state)
+        rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
         texts = [row if kept is not None else [*self.lm.start_ids, *row] for row in rows]
-        cut = [[text[part.start : part.stop] for part in parts_of(len(text), self.chunk)] for text in texts]
+        cut = [
+            [text[part.start : part.stop] for part in split_evenly(len(text), self.chunk)]
+            for text in texts
+        ]
         for part in zip_longest(*cut, fillvalue=[]):
             ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
             kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
-        read = [before + len(row) for before, row in zip(state.meta["tokens_read"], rows, strict=True)]
+        read = [
+            before + len(row) for before, row in zip(state.meta["tokens_read"], rows, strict=True)
+        ]
         return State(state.rows, {} if kept is None else kept.tensors(), {"tokens_read": read})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The kept cache as a prefix."""
-        kept = self.Cache.of(state)
+        kept = self.cache_class.of(state)
         return Patch(prefix=None if kept is None else kept.prefix(self.rotary))
 
     def evicts_nothing(self, tokens: int) -> bool:
         """Whether as many tokens stay as there are; BOS, or what opens a chat, is kept like text."""
         whole = tokens + len(self.lm.start_ids)
-        return self.settings.kept(whole) >= whole + self.asked
+        return self.settings.kept_tokens(whole) >= whole + self.reserved_tokens
 
     @abstractmethod
     def _read(self, kept: Any, ids_BT: Tensor, mask_BT: Tensor) -> Any:
         """The cache that stays after reading these tokens (padded in front) on top of the one before."""
 
 
-def observed(
-    lm: LM, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor, counted_BT: Tensor, rotary: Rotary | None
+def read_with_observer(
+    lm: LM,
+    kept: EvictedCache | None,
+    ids_BT: Tensor,
+    mask_BT: Tensor,
+    counted_BT: Tensor,
+    rotary: Rotary | None,
 ) -> EvictedCache:
     """Everything kept and read, its scores the attention [L, B, N, S] each slot got from the tokens that count."""
     sums = ColumnSums(lm.layers, 0 if kept is None else kept.index.shape[-1], counted_BT)
-    whole = extended(lm, kept, ids_BT, mask_BT, rotary, sums)
+    whole = extend_cache(lm, kept, ids_BT, mask_BT, rotary, sums)
     return replace(whole, scores=sums.total())
 
 
@@ -288,11 +332,14 @@ class ColumnSums:
         self._held, self._counted_BT = held, counted_BT
         self._sums: list[Tensor | None] = [None] * layers
 
-    def __call__(self, call: Call) -> None:
+    def __call__(self, call: AttentionCall) -> None:
         """Add the sums of one forward of one layer."""
         tokens, slots = call.query.shape[2], call.key.shape[2]
         begin = slots - tokens - self._held
-        sums_BNS, before = column_sums(call, self._counted_BT[:, begin : begin + tokens]), self._sums[call.layer]
+        sums_BNS, before = (
+            column_sums(call, self._counted_BT[:, begin : begin + tokens]),
+            self._sums[call.layer],
+        )
         if before is not None:
             sums_BNS[..., : before.shape[-1]] += before
         self._sums[call.layer] = sums_BNS
@@ -304,24 +351,30 @@ class ColumnSums:
         return torch.stack([sums.to(self._counted_BT.device) for sums in known])
 
 
-def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
+def column_sums(
+    call: AttentionCall, counted_BT: Tensor, block: int = MAX_QUERIES_PER_BLOCK
+) -> Tensor:
     """Attention every slot receives from the counted queries, float32 [B, N, S]: sums of softmax columns. `block`:
     queries at a time; changes memory, not results."""
     counted_BT = counted_BT.to(call.key.device)
-    query_BHGTD = grouped(call.query, call.key.shape[1], 1)
-    sums_BHGS = query_BHGTD.new_zeros((*query_BHGTD.shape[:3], call.key.shape[2]), dtype=torch.float32)
+    query_BHGTD = group_heads(call.query, call.key.shape[1], 1)
+    sums_BHGS = query_BHGTD.new_zeros(
+        (*query_BHGTD.shape[:3], call.key.shape[2]), dtype=torch.float32
+    )
     columns = counted_BT.any(0).nonzero().flatten().tolist()
     for begin in range(columns[0], columns[-1] + 1, block) if columns else ():
         part = slice(begin, min(begin + block, columns[-1] + 1))
-        scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ call.key.transpose(-1, -2)  # of a group at once
+        scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ call.key.transpose(
+            -1, -2
+        )  # of a group at once
         scores = scores.unflatten(2, (-1, part.stop - begin)).float() * call.scaling  # type: ignore[no-untyped-call]
-        hidden_BH1TS = ~seen(call, part)[:, :, None]
+        hidden_BH1TS = ~visible_slots(call, part)[:, :, None]
         weights = scores.masked_fill_(hidden_BH1TS, torch.finfo(torch.float32).min).softmax(-1)
         sums_BHGS += torch.einsum("bhgts,bt->bhgs", weights, counted_BT[:, part].float())
     return sums_BHGS.flatten(1, 2)
 
 
-def seen(call: Call, part: slice) -> Tensor:
+def visible_slots(call: AttentionCall, part: slice) -> Tensor:
     """bool [B or 1, 1 or H, T, S]: which slots the queries of this part see."""
     if call.mask is not None:
         return call.mask[:, :, part]
@@ -330,17 +383,17 @@ def seen(call: Call, part: slice) -> Tensor:
     return (torch.arange(slots, device=call.key.device) <= own_T1)[None, None]
 
 
-def grouped(scores: Tensor, heads: int, dim: int = 0) -> Tensor:
+def group_heads(scores: Tensor, heads: int, dim: int = 0) -> Tensor:
     """Query heads in this dimension as key/value heads and those that share them: [..., N, ...] as [..., H, G, ...]."""
     return scores.unflatten(dim, (heads, -1))  # type: ignore[no-untyped-call]
 
 
-def by_row(amounts: Callable[[int], Sequence[int]], read_B: Tensor) -> tuple[Tensor, ...]:
+def amounts_by_row(amounts: Callable[[int], Sequence[int]], read_B: Tensor) -> tuple[Tensor, ...]:
     """Amounts in tokens, int64 [B] each, of rows that have read so many."""
     return read_B.new_tensor([amounts(read) for read in read_B.tolist()]).unbind(1)
 
 
-def newest(valid_BS: Tensor, amount_B: Tensor) -> Tensor:
+def newest_slots(valid_BS: Tensor, amount_B: Tensor) -> Tensor:
     """bool [B, S]: the last so many valid slots of each row."""
     from_end_BS = valid_BS.long().flip(1).cumsum(1).flip(1)
     return valid_BS & (from_end_BS <= amount_B[:, None])

@@ -14,13 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from ttabench.core.types import Ask
-from ttabench.lm.attention import watched
+from ttabench.core.types import Query
+from ttabench.lm.attention import observe_attention
 from ttabench.lm.forward.tokens import pad, prompt_ids, window_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.eviction import RANDOM_SLOTS, SNAPKV, RandomSlotsSettings, SnapKVSettings, evicting
+from ttabench.methods.eviction import (
+    RANDOM_SLOTS,
+    SNAPKV,
+    RandomSlotsSettings,
+    SnapKVSettings,
+    evicting,
+)
 from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod
 
 
@@ -32,53 +38,73 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
     def __init__(self, lm: LM, settings: SnapKVSettings) -> None:
         super().__init__(lm, settings)
         if settings.query_aware:
-            self.looks_at_question, self.growth = True, "linear"
+            self.query_aware, self.growth = True, "linear"
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.query_aware:
-            return evicting.extended(self.lm, kept, ids_BT, mask_BT, self.rotary).compact()
-        budget_B, window_B = evicting.by_row(self.settings.amounts, mask_BT.sum(1) + (0 if kept is None else kept.next))
-        window_BT = evicting.newest(mask_BT, window_B)
-        whole = evicting.observed(self.lm, kept, ids_BT, mask_BT, window_BT, self.rotary).compact()
+            return evicting.extend_cache(self.lm, kept, ids_BT, mask_BT, self.rotary).compact()
+        budget_B, window_B = evicting.amounts_by_row(
+            self.settings.amounts, mask_BT.sum(1) + (0 if kept is None else kept.next)
+        )
+        window_BT = evicting.newest_slots(mask_BT, window_B)
+        whole = evicting.read_with_observer(
+            self.lm, kept, ids_BT, mask_BT, window_BT, self.rotary
+        ).compact()
         assert whole.scores is not None, "attention was watched"
-        slots = evicting.kept_slots(ranked(whole.scores, whole, window_B, self.settings), budget_B)
+        slots = evicting.kept_slots(
+            slot_scores(whole.scores, whole, window_B, self.settings), budget_B
+        )
         return replace(whole, scores=None).take(slots)
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:
         """The kept cache as a prefix; of a full cache, what each question looks at."""
         kept = EvictedCache.of(state)
         if kept is None or not self.settings.query_aware:
-            return super().patch(state, asks)
-        return Patch(prefix=self._looked_at(kept, asks).prefix(self.rotary))
+            return super().patch(state, queries)
+        return Patch(prefix=self._select_for_queries(kept, queries).prefix(self.rotary))
 
     @torch.no_grad()
-    def _looked_at(self, kept: EvictedCache, asks: Sequence[Ask]) -> EvictedCache:
+    def _select_for_queries(self, kept: EvictedCache, queries: Sequence[Query]) -> EvictedCache:
         """The context's cache that stays for each question, which is read behind it and forgotten again."""
         # what stands between the context and each answer; EOS where nothing does, as generation has it
-        read = [[*window_ids(self.lm, ask, follows=True), *prompt_ids(self.lm, ask, follows=True)] for ask in asks]
+        read = [
+            [
+                *window_ids(self.lm, query, is_continuation=True),
+                *prompt_ids(self.lm, query, is_continuation=True),
+            ]
+            for query in queries
+        ]
         padded = pad([ids or [self.lm.eos_id] for ids in read], self.lm.pad_id, "left")
         ids_BT, mask_BT = (part.to(self.lm.device) for part in padded)
-        start = evicting.before_text(self.lm, kept, mask_BT, self.rotary)
-        budget_B, window_B = evicting.by_row(self.settings.amounts, kept.next)
+        start = evicting.prefix_with_room(self.lm, kept, mask_BT, self.rotary)
+        budget_B, window_B = evicting.amounts_by_row(self.settings.amounts, kept.next)
         held = kept.index.shape[-1]
-        sums = evicting.ColumnSums(self.lm.layers, held, evicting.newest(mask_BT, window_B))
-        with watched(sums):
-            window = Window(self.lm, start, len(asks), retain=False)
+        sums = evicting.ColumnSums(self.lm.layers, held, evicting.newest_slots(mask_BT, window_B))
+        with observe_attention(sums):
+            window = Window(self.lm, start, len(queries), retain=False)
             window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
         still_B = (window_B - mask_BT.sum(1)).clamp(min=0)
-        scores = ranked(sums.total()[..., :held], kept, still_B, self.settings)
+        scores = slot_scores(sums.total()[..., :held], kept, still_B, self.settings)
         return kept.take(evicting.kept_slots(scores, budget_B))
 
 
-def ranked(sums_LBNS: Tensor, whole: EvictedCache, window_B: Tensor, settings: SnapKVSettings) -> Tensor:
+def slot_scores(
+    sums_LBNS: Tensor, whole: EvictedCache, window_B: Tensor, settings: SnapKVSettings
+) -> Tensor:
     """Scores [L, B, H, S] by which slots stay: the window first, padding never."""
     valid_BS = whole.valid
-    window_BS = evicting.newest(valid_BS, window_B)
+    window_BS = evicting.newest_slots(valid_BS, window_B)
     past = sums_LBNS.masked_fill((window_BS | ~valid_BS)[:, None], 0.0)
-    smooth = max_pool1d if settings.pool == "max" else avg_pool1d  # averages count the zeros beyond either end
-    flat = smooth(past.flatten(0, -2).unsqueeze(1), settings.kernel, stride=1, padding=settings.kernel // 2)
-    scores = evicting.grouped(flat.view_as(past), whole.keys.shape[2], 2).mean(3)
-    return scores.masked_fill(window_BS[:, None], math.inf).masked_fill(~valid_BS[:, None], -math.inf)
+    smooth = (
+        max_pool1d if settings.pool == "max" else avg_pool1d
+    )  # averages count the zeros beyond either end
+    flat = smooth(
+        past.flatten(0, -2).unsqueeze(1), settings.kernel, stride=1, padding=settings.kernel // 2
+    )
+    scores = evicting.group_heads(flat.view_as(past), whole.keys.shape[2], 2).mean(3)
+    return scores.masked_fill(window_BS[:, None], math.inf).masked_fill(
+        ~valid_BS[:, None], -math.inf
+    )
 
 
 class RandomSlots(EvictingMethod[RandomSlotsSettings]):
@@ -87,22 +113,28 @@ class RandomSlots(EvictingMethod[RandomSlotsSettings]):
     spec = RANDOM_SLOTS
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
-        whole = evicting.extended(self.lm, kept, ids_BT, mask_BT, self.rotary)
+        whole = evicting.extend_cache(self.lm, kept, ids_BT, mask_BT, self.rotary)
         places_LBHS = whole.index.long()
-        scores = drawn(places_LBHS, self.lm.layers, whole.keys.shape[2], self.settings.seed)
-        scores = scores.masked_fill(places_LBHS == 0, math.inf).masked_fill(places_LBHS < 0, -math.inf)
-        (budget_B,) = evicting.by_row(lambda read: [self.settings.kept(read)], whole.next)
+        scores = random_scores(places_LBHS, self.lm.layers, whole.keys.shape[2], self.settings.seed)
+        scores = scores.masked_fill(places_LBHS == 0, math.inf).masked_fill(
+            places_LBHS < 0, -math.inf
+        )
+        (budget_B,) = evicting.amounts_by_row(
+            lambda read: [self.settings.kept_tokens(read)], whole.next
+        )
         return whole.take(evicting.kept_slots(scores, budget_B))
 
 
-def drawn(places_LBHS: Tensor, layers: int, heads: int, seed: int) -> Tensor:
+def random_scores(places_LBHS: Tensor, layers: int, heads: int, seed: int) -> Tensor:
     """Uniform numbers in [0, 1), float32 [L, B, H, S], by seed, place in the text, layer and head alone."""
     number_LH = torch.arange(layers * heads, device=places_LBHS.device).view(layers, 1, heads, 1)
-    mixed = _mixed(_mixed(_mixed(number_LH + 1) ^ (seed & 0xFFFFFFFF)) ^ _mixed(places_LBHS + 1))
+    mixed = _hash32(
+        _hash32(_hash32(number_LH + 1) ^ (seed & 0xFFFFFFFF)) ^ _hash32(places_LBHS + 1)
+    )
     return (mixed >> 8).float() / 2**24  # as many bits as float32 holds
 
 
-def _mixed(numbers: Tensor) -> Tensor:
+def _hash32(numbers: Tensor) -> Tensor:
     """A hash of 32 bits, in which every bit given changes about half of them; int64, which no product exceeds."""
     numbers = ((numbers ^ (numbers >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
     numbers = ((numbers ^ (numbers >> 15)) * 0x735A2D97) & 0xFFFFFFFF

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Json, Observe
-from ttabench.lm.attention import Call, MaskFunction, watched
-from ttabench.lm.forward.tokens import new_ids
-from ttabench.lm.forward.ways import Rotary
+from ttabench.core.types import Chunk, Json, Query
+from ttabench.lm.attention import AttentionCall, MaskFunction, observe_attention
+from ttabench.lm.forward.capabilities import Rotary
+from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.eviction import STREAM_BLOCK, WINDOW, WindowSettings, evicting
+from ttabench.methods.eviction import STREAM_BLOCK_TOKENS, WINDOW, WindowSettings, evicting
 from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod
-from ttabench.methods.parts.kept import appended, window_of
+from ttabench.methods.parts.kept import append_ids, window_patch
 
 
 @dataclass(frozen=True)
-class Band:
+class BandAttention:
     """A watcher that attends in place of the model's own attention."""
 
     sinks: int
@@ -39,7 +39,7 @@ class Band:
     """Positions; -1 for padding, those of the band are consecutive."""
     rotary: Rotary
 
-    def __call__(self, call: Call) -> Tensor:
+    def __call__(self, call: AttentionCall) -> Tensor:
         """Attention [B, T, N, D] of one layer."""
         if self.query_BT.device != call.query.device:  # of a layer that lies elsewhere
             places = self.query_BT.to(call.query.device), self.key_BS.to(call.query.device)
@@ -47,40 +47,48 @@ class Band:
         rows, count, tokens, size = call.query.shape
         heads = call.key.shape[1]
         key_BHDS = call.key.transpose(-1, -2)
-        scores = _folded(call.query, heads) @ key_BHDS
+        scores = _fold_heads(call.query, heads) @ key_BHDS
         if self.sinks:
             sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
             first = int(sink_BS.any(0).long().cumsum(0).argmax()) + 1  # slots up to the last sink
-            turned = self.rotary.query_at(call.query, self.query_BT, self._near(), call.layer)
-            to_sinks = _folded(turned, heads) @ key_BHDS[..., :first]
-            scores[..., :first] = torch.where(sink_BS[:, None, None, :first], to_sinks, scores[..., :first])
+            turned = self.rotary.move_query(
+                call.query, self.query_BT, self._clamped_positions(), call.layer
+            )
+            to_sinks = _fold_heads(turned, heads) @ key_BHDS[..., :first]
+            scores[..., :first] = torch.where(
+                sink_BS[:, None, None, :first], to_sinks, scores[..., :first]
+            )
         scores = scores.view(rows, heads, -1, tokens, scores.shape[-1]).float() * call.scaling
-        scores = scores.masked_fill_(~self.seen(call.near)[:, None, None], torch.finfo(torch.float32).min)
+        scores = scores.masked_fill_(
+            ~self.visible_slots(call.local_mask)[:, None, None], torch.finfo(torch.float32).min
+        )
         weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
         out_BHXD = weights_BHXS @ call.value
         return out_BHXD.view(rows, count, tokens, size).transpose(1, 2)
 
-    def _near(self) -> Tensor:
+    def _clamped_positions(self) -> Tensor:
         """int64 [B, T]: where queries stand for the sinks, no further than the end of a full cache."""
         return self.query_BT.clamp(max=self.sinks + self.width - 1)
 
-    def seen(self, near: MaskFunction | None) -> Tensor:
-        """bool [B, T, S]: which slots each token sees; `near`: of those that the model's own window leaves."""
-        seen_BTS = band(self.sinks, self.width, self.query_BT, self.key_BS)
+    def visible_slots(self, near: MaskFunction | None) -> Tensor:
+        """bool [B, T, S]: which slots each token sees; `local_mask`: of those that the model's own window leaves."""
+        seen_BTS = band_mask(self.sinks, self.width, self.query_BT, self.key_BS)
         if near is None:
             return seen_BTS
         key_B1S = self.key_BS[:, None]
-        query_BTS = torch.where(key_B1S < self.sinks, self._near()[..., None], self.query_BT[..., None])
+        query_BTS = torch.where(
+            key_B1S < self.sinks, self._clamped_positions()[..., None], self.query_BT[..., None]
+        )
         return seen_BTS & near(0, 0, query_BTS, key_B1S)
 
 
-def band(sinks: int, width: int, query_BT: Tensor, key_BS: Tensor) -> Tensor:
+def band_mask(sinks: int, width: int, query_BT: Tensor, key_BS: Tensor) -> Tensor:
     """bool [B, T, S]: of slots at these positions (-1: padding) the first, and the last with the token itself."""
     key_B1S, distance_BTS = key_BS[:, None], query_BT[..., None] - key_BS[:, None]
     return (key_B1S >= 0) & (distance_BTS >= 0) & ((distance_BTS < width) | (key_B1S < sinks))
 
 
-def _folded(query_BNTD: Tensor, heads: int) -> Tensor:
+def _fold_heads(query_BNTD: Tensor, heads: int) -> Tensor:
     """[B, H, (N/H) T, D]: the queries of the heads that share keys, one after the other."""
     rows, _, _, size = query_BNTD.shape
     return query_BNTD.reshape(rows, heads, -1, size)
@@ -93,18 +101,18 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
         if settings.mode == "stride":
-            self.needs = ()  # tokens alone are kept
+            self.required_capabilities = ()  # tokens alone are kept
         super().__init__(lm, settings)
         if settings.mode == "stride":
-            self.own_tensors = ("tokens", "lengths")
+            self.unswapped_tensors = ("tokens", "lengths")
         if settings.mode != "postprefill":
-            self.reads = "pieces"
+            self.granularity = "chunk"
         if settings.mode != "stream":
             self.rotary = None
             return
         self.sinks, recent = settings.amounts(0)
         self.width = recent + (settings.evict == "after")
-        self.chunk = settings.chunk or STREAM_BLOCK
+        self.chunk = settings.chunk or STREAM_BLOCK_TOKENS
         if self.rotary is not None:
             room = lm.max_positions - self.sinks - recent
             if room < 1:
@@ -113,62 +121,80 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             self.chunk = min(self.chunk, room)
 
     @property
-    def auto(self) -> Mapping[str, Json]:
+    def resolved_settings(self) -> Mapping[str, Json]:
         """Where kept keys stand; with mode=stride none are kept."""
-        return {} if self.settings.mode == "stride" else super().auto
+        return {} if self.settings.mode == "stride" else super().resolved_settings
 
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read pieces, see `EvictingMethod.adapt`; with mode=stride only their last ids stay."""
         if self.settings.mode != "stride":
             return super().adapt(state, chunks)
-        new = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
-        read = [before + len(row) for before, row in zip(state.meta["tokens_read"], new, strict=True)]
-        kept = appended(self.lm, state.tensors, new, self.settings.kept(0))
+        new = [list(chain(*pieces)) for pieces in new_chunk_ids(self.lm, state, chunks)]
+        read = [
+            before + len(row) for before, row in zip(state.meta["tokens_read"], new, strict=True)
+        ]
+        kept = append_ids(self.lm, state.tensors, new, self.settings.kept_tokens(0))
         return State(state.rows, kept, {"tokens_read": read})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:
         """The kept cache as a prefix; with mode=stride the ids that stay, to be read again."""
-        return window_of(state.tensors) if self.settings.mode == "stride" else super().patch(state, asks)
+        return (
+            window_patch(state.tensors)
+            if self.settings.mode == "stride"
+            else super().patch(state, queries)
+        )
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.mode == "postprefill":
-            return self._cut(evicting.extended(self.lm, kept, ids_BT, mask_BT, None))
+            return self._drop_middle(evicting.extend_cache(self.lm, kept, ids_BT, mask_BT, None))
         return self.stream(kept, ids_BT, mask_BT)[0]
 
     @torch.no_grad()
-    def stream(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> tuple[EvictedCache, Tensor]:
+    def stream(
+        self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor
+    ) -> tuple[EvictedCache, Tensor]:
         """Read one block of a stream as if token by token: what stays, and the last hidden states [B, T, D] of the
         block. `mask_BT`: bool, false where a row is padded, in front."""
-        start = evicting.before_text(self.lm, kept, mask_BT, self.rotary)
-        window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])
+        start = evicting.prefix_with_room(self.lm, kept, mask_BT, self.rotary)
+        window = Window(self.lm, start, ids_BT.shape[0], capacity=ids_BT.shape[1])
         real_BT = None if bool(mask_BT.all()) else mask_BT
-        query_BT, key_BS = self._places(kept, mask_BT)
+        query_BT, key_BS = self._positions(kept, mask_BT)
         if self.rotary is None:
-            layout = Layout(sees_BTS=band(self.sinks, self.width, query_BT, key_BS))
+            layout = Layout(visible_BTS=band_mask(self.sinks, self.width, query_BT, key_BS))
             hidden_BTD = window.feed(ids_BT, real_BT, layout)
         else:
-            with watched(Band(self.sinks, self.width, query_BT, key_BS, self.rotary)):
+            with observe_attention(
+                BandAttention(self.sinks, self.width, query_BT, key_BS, self.rotary)
+            ):
                 hidden_BTD = window.feed(ids_BT, real_BT)
-        return self._cut(evicting.joined(kept, window.prefix(), mask_BT, self.rotary)), hidden_BTD
+        return self._drop_middle(
+            evicting.append_text(kept, window.prefix(), mask_BT, self.rotary)
+        ), hidden_BTD
 
-    def _places(self, kept: EvictedCache | None, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def _positions(self, kept: EvictedCache | None, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Positions of the tokens of a block [B, T], and of all slots [B, S], -1 where one is padding."""
         steps_BT = mask_BT.long().cumsum(1) - 1
         if kept is None:
             query_BT, key_BS = steps_BT, steps_BT.masked_fill(~mask_BT, -1)
         else:
             moved = self.rotary is not None
-            held_BP = (kept.slots() if moved else kept.index[0, :, 0].long()).masked_fill(~kept.valid, -1)
+            held_BP = (kept.slots() if moved else kept.index[0, :, 0].long()).masked_fill(
+                ~kept.valid, -1
+            )
             first_B = kept.valid.sum(1) if moved else kept.next
             query_BT = first_B[:, None] + steps_BT
             key_BS = torch.cat([held_BP, query_BT.masked_fill(~mask_BT, -1)], dim=1)
         return query_BT.clamp(min=0), key_BS
 
-    def _cut(self, whole: EvictedCache) -> EvictedCache:
+    def _drop_middle(self, whole: EvictedCache) -> EvictedCache:
         """Sinks and recent tokens only, the same ones in every layer and head."""
         whole = whole.compact()
         valid_BS = whole.valid
-        sinks_B, recent_B = evicting.by_row(self.settings.amounts, whole.next)
-        stays_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None]) | evicting.newest(valid_BS, recent_B)
-        scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(~stays_BS, -math.inf)
+        sinks_B, recent_B = evicting.amounts_by_row(self.settings.amounts, whole.next)
+        stays_BS = valid_BS & (
+            valid_BS.long().cumsum(1) <= sinks_B[:, None]
+        ) | evicting.newest_slots(valid_BS, recent_B)
+        scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(
+            ~stays_BS, -math.inf
+        )
         return whole.take(evicting.kept_slots(scores_BS[None, :, None], sinks_B + recent_B))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttabench.core.errors import at_least
+from ttabench.core.errors import require_at_least
 from ttabench.core.types import Json
-from ttabench.cost import SINGLE, Cost, Factors, Shape, Workload, closed_book
+from ttabench.cost import FLOAT32_BYTES, Cost, LowRankFactors, Shape, Workload, closed_book_cost
 from ttabench.methods.spec import MethodSpec, Recipe, Stage
 
 
@@ -50,18 +50,22 @@ class GenerativeAdapterSettings:
     """Of initial weights and of the randomised decomposition."""
 
     def __post_init__(self) -> None:
-        at_least(1, inner=self.inner, inner_keys=self.inner_keys, rank=self.rank, chunk=self.chunk)
-        at_least(0, rank_tol=self.rank_tol, niter=self.niter)
+        require_at_least(
+            1, inner=self.inner, inner_keys=self.inner_keys, rank=self.rank, chunk=self.chunk
+        )
+        require_at_least(0, rank_tol=self.rank_tol, niter=self.niter)
         if self.norm == "svd" and self.rank > min(self.inner, self.keys):
             limits = f"{min(self.inner, self.keys)}, got {self.rank}"
-            raise ValueError(f"rank must be no larger than the width of the outer products (inner), {limits}")
+            raise ValueError(
+                f"rank must be no larger than the width of the outer products (inner), {limits}"
+            )
 
     @property
     def keys(self) -> int:
         """Width on the side of keys."""
         return self.inner if self.inner_keys is None else self.inner_keys
 
-    def cut(self, tokens: int) -> list[int]:
+    def chunk_lengths(self, tokens: int) -> list[int]:
         """Lengths of the chunks of a text of so many tokens: all the same, but that the last may be shorter."""
         if not tokens:
             return []
@@ -69,26 +73,34 @@ class GenerativeAdapterSettings:
         return [min(size, tokens - begin) for begin in range(0, tokens, size)]
 
 
-def _after(recipe: Recipe, objective: str, first: Recipe, *task_options: str) -> Recipe:
+def _with_first_stage(recipe: Recipe, objective: str, first: Recipe, *task_options: str) -> Recipe:
     """The same where the method learned from texts alone before."""
     settings = (f"objective={objective}",)
-    stage = Stage(method="generative_adapter", settings=settings, task_options=task_options, recipe=first)
+    stage = Stage(
+        method="generative_adapter", settings=settings, task_options=task_options, recipe=first
+    )
     return replace(recipe, first=stage)
 
 
-_OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
+_BASE_RECIPE = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
 # One document an episode first: of several, deltas learn what all documents have in common, and long nothing else.
-_TEXTS = replace(_OURS, documents=(1, 2, 4, 8), batch_documents=64, steps=400, lr=3e-3)
-_ANSWERS = replace(_OURS, documents=(1, 2, 4, 8, 16), questions=2, batch_documents=64, steps=1200, lr=1e-3)
-_SEQUENCES = replace(_OURS, documents=(1,), batch_documents=1)
-_REAL = replace(_OURS, documents=(1,), batch_documents=4, steps=40, warmup=10, lr=1e-3)
-_PAPER = Recipe(documents=(1,), schedule="cosine", decay=0.01, warmup=100)
+_RECONSTRUCTION_RECIPE = replace(
+    _BASE_RECIPE, documents=(1, 2, 4, 8), batch_documents=64, steps=400, lr=3e-3
+)
+_ANSWER_RECIPE = replace(
+    _BASE_RECIPE, documents=(1, 2, 4, 8, 16), questions=2, batch_documents=64, steps=1200, lr=1e-3
+)
+_BOOK_RECIPE = replace(_BASE_RECIPE, documents=(1,), batch_documents=1)
+_SMOLLM2_RECIPE = replace(
+    _BASE_RECIPE, documents=(1,), batch_documents=4, steps=40, warmup=10, lr=1e-3
+)
+_PAPER_RECIPE = Recipe(documents=(1,), schedule="cosine", decay=0.01, warmup=100)
 
 
-def _paper(lr: float) -> Recipe:
+def _paper_recipe(lr: float) -> Recipe:
     """10^9 tokens in 8 sequences of 8,192 a step; then instructions, 32 a step."""
-    texts = replace(_PAPER, batch_documents=8, steps=15_000, lr=lr)
-    return _after(replace(_PAPER, batch_documents=32, lr=5e-5), "both", texts)
+    texts = replace(_PAPER_RECIPE, batch_documents=8, steps=15_000, lr=lr)
+    return _with_first_stage(replace(_PAPER_RECIPE, batch_documents=32, lr=5e-5), "both", texts)
 
 
 def svd_flops(rows: int, columns: int) -> int:
@@ -103,40 +115,65 @@ def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> C
     s, count, out = settings, shape.layers, shape.attention_linears[-1]
     if s.norm != "svd":
         return None
-    deltas, inputs, outputs = Factors(shape, s.rank, [out]), count * out.inputs, count * out.outputs
+    deltas, inputs, outputs = (
+        LowRankFactors(shape, s.rank, [out]),
+        count * out.inputs,
+        count * out.outputs,
+    )
     networks = s.inner * outputs + s.keys * inputs + count * (s.inner + s.keys + 1) * shape.hidden
-    bare, summed = replace(closed_book(shape, work), added_parameters=networks), count * s.inner * s.keys
-    texts = (work.tokens,) if s.buffer else work.pieces  # what begins a text stands in the first
-    chunks = [size for at, text in enumerate(texts) for size in s.cut(text + (0 if at else shape.starts))]
+    base, sum_floats = (
+        replace(closed_book_cost(shape, work), added_parameters=networks),
+        count * s.inner * s.keys,
+    )
+    texts = (
+        (work.tokens,) if s.buffer else work.chunk_tokens
+    )  # what begins a text stands in the first
+    chunks = [
+        size
+        for index, text in enumerate(texts)
+        for size in s.chunk_lengths(text + (0 if index else shape.bos_tokens))
+    ]
     if not chunks:
-        return bare
-    read = 2 * (count * (s.inner + s.keys) * shape.hidden + summed)
-    made = count * svd_flops(s.inner, s.keys) + 2 * s.rank * (s.keys * inputs + s.inner * outputs)
-    flops = sum(shape.forward(size) + read * size + made for size in chunks) + deltas.forward(sum(chunks[1:]))
-    floats = deltas.size + summed
+        return base
+    token_flops = 2 * (count * (s.inner + s.keys) * shape.hidden + sum_floats)
+    delta_flops = count * svd_flops(s.inner, s.keys) + 2 * s.rank * (
+        s.keys * inputs + s.inner * outputs
+    )
+    flops = sum(
+        shape.forward_flops(size) + token_flops * size + delta_flops for size in chunks
+    ) + deltas.forward_flops(sum(chunks[1:]))
+    floats = deltas.size + sum_floats
     return replace(
-        bare,
+        base,
         state_floats=floats,
-        state_bytes=SINGLE * floats,
+        state_bytes=FLOAT32_BYTES * floats,
         adapt_slots=max(chunks),
         adapt_flops=flops,
-        ask_flops=bare.ask_flops + deltas.forward(shape.starts + work.asked),
-        positions=max(*chunks, bare.positions),
+        ask_flops=base.ask_flops + deltas.forward_flops(shape.bos_tokens + work.query_positions),
+        positions=max(*chunks, base.positions),
     )
 
 
 RETIRED: Mapping[str, Json] = {
-    "chunk_len": None, "svd": "exact", "strategy": "sequential", "merge": False, "finalize": False,
-    "loss_weighting": "tokens", "init_share": 0.1, "targets": [],
-}  # fmt: skip
+    "chunk_len": None,
+    "svd": "exact",
+    "strategy": "sequential",
+    "merge": False,
+    "finalize": False,
+    "loss_weighting": "tokens",
+    "init_share": 0.1,
+    "targets": [],
+}
 GENERATIVE_ADAPTER = MethodSpec(
     name="generative_adapter",
     summary="low-rank deltas from summed outer products of hidden states",
-    where="ttabench.methods.generative_adapter.method:GenerativeAdapter",
+    import_path="ttabench.methods.generative_adapter.method:GenerativeAdapter",
     Settings=GenerativeAdapterSettings,
     presets={
         # The widths of the outer products and of the model stand to each other as 1 to 2 (1 to 4 in the paper).
-        "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, gradient="exact", init="aligned"),
+        "nano": GenerativeAdapterSettings(
+            inner=64, rank=8, chunk=256, buffer=True, gradient="exact", init="aligned"
+        ),
         "nano-book": GenerativeAdapterSettings(
             inner=64, rank=8, chunk=512, gradient="exact", init="aligned", objective="both"
         ),
@@ -149,23 +186,30 @@ GENERATIVE_ADAPTER = MethodSpec(
     },
     # The paper tunes on instructions for 2 epochs: set `--steps` for the data at hand.
     recipes={
-        "nano": _after(_ANSWERS, "reconstruction", _TEXTS),
-        "nano-book": _after(
-            replace(_SEQUENCES, steps=250, lr=1e-3),
+        "nano": _with_first_stage(_ANSWER_RECIPE, "reconstruction", _RECONSTRUCTION_RECIPE),
+        "nano-book": _with_first_stage(
+            replace(_BOOK_RECIPE, steps=250, lr=1e-3),
             "reconstruction",
-            replace(_SEQUENCES, batch_documents=4, steps=150, lr=3e-3),
+            replace(_BOOK_RECIPE, batch_documents=4, steps=150, lr=3e-3),
             "sequence_tokens=2048",
         ),
         # Of books: two chunks of 128 tokens at first, then one at a time.
-        "smollm2-135m": _after(_REAL, "reconstruction", _REAL, "window=256", "stride=128", "sequence_tokens=640"),
-        "mistral-7b-instruct": _paper(5e-5),
-        "llama-2-7b-chat": _paper(1e-4),
+        "smollm2-135m": _with_first_stage(
+            _SMOLLM2_RECIPE,
+            "reconstruction",
+            _SMOLLM2_RECIPE,
+            "window=256",
+            "stride=128",
+            "sequence_tokens=640",
+        ),
+        "mistral-7b-instruct": _paper_recipe(5e-5),
+        "llama-2-7b-chat": _paper_recipe(1e-4),
     },
     growth="constant",
     trainable=True,
     cost=cost,
-    checked=GenerativeAdapterSettings(inner=8, rank=4, chunk=16, scale=1.0),
+    test_settings=GenerativeAdapterSettings(inner=8, rank=4, chunk=16, scale=1.0),
     paper="2411.05877",
-    retired=RETIRED,
+    deprecated_settings=RETIRED,
 )
 METHODS = (GENERATIVE_ADAPTER,)

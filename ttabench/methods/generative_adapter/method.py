@@ -16,51 +16,57 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.tokens import new_ids, piece_ids, window_ids
+from ttabench.core.types import Chunk, Episode, Query
+from ttabench.lm.forward.tokens import chunk_ids, new_chunk_ids, window_ids
+from ttabench.lm.inference.scoring import logprobs_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.lm.verbs.scoring import logprobs_of
 from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, GenerativeAdapterSettings
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, align
-from ttabench.methods.parts.one_forward import alike
+from ttabench.methods.parts.one_forward import group_by_length
 from ttabench.methods.trainable import Trainable, training_item
 
 
 class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
-    """Generative Adapter. State: `sum` [N, B, R, K]; the factors of the deltas (`norm=svd`), see `networks.kept`."""
+    """Generative Adapter. State: `sum` [N, B, R, K]; the factors of the deltas (`norm=svd`), see `networks.state_tensors`."""
 
     spec = GENERATIVE_ADAPTER
 
     def __init__(self, lm: LM, settings: GenerativeAdapterSettings) -> None:
         super().__init__(lm, settings)
         self.networks = GenerativeAdapterNetworks(lm, settings)
-        self.reads = "run" if settings.buffer else "pieces"
+        self.granularity = "segment" if settings.buffer else "chunk"
 
     def modules(self) -> nn.ModuleDict:
         """generators, one a map."""
         return nn.ModuleDict(dict(self.networks.named_children()))
 
     @torch.no_grad()
-    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read chunk by chunk: each is read, added to the sums, and adapted to before the next."""
-        rows = new_ids(self.lm, state, pieces)
+        rows = new_chunk_ids(self.lm, state, chunks)
         read = list(state.meta["tokens_read"])
-        chunks = [self._chunks(texts, bool(before)) for texts, before in zip(rows, read, strict=True)]
-        tensors = self._read_chunks(dict(state.tensors), chunks)
+        segments = [
+            self._split_into_chunks(texts, bool(before))
+            for texts, before in zip(rows, read, strict=True)
+        ]
+        tensors = self._read_chunks(dict(state.tensors), segments)
         counts = [before + sum(map(len, texts)) for before, texts in zip(read, rows, strict=True)]
         return State(state.rows, tensors, {"tokens_read": counts})
 
     @torch.no_grad()
-    def combined(self, state: State, other: State) -> State:
+    def combine_states(self, state: State, other: State) -> State:
         """The sum of both sums, and the deltas that it makes. Each text was read by the weights adapted to what
         stands before it in its own state, so this is not what reading both in a row gives."""
-        sums = [one.tensors["sum"] for one in (state, other) if one.tensors]
-        tensors = self.networks.kept(sum(sums[1:], sums[0])) if sums else {}
-        counts = [sum(pair) for pair in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)]
+        sums = [each.tensors["sum"] for each in (state, other) if each.tensors]
+        tensors = self.networks.state_tensors(sum(sums[1:], sums[0])) if sums else {}
+        counts = [
+            sum(pair)
+            for pair in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)
+        ]
         return State(state.rows, tensors, {"tokens_read": counts})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """Deltas of every adapted linear map."""
         with torch.no_grad():
             return Patch(deltas=self.networks.deltas(state.tensors))
@@ -71,22 +77,26 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             chunks = [row.ids for row in self.rows(first) if row.chunk is not None]
             if not chunks:
                 fault = "The first training episodes read nothing, and an aligned training begins on what they read."
-                raise UserError(fault, "Give longer ones (of books: --task-set sequence_tokens=N above window).")
+                raise UserError(
+                    fault, "Give longer ones (of books: --task-set sequence_tokens=N above window)."
+                )
             align(self.networks, chunks)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers, or of the texts; each of several parts has its share of the mean
         over all tokens."""
         rows = self.rows(episodes)
-        if not any(row.part and row.after for row in rows):
-            fault = "No training episode has anything to predict behind a chunk, so nothing is learned."
+        if not any(row.part and row.chunks_read for row in rows):
+            fault = (
+                "No training episode has anything to predict behind a chunk, so nothing is learned."
+            )
             hint = f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
             raise UserError(fault, hint)
         by_part = defaultdict[str, list[Tensor]](list)
         for row, values in zip(rows, row_logprobs(self.networks, rows), strict=True):
             if row.part:
                 by_part[row.part].append(values)
-        tokens = sum(len(values) for own in by_part.values() for values in own)
+        tokens = sum(len(values) for part_values in by_part.values() for values in part_values)
         return {part: -torch.cat(values).sum() / tokens for part, values in by_part.items()}
 
     def rows(self, episodes: Sequence[Episode]) -> list[Row]:
@@ -94,11 +104,11 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         rows, objective = list[Row](), self.settings.objective
         parts = ("completion", "reconstruction") if objective == "both" else (objective,)
         for owner, episode in enumerate(episodes):
-            given = self.lm, episode, owner, self._chunks
-            rows += answers(*given) if objective == "answer" else texts(*given, parts)
+            arguments = self.lm, episode, owner, self._split_into_chunks
+            rows += answer_rows(*arguments) if objective == "answer" else texts(*arguments, parts)
         return rows
 
-    def _chunks(self, texts: Sequence[list[int]], begun: bool) -> list[list[int]]:
+    def _split_into_chunks(self, texts: Sequence[list[int]], has_start: bool) -> list[list[int]]:
         """The chunks of one row: of each text by itself, what begins the first in front."""
         if self.settings.buffer:
             texts = [[token for text in texts for token in text]]
@@ -106,30 +116,36 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         for text in texts:
             if not text:
                 continue
-            ids, end = text if begun else [*self.lm.start_ids, *text], 0
-            for size in self.settings.cut(len(ids)):
+            ids, end = text if has_start else [*self.lm.start_ids, *text], 0
+            for size in self.settings.chunk_lengths(len(ids)):
                 chunks.append(ids[end : end + size])
                 end += size
-            begun = True
+            has_start = True
         return chunks
 
-    def _read_chunks(self, tensors: dict[str, Tensor], chunks: Sequence[list[list[int]]]) -> dict[str, Tensor]:
+    def _read_chunks(
+        self, tensors: dict[str, Tensor], chunks: Sequence[list[list[int]]]
+    ) -> dict[str, Tensor]:
         """The state after these chunks of every row; rows that have fewer wait."""
         for number in range(max(map(len, chunks), default=0)):
-            rows = [row for row, own in enumerate(chunks) if number < len(own)]
-            which = slice(None) if len(rows) == len(chunks) else torch.tensor(rows, device=self.lm.device)
-            known = {name: tensor[:, which] for name, tensor in tensors.items()}
-            own = [chunks[row][number] for row in rows]
-            _, _, sum_NBRK = self.networks.read(own, self.networks.deltas(known))
+            rows = [row for row, row_chunks in enumerate(chunks) if number < len(row_chunks)]
+            row_index = (
+                slice(None)
+                if len(rows) == len(chunks)
+                else torch.tensor(rows, device=self.lm.device)
+            )
+            row_tensors = {name: tensor[:, row_index] for name, tensor in tensors.items()}
+            row_chunks = [chunks[row][number] for row in rows]
+            _, _, sum_NBRK = self.networks.read(row_chunks, self.networks.deltas(row_tensors))
             assert sum_NBRK is not None
             shape = len(sum_NBRK), len(chunks), *sum_NBRK.shape[2:]
             after_NBRK = tensors["sum"].clone() if "sum" in tensors else sum_NBRK.new_zeros(shape)
-            after_NBRK[:, which] += sum_NBRK
-            tensors = self.networks.kept(after_NBRK)
+            after_NBRK[:, row_index] += sum_NBRK
+            tensors = self.networks.state_tensors(after_NBRK)
         return tensors
 
 
-Cut = Callable[[Sequence[list[int]], bool], list[list[int]]]
+ChunkSplitter = Callable[[Sequence[list[int]], bool], list[list[int]]]
 """(ids of pieces, whether something was read before) to the chunks that they are read in."""
 
 
@@ -140,7 +156,7 @@ class Row:
     ids: list[int]
     owner: int
     """Number of the episode whose chunks it is adapted to."""
-    after: int
+    chunks_read: int
     """How many of these chunks."""
     first: int = 0
     """Place of the first target in `ids`; it is predicted from the token before."""
@@ -155,69 +171,109 @@ class Row:
         return len(self.ids) - self.first if self.part else 0
 
 
-def answers(lm: LM, episode: Episode, owner: int, cut: Cut) -> list[Row]:
+def answer_rows(lm: LM, episode: Episode, owner: int, split_chunks: ChunkSplitter) -> list[Row]:
     """Chunks of what is read, and every question with its answer behind the chunks that stand before it."""
     chunks: list[Row] = []
-    asked: list[Row] = []
-    unread: list[Observe] = []
+    query_rows: list[Row] = []
+    unread: list[Chunk] = []
     for step in episode.steps:
-        if isinstance(step, Observe):
+        if isinstance(step, Chunk):
             unread.append(step)
             continue
-        begun = bool(chunks)
-        fresh = cut([piece_ids(lm, piece, first=not (begun or at)) for at, piece in enumerate(unread)], begun)
-        chunks += [Row(ids, owner, at, chunk=at) for at, ids in enumerate(fresh, len(chunks))]
+        has_start = bool(chunks)
+        new_chunks = split_chunks(
+            [
+                chunk_ids(lm, piece, first=not (has_start or index))
+                for index, piece in enumerate(unread)
+            ],
+            has_start,
+        )
+        chunks += [
+            Row(ids, owner, index, chunk=index) for index, ids in enumerate(new_chunks, len(chunks))
+        ]
         unread.clear()
-        window = window_ids(lm, step, follows=False)
-        prompt, target = training_item(lm, step, follows=bool(window))
+        window = window_ids(lm, step, is_continuation=False)
+        prompt, target = training_item(lm, step, is_continuation=bool(window))
         ids = [*lm.start_ids, *window, *prompt, *target]
-        asked.append(Row(ids, owner, len(chunks), first=len(ids) - len(target), part="answer"))
-    return [*chunks, *asked]
+        query_rows.append(Row(ids, owner, len(chunks), first=len(ids) - len(target), part="answer"))
+    return [*chunks, *query_rows]
 
 
-def texts(lm: LM, episode: Episode, owner: int, cut: Cut, parts: Sequence[str]) -> list[Row]:
+def texts(
+    lm: LM, episode: Episode, owner: int, split_chunks: ChunkSplitter, parts: Sequence[str]
+) -> list[Row]:
     """Chunks of what is read; with "completion" their own tokens are predicted, with "reconstruction" a stretch of what
     was read up to each, as long as the longest chunk, drawn from torch's generator."""
-    read = cut([piece_ids(lm, piece, first=not at) for at, piece in enumerate(episode.observes())], False)
+    read = split_chunks(
+        [chunk_ids(lm, piece, first=not index) for index, piece in enumerate(episode.chunks())],
+        False,
+    )
     part = "completion" if "completion" in parts else ""
-    rows = [Row(ids, owner, at, first=1, part=part, chunk=at) for at, ids in enumerate(read)]
+    rows = [
+        Row(ids, owner, index, first=1, part=part, chunk=index) for index, ids in enumerate(read)
+    ]
     if "reconstruction" not in parts:
         return rows
     whole = [token for ids in read for token in ids]
     longest = end = 0
-    for at, ids in enumerate(read, 1):
+    for index, ids in enumerate(read, 1):
         end, longest = end + len(ids), max(longest, len(ids))
         begin = int(torch.randint(end - min(end, longest) + 1, ()))
-        rows.append(Row(whole[begin : begin + longest], owner, at, first=1, part="reconstruction"))
+        rows.append(
+            Row(whole[begin : begin + longest], owner, index, first=1, part="reconstruction")
+        )
     return rows
 
 
 def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> list[Tensor]:
     """Log-probabilities of the targets of every row, one float32 tensor each; differentiable. Without gradients
-    deltas are made as in use, with them by `networks.learned_directions`."""
-    lm, by_row, wanted = networks.lm, dict[int, Tensor](), {(row.owner, row.after) for row in rows if row.after}
+    deltas are made as in use, with them by `networks.differentiable_singular_vectors`."""
+    lm, by_row, needed_deltas = (
+        networks.lm,
+        dict[int, Tensor](),
+        {(row.owner, row.chunks_read) for row in rows if row.chunks_read},
+    )
     deltas, sums = dict[str, LowRank](), dict[int, Tensor]()
-    known: list[tuple[int, int]] = []  # owners of these deltas, and after how many of their chunks
+    delta_keys: list[
+        tuple[int, int]
+    ] = []  # owners of these deltas, and after how many of their chunks
     chunks = sorted((row for row in rows if row.chunk is not None), key=lambda row: row.chunk or 0)
-    in_turn = [list(level) for _, level in groupby(chunks, lambda row: row.chunk)]
-    for group in [*in_turn, *alike([row for row in rows if row.chunk is None])]:
-        which = [known.index((row.owner, row.after)) if row.after else len(known) for row in group]
-        own, chunk = _spread(deltas, torch.tensor(which, device=lm.device)), group[0].chunk
-        ids_BT, hidden_BTD, sum_NBRK = networks.read([row.ids for row in group], own, summed=chunk is not None)
-        by_row |= {id(row): value for row, value in zip(group, _targets(lm, group, hidden_BTD, ids_BT), strict=True)}
+    rows_by_chunk = [list(level) for _, level in groupby(chunks, lambda row: row.chunk)]
+    for group in [*rows_by_chunk, *group_by_length([row for row in rows if row.chunk is None])]:
+        delta_index = [
+            delta_keys.index((row.owner, row.chunks_read)) if row.chunks_read else len(delta_keys)
+            for row in group
+        ]
+        row_deltas, chunk = (
+            _select_rows(deltas, torch.tensor(delta_index, device=lm.device)),
+            group[0].chunk,
+        )
+        ids_BT, hidden_BTD, sum_NBRK = networks.read(
+            [row.ids for row in group], row_deltas, sum_outer_products=chunk is not None
+        )
+        by_row |= {
+            id(row): value
+            for row, value in zip(
+                group, _target_logprobs(lm, group, hidden_BTD, ids_BT), strict=True
+            )
+        }
         if sum_NBRK is None or chunk is None:
             continue
         for row, sum_NRK in zip(group, sum_NBRK.unbind(1), strict=True):
             sums[row.owner] = sums[row.owner] + sum_NRK if row.owner in sums else sum_NRK
-        if readers := [(row.owner, chunk + 1) for row in group if (row.owner, chunk + 1) in wanted]:
-            sum_NBRK = torch.stack([sums[owner] for owner, _ in readers], 1)
-            made = networks.made(sum_NBRK, learning=torch.is_grad_enabled())
-            deltas = {name: _behind(deltas.get(name), delta) for name, delta in made.items()}
-            known += readers
+        if new_keys := [
+            (row.owner, chunk + 1) for row in group if (row.owner, chunk + 1) in needed_deltas
+        ]:
+            sum_NBRK = torch.stack([sums[owner] for owner, _ in new_keys], 1)
+            new_deltas = networks.compute_deltas(sum_NBRK, differentiable=torch.is_grad_enabled())
+            deltas = {
+                name: _concat_rows(deltas.get(name), delta) for name, delta in new_deltas.items()
+            }
+            delta_keys += new_keys
     return [by_row[id(row)] for row in rows]
 
 
-def _behind(before: LowRank | None, delta: LowRank) -> LowRank:
+def _concat_rows(before: LowRank | None, delta: LowRank) -> LowRank:
     """The rows of one delta behind those of another."""
     a_BRI, b_BOR = delta.a_BRI, delta.b_BOR.expand(len(delta.a_BRI), -1, -1)
     if before is None:
@@ -225,16 +281,28 @@ def _behind(before: LowRank | None, delta: LowRank) -> LowRank:
     return LowRank(torch.cat([before.a_BRI, a_BRI]), torch.cat([before.b_BOR, b_BOR]))
 
 
-def _spread(deltas: Mapping[str, LowRank], which_B: Tensor) -> dict[str, LowRank]:
+def _select_rows(deltas: Mapping[str, LowRank], which_B: Tensor) -> dict[str, LowRank]:
     """The deltas of each row; of rows that have read nothing (the number behind the last), zero."""
-    nothing = {name: LowRank(torch.zeros_like(delta.a_BRI[:1]), delta.b_BOR[:1]) for name, delta in deltas.items()}
-    more = {name: _behind(delta, nothing[name]) for name, delta in deltas.items()}
-    return {name: LowRank(delta.a_BRI[which_B], delta.b_BOR[which_B]) for name, delta in more.items()}
+    zero_deltas = {
+        name: LowRank(torch.zeros_like(delta.a_BRI[:1]), delta.b_BOR[:1])
+        for name, delta in deltas.items()
+    }
+    more = {name: _concat_rows(delta, zero_deltas[name]) for name, delta in deltas.items()}
+    return {
+        name: LowRank(delta.a_BRI[which_B], delta.b_BOR[which_B]) for name, delta in more.items()
+    }
 
 
-def _targets(lm: LM, rows: Sequence[Row], hidden_BTD: Tensor, ids_BT: Tensor) -> list[Tensor]:
+def _target_logprobs(
+    lm: LM, rows: Sequence[Row], hidden_BTD: Tensor, ids_BT: Tensor
+) -> list[Tensor]:
     """Log-probabilities of the targets of each row; the first token of a row is not predicted from anything."""
-    places = [(at, row.first + step) for at, row in enumerate(rows) for step in range(row.targets) if row.first + step]
+    places = [
+        (index, row.first + step)
+        for index, row in enumerate(rows)
+        for step in range(row.targets)
+        if row.first + step
+    ]
     if not places:
         return [hidden_BTD.new_zeros(0, dtype=torch.float32)] * len(rows)
     rows_N, places_N = torch.tensor(places, device=lm.device).unbind(1)

@@ -16,57 +16,73 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ttabench.core.environment import forked_draws
+from ttabench.core.environment import isolated_rng
 from ttabench.core.errors import UserError
-from ttabench.lm.forward.patching import Place, check_fits, deltas_applied, observe_inputs
+from ttabench.lm.forward.patching import InputLocation, check_fits, deltas_applied, observe_inputs
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings
-from ttabench.methods.parts.lora import attention_maps, by_layer
+from ttabench.methods.parts.lora import attention_linear_names, group_by_layer
 
-OUT = ("o_proj", "out_proj", "c_proj", "dense")
+OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 """Last parts of the names of the output projection of attention, by architecture."""
 
 
 class GenerativeAdapterNetworks(nn.Module):
-    """One `Generator` a layer, of its output projection of attention, with weights drawn from `settings.seed`."""
+    """One `DeltaGenerator` a layer, of its output projection of attention, with weights drawn from `settings.seed`."""
 
     def __init__(self, lm: LM, settings: GenerativeAdapterSettings) -> None:
         super().__init__()
         self.lm, self.settings = lm, settings
-        maps = [name for name in attention_maps(lm) if name.rpartition(".")[2] in OUT]
-        self.names = [name for (name,) in by_layer(lm, maps)]
+        maps = [
+            name
+            for name in attention_linear_names(lm)
+            if name.rpartition(".")[2] in OUTPUT_PROJECTIONS
+        ]
+        self.names = [name for (name,) in group_by_layer(lm, maps)]
         if len({lm.linear_shape(name) for name in self.names}) > 1:
             fault = f"{lm.name} ({lm.config.model_type}) has output projections of unequal shapes in its layers"
             raise UserError(f"{fault}.", "Use templora.")
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
-            self.by_layer = [Generator(lm.hidden_size, *lm.linear_shape(name), settings) for name in self.names]
-        self.generators = nn.ModuleList(self.by_layer).to(lm.device)
+            self.layer_generators = [
+                DeltaGenerator(lm.hidden_size, *lm.linear_shape(name), settings)
+                for name in self.names
+            ]
+        self.generators = nn.ModuleList(self.layer_generators).to(lm.device)
         self.eval()
 
     def read(
-        self, rows: Sequence[list[int]], deltas: Mapping[str, LowRank], *, summed: bool = True
+        self,
+        rows: Sequence[list[int]],
+        deltas: Mapping[str, LowRank],
+        *,
+        sum_outer_products: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Texts, each by itself, under weight deltas: their ids [B, T], padded behind, their last hidden states, and
-        where `summed` the outer products [N, B, R, K] of what they are, map by map."""
-        ids_BT, real_BT = (padded.to(self.lm.device) for padded in pad(rows, self.lm.pad_id, "right"))
+        where `sum_outer_products` the outer products [N, B, R, K] of what they are, map by map."""
+        ids_BT, real_BT = (
+            padded.to(self.lm.device) for padded in pad(rows, self.lm.pad_id, "right")
+        )
         check_fits(self.lm, None, real_BT.sum(1), "Cut it: --set chunk=512, or fewer tokens.")
         sums: list[Tensor] = []
 
-        def see(layer: Place, hidden_BTC: Tensor) -> None:
+        def add_layer(layer: InputLocation, hidden_BTC: Tensor) -> None:
             assert isinstance(layer, int)
-            sums.append(self.by_layer[layer].summed(hidden_BTC, real_BT))
+            sums.append(self.layer_generators[layer].sum_outer_products(hidden_BTC, real_BT))
 
-        seen = range(self.lm.layers) if summed else ()
-        with deltas_applied(self.lm, deltas, len(rows)), observe_inputs(self.lm, see, seen, len(rows)):
+        observed_layers = range(self.lm.layers) if sum_outer_products else ()
+        with (
+            deltas_applied(self.lm, deltas, len(rows)),
+            observe_inputs(self.lm, add_layer, observed_layers, len(rows)),
+        ):
             # padding stands behind the text, where causal attention never looks
             hidden_BTC = Window(self.lm, None, len(rows), retain=False).feed(ids_BT)
-        return ids_BT, hidden_BTC, torch.stack(sums) if summed else None
+        return ids_BT, hidden_BTC, torch.stack(sums) if sum_outer_products else None
 
-    def kept(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
+    def state_tensors(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
         """The sums, and with `norm=svd` the factors of their deltas, `a0` [N, B, Q, I] and `b0` [N, B, O, Q]; others
         are made anew when something is asked."""
         finite_N = torch.isfinite(sum_NBRK.sum((1, 2, 3))).tolist()
@@ -76,75 +92,94 @@ class GenerativeAdapterNetworks(nn.Module):
             raise UserError(f"{fault} (NaN or infinity).", hint)
         if self.settings.norm != "svd":
             return {"sum": sum_NBRK}
-        made = self.made(sum_NBRK).values()
-        a_NBQI, b_NBOQ = torch.stack([one.a_BRI for one in made]), torch.stack([one.b_BOR for one in made])
+        deltas = self.compute_deltas(sum_NBRK).values()
+        a_NBQI, b_NBOQ = (
+            torch.stack([delta.a_BRI for delta in deltas]),
+            torch.stack([delta.b_BOR for delta in deltas]),
+        )
         return {"sum": sum_NBRK, "a0": a_NBQI, "b0": b_NBOQ}
 
     def deltas(self, tensors: Mapping[str, Tensor]) -> dict[str, LowRank]:
         """Deltas of all adapted maps, by name; none of a text of which nothing was read."""
         if not tensors or self.settings.norm != "svd":
-            return self.made(tensors["sum"]) if tensors else {}
+            return self.compute_deltas(tensors["sum"]) if tensors else {}
         return dict(zip(self.names, map(LowRank, tensors["a0"], tensors["b0"]), strict=True))
 
-    def made(self, sum_NBRK: Tensor, *, learning: bool = False) -> dict[str, LowRank]:
-        """The deltas that sums become; `learning`: by what gradients go through. Exact decompositions of all maps are
+    def compute_deltas(
+        self, sum_NBRK: Tensor, *, differentiable: bool = False
+    ) -> dict[str, LowRank]:
+        """The deltas that sums become; `differentiable`: by what gradients go through. Exact decompositions of all maps are
         one call, which a GPU does at once."""
-        at_once = self.settings.norm == "svd" and not learning
-        found = zip(*directions(sum_NBRK, self.settings), strict=True) if at_once else repeat(None)
-        each = zip(self.names, self.by_layer, sum_NBRK, found, strict=False)
-        return {name: generator.delta(own, learning=learning, found=known) for name, generator, own, known in each}
+        is_batched = self.settings.norm == "svd" and not differentiable
+        known_vectors = (
+            zip(*singular_vectors(sum_NBRK, self.settings), strict=True)
+            if is_batched
+            else repeat(None)
+        )
+        each = zip(self.names, self.layer_generators, sum_NBRK, known_vectors, strict=False)
+        return {
+            name: generator.delta(map_sum_BRK, differentiable=differentiable, known_vectors=vectors)
+            for name, generator, map_sum_BRK, vectors in each
+        }
 
 
-VALUES = ("v_proj", "c_attn", "qkv_proj", "query_key_value")
+VALUE_PROJECTIONS = ("v_proj", "c_attn", "qkv_proj", "query_key_value")
 """Last parts of the names of what makes values; of a map that makes more they come last."""
-SHARE = 0.1
+INITIAL_DELTA_RATIO = 0.1
 """How large deltas are when an aligned training begins, as a share of what their maps give."""
 
 
 @torch.no_grad()
 def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
-    """Begin with keys and queries, and values and outputs, in one space each, and deltas of `SHARE` of what their maps
+    """Begin with keys and queries, and values and outputs, in one space each, and deltas of `INITIAL_DELTA_RATIO` of what their maps
     give."""
     lm = networks.lm
     with torch.random.fork_rng():
         torch.manual_seed(networks.settings.seed)
-        for layer, generator in enumerate(networks.by_layer):
+        for layer, generator in enumerate(networks.layer_generators):
             sizes = (module._parameters.get("weight") for module in lm.blocks()[layer].modules())
             norms = (size for size in sizes if size is not None and size.shape == (lm.hidden_size,))
             generator.norm.copy_(next(norms))
             nn.init.orthogonal_(generator.values)
             nn.init.orthogonal_(generator.queries)
             generator.outputs.copy_(generator.values.T)
-            generator.keys.copy_(generator.queries @ _values_of(lm, layer, generator.queries.shape[1]))
-    _scale(networks, chunks)
+            generator.keys.copy_(
+                generator.queries @ _value_weight(lm, layer, generator.queries.shape[1])
+            )
+    _scale_outputs(networks, chunks)
 
 
-def _scale(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
+def _scale_outputs(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
     """Set how large the deltas are."""
     lm, names = networks.lm, networks.names
     ids_BT, real_BT = (padded.to(lm.device) for padded in pad(chunks, lm.pad_id, "right"))
-    kept: dict[Place, Tensor] = {}
-    with observe_inputs(lm, kept.__setitem__, [*range(lm.layers), *names], len(chunks)):
+    inputs: dict[InputLocation, Tensor] = {}
+    with observe_inputs(lm, inputs.__setitem__, [*range(lm.layers), *names], len(chunks)):
         Window(lm, None, len(chunks), retain=False).feed(ids_BT)
-    for layer, (name, generator) in enumerate(zip(names, networks.by_layer, strict=True)):
-        delta, x_BTI = generator.delta(generator.summed(kept[layer], real_BT)), kept[name].float()
+    for layer, (name, generator) in enumerate(zip(names, networks.layer_generators, strict=True)):
+        delta, x_BTI = (
+            generator.delta(generator.sum_outer_products(inputs[layer], real_BT)),
+            inputs[name].float(),
+        )
         added_BTO = x_BTI @ delta.a_BRI.mT @ delta.b_BOR.mT
-        given_BTO = x_BTI @ _weight(lm, name).T
-        ratio = given_BTO[real_BT].square().mean().sqrt() / added_BTO[real_BT].square().mean().sqrt()
-        generator.outputs.mul_(SHARE * ratio)
+        output_BTO = x_BTI @ _map_weight(lm, name).T
+        ratio = (
+            output_BTO[real_BT].square().mean().sqrt() / added_BTO[real_BT].square().mean().sqrt()
+        )
+        generator.outputs.mul_(INITIAL_DELTA_RATIO * ratio)
 
 
-def _values_of(lm: LM, layer: int, features: int) -> Tensor:
+def _value_weight(lm: LM, layer: int, features: int) -> Tensor:
     """[I, C]: what makes the values of a layer's attention, once a query head."""
     maps_a_layer = len(lm.linear_names()) // lm.layers
-    own = lm.linear_names()[layer * maps_a_layer : (layer + 1) * maps_a_layer]
-    name = next(name for name in own if name.rpartition(".")[2] in VALUES)
-    weight_VC = _weight(lm, name)[-lm.kv_heads * lm.head_dim :]
+    layer_names = lm.linear_names()[layer * maps_a_layer : (layer + 1) * maps_a_layer]
+    name = next(name for name in layer_names if name.rpartition(".")[2] in VALUE_PROJECTIONS)
+    weight_VC = _map_weight(lm, name)[-lm.kv_heads * lm.head_dim :]
     by_head = weight_VC.view(lm.kv_heads, lm.head_dim, -1)
     return by_head.repeat_interleave(lm.heads // lm.kv_heads, 0).reshape(features, -1)
 
 
-def _weight(lm: LM, name: str) -> Tensor:
+def _map_weight(lm: LM, name: str) -> Tensor:
     """[O, I] of a linear map, float32."""
     module = lm.model.get_submodule(name)
     weight: Tensor | None = module._parameters["weight"]
@@ -156,10 +191,12 @@ EPSILON = 1e-6
 """Of the RMSNorm, and of the division by a norm (released code)."""
 
 
-class Generator(nn.Module):
+class DeltaGenerator(nn.Module):
     """The network that makes the deltas of one linear map; before training they are zero."""
 
-    def __init__(self, width: int, features_in: int, features_out: int, settings: GenerativeAdapterSettings) -> None:
+    def __init__(
+        self, width: int, features_in: int, features_out: int, settings: GenerativeAdapterSettings
+    ) -> None:
         super().__init__()
         self.settings = settings
         self.norm = nn.Parameter(torch.ones(width))
@@ -172,21 +209,29 @@ class Generator(nn.Module):
         self.outputs = nn.Parameter(torch.zeros(features_out, settings.inner))
         """A1 [O, R]."""
 
-    def summed(self, hidden_BTC: Tensor, real_BT: Tensor | None = None) -> Tensor:
+    def sum_outer_products(self, hidden_BTC: Tensor, real_BT: Tensor | None = None) -> Tensor:
         """The outer products of the tokens of every row, summed: [B, R, K]; of padding (`real_BT` false) nothing."""
         hidden_BTC = hidden_BTC.float()
-        spread_BT1 = hidden_BTC.square().mean(-1, keepdim=True)
-        normed_BTC = hidden_BTC * torch.rsqrt(spread_BT1 + EPSILON) * self.norm
+        mean_square_BT1 = hidden_BTC.square().mean(-1, keepdim=True)
+        normed_BTC = hidden_BTC * torch.rsqrt(mean_square_BT1 + EPSILON) * self.norm
         if real_BT is not None:
             normed_BTC = normed_BTC.masked_fill(~real_BT[..., None], 0.0)
         return (normed_BTC @ self.values.T).mT @ (normed_BTC @ self.keys.T)
 
-    def delta(self, sum_BRK: Tensor, *, learning: bool = False, found: tuple[Tensor, Tensor] | None = None) -> LowRank:
-        """The delta that a sum becomes; `learning`: by what gradients go through; `found`: its `directions`, if
+    def delta(
+        self,
+        sum_BRK: Tensor,
+        *,
+        differentiable: bool = False,
+        known_vectors: tuple[Tensor, Tensor] | None = None,
+    ) -> LowRank:
+        """The delta that a sum becomes; `differentiable`: by what gradients go through; `known_vectors`: its `singular_vectors`, if
         known. Returns factors of rank `rank`, or with another norm of rank R; of a sum of zeros, zeros."""
         s = self.settings
         if s.norm == "svd":
-            left_BRQ, right_BQK = found or (learned_directions if learning else directions)(sum_BRK, s)
+            left_BRQ, right_BQK = known_vectors or (
+                differentiable_singular_vectors if differentiable else singular_vectors
+            )(sum_BRK, s)
             return LowRank(right_BQK @ self.queries, s.scale * self.outputs @ left_BRQ)
         normed_BRK = sum_BRK * torch.rsqrt(sum_BRK.square().sum((-2, -1), keepdim=True) + EPSILON)
         return LowRank(normed_BRK @ self.queries, s.scale * self.outputs[None])
@@ -197,42 +242,50 @@ def _kaiming(rows: int, columns: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(rows, columns) / math.sqrt(3 * columns))
 
 
-SMALLEST_GAP = 1e-7
+MIN_SINGULAR_GAP = 1e-7
 """Of two singular values that are kept: nearer, the gradient of their vectors explodes, and the released code leaves
 the delta out."""
-SAME = 1e-6
+TIE_TOLERANCE = 1e-6
 """A kept and a dropped singular value whose squares differ by less than this share of the largest square: which of
 their directions is kept is chance, and no gradient turns one into the other."""
 
-NOTHING = 1e-6
+ZERO_TOLERANCE = 1e-6
 """Singular values of no more than this share of the largest have no vectors that could be told from noise."""
 
 
-def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
+def singular_vectors(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
     """The first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros in the place of what is noise."""
     left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
     rank = settings.rank
-    return left_BRN[..., :rank] * _kept(values_BN[..., :rank], settings)[..., None, :], right_BNK[..., :rank, :]
+    return left_BRN[..., :rank] * _above_noise(values_BN[..., :rank], settings)[
+        ..., None, :
+    ], right_BNK[..., :rank, :]
 
 
-def learned_directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
+def differentiable_singular_vectors(
+    sum_BRK: Tensor, settings: GenerativeAdapterSettings
+) -> tuple[Tensor, Tensor]:
     """The same with gradients: exact, or those of the randomised decomposition. With the latter zeros where two
     singular values lie so near that no gradient could be taken, as in the released code: of fewer tokens than
     `rank`, too."""
     if settings.gradient == "exact":
-        return _Directions.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
-    left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
-    apart_B11 = ((values_BQ[..., :-1] - values_BQ[..., 1:]).detach() >= SMALLEST_GAP).all(-1)[..., None, None]
-    if bool(apart_B11.all()):
+        return _SingularVectors.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
+    left_BRQ, values_BQ, right_BQK = _randomised_svd(sum_BRK, settings)
+    is_distinct_B11 = ((values_BQ[..., :-1] - values_BQ[..., 1:]).detach() >= MIN_SINGULAR_GAP).all(
+        -1
+    )[..., None, None]
+    if bool(is_distinct_B11.all()):
         return left_BRQ, right_BQK
     # no gradient may come out of theirs, not even times zero
-    other_RK = torch.zeros_like(sum_BRK[0])
-    other_RK.diagonal().copy_(torch.arange(1, min(other_RK.shape) + 1))
-    left_BRQ, _, right_BQK = _lowrank(torch.where(apart_B11, sum_BRK, other_RK), settings)
-    return left_BRQ * apart_B11, right_BQK
+    placeholder_RK = torch.zeros_like(sum_BRK[0])
+    placeholder_RK.diagonal().copy_(torch.arange(1, min(placeholder_RK.shape) + 1))
+    left_BRQ, _, right_BQK = _randomised_svd(
+        torch.where(is_distinct_B11, sum_BRK, placeholder_RK), settings
+    )
+    return left_BRQ * is_distinct_B11, right_BQK
 
 
-class _Directions(torch.autograd.Function):
+class _SingularVectors(torch.autograd.Function):
     """The first singular vectors, with the gradient of their product.
 
     With S = U diag(s) V', F = U' dS V and h 1 where a value is kept, 0 where not, d(U diag(h) V') is
@@ -242,13 +295,17 @@ class _Directions(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, sum_BRK: Tensor, settings: GenerativeAdapterSettings
+    ) -> tuple[Tensor, Tensor]:
         left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
         first_N = torch.arange(values_BN.shape[-1], device=values_BN.device) < settings.rank
-        kept_BN = _kept(values_BN, settings) & first_N
-        seen_BN = (values_BN > NOTHING * values_BN[..., :1])[..., None]
-        ctx.save_for_backward(left_BRN * seen_BN.mT, values_BN, kept_BN, right_BNK * seen_BN)
-        return left_BRN[..., : settings.rank] * kept_BN[..., None, : settings.rank], right_BNK[..., : settings.rank, :]
+        kept_BN = _above_noise(values_BN, settings) & first_N
+        nonzero_BN = (values_BN > ZERO_TOLERANCE * values_BN[..., :1])[..., None]
+        ctx.save_for_backward(left_BRN * nonzero_BN.mT, values_BN, kept_BN, right_BNK * nonzero_BN)
+        return left_BRN[..., : settings.rank] * kept_BN[..., None, : settings.rank], right_BNK[
+            ..., : settings.rank, :
+        ]
 
     @staticmethod
     @once_differentiable
@@ -261,37 +318,41 @@ class _Directions(torch.autograd.Function):
         columns_BNQ, rows_BQN = left_BRN.mT @ to_left_BRQ, to_right_BQK @ right_BNK.mT
         whole_BNN = nn.functional.pad(columns_BNQ, (0, values_BN.shape[-1] - rank))
         whole_BNN[..., :rank, :] = torch.where(kept_BQ1, rows_BQN, whole_BNN[..., :rank, :])
-        same_BNN, turned_BNN = _weights(values_BN, kept_BN)
+        same_BNN, turned_BNN = _gradient_weights(values_BN, kept_BN)
         inner_BNN = same_BNN * whole_BNN + (turned_BNN * whole_BNN).mT
         over_BQ1 = kept_BQ1 / values_BN[..., :rank, None].masked_fill(~kept_BQ1, 1.0)
-        beside_BRQ = (to_left_BRQ - left_BRN @ columns_BNQ) * over_BQ1.mT
-        beside_BQK = (to_right_BQK - rows_BQN @ right_BNK) * over_BQ1
-        first = left_BRN[..., :rank] @ beside_BQK + beside_BRQ @ right_BNK[..., :rank, :]
+        orthogonal_BRQ = (to_left_BRQ - left_BRN @ columns_BNQ) * over_BQ1.mT
+        orthogonal_BQK = (to_right_BQK - rows_BQN @ right_BNK) * over_BQ1
+        first = left_BRN[..., :rank] @ orthogonal_BQK + orthogonal_BRQ @ right_BNK[..., :rank, :]
         return left_BRN @ inner_BNN @ right_BNK + first, None
 
 
-def _weights(values_BN: Tensor, kept_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """a and b of `_Directions`, [B, N, N]."""
-    one, other = values_BN[..., :, None], values_BN[..., None, :]
-    kept_one, kept_other = kept_BN[..., :, None], kept_BN[..., None, :]
-    both, either = kept_one & kept_other, kept_one ^ kept_other
-    sums = (one + other).masked_fill(~both, 1.0)
-    squares = one.square() - other.square()
-    apart = either & (squares.abs() > SAME * values_BN[..., :1, None].square())
-    safe = squares.masked_fill(~apart, 1.0)
-    cross_same = (kept_one * one - kept_other * other) / safe * apart
-    cross_turned = (kept_one * other - kept_other * one) / safe * apart
+def _gradient_weights(values_BN: Tensor, kept_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """a and b of `_SingularVectors`, [B, N, N]."""
+    first, second = values_BN[..., :, None], values_BN[..., None, :]
+    kept_first, kept_second = kept_BN[..., :, None], kept_BN[..., None, :]
+    both, either = kept_first & kept_second, kept_first ^ kept_second
+    sums = (first + second).masked_fill(~both, 1.0)
+    squares = first.square() - second.square()
+    is_distinct = either & (squares.abs() > TIE_TOLERANCE * values_BN[..., :1, None].square())
+    safe = squares.masked_fill(~is_distinct, 1.0)
+    cross_same = (kept_first * first - kept_second * second) / safe * is_distinct
+    cross_turned = (kept_first * second - kept_second * first) / safe * is_distinct
     return both / sums + cross_same, cross_turned - both / sums
 
 
-def _kept(values_BQ: Tensor, settings: GenerativeAdapterSettings) -> Tensor:
+def _above_noise(values_BQ: Tensor, settings: GenerativeAdapterSettings) -> Tensor:
     """bool [B, Q], false where a singular value is noise."""
     return (values_BQ > settings.rank_tol * values_BQ[..., :1]) & (values_BQ > 0)
 
 
-def _lowrank(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor, Tensor]:
+def _randomised_svd(
+    sum_BRK: Tensor, settings: GenerativeAdapterSettings
+) -> tuple[Tensor, Tensor, Tensor]:
     """The randomised decomposition; what is random depends on the seed alone, and is the same for all rows."""
-    with forked_draws(sum_BRK.device):
+    with isolated_rng(sum_BRK.device):
         torch.manual_seed(settings.seed)
-        left_BRQ, values_BQ, right_BKQ = torch.svd_lowrank(sum_BRK, q=settings.rank, niter=settings.niter)
+        left_BRQ, values_BQ, right_BKQ = torch.svd_lowrank(
+            sum_BRK, q=settings.rank, niter=settings.niter
+        )
     return left_BRQ, values_BQ, right_BKQ.mT

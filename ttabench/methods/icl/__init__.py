@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ttabench.core.errors import at_least
-from ttabench.cost import INTEGER, Cost, Shape, Workload, closed_book, in_window, read_again
+from ttabench.core.errors import require_at_least
+from ttabench.cost import (
+    INT64_BYTES,
+    Cost,
+    Shape,
+    Workload,
+    closed_book_cost,
+    reread_cost,
+    window_cost,
+)
 from ttabench.methods.spec import MethodSpec
 
-RESERVE = 256
+RESERVED_TOKENS = 256
 """Positions left for prompt and answer when `max_tokens` is not given."""
 
 
@@ -23,32 +31,32 @@ class InContextSettings:
     """Context tokens that may stand in the window; by default the model's positions less 256 for prompt and answer."""
 
     def __post_init__(self) -> None:
-        at_least(1, max_tokens=self.max_tokens)
+        require_at_least(1, max_tokens=self.max_tokens)
 
     def limit(self, positions: int) -> int:
         """Context tokens that may stand in the window of a model of so many positions."""
-        return self.max_tokens or max(1, positions - RESERVE)
+        return self.max_tokens or max(1, positions - RESERVED_TOKENS)
 
 
 def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:
     """Full context, read once into a cache (decoder forward: arXiv 2204.02311, appendix B)."""
-    if not work.pieces:
-        return closed_book(shape, work)
+    if not work.chunk_tokens:
+        return closed_book_cost(shape, work)
     tokens, limit = work.tokens, settings.max_tokens
     if settings.truncate != "error" and shape.positions is not None:
         limit = settings.limit(shape.positions)
     tokens = tokens if limit is None else min(tokens, limit)
     if settings.truncate == "left":
-        return read_again(shape, work, tokens)
-    slots = shape.starts + tokens
-    size = shape.cache_bytes(slots, work.value_bytes) + INTEGER
-    return in_window(shape, work, slots, state_floats=shape.slot_floats * slots, state_bytes=size)
+        return reread_cost(shape, work, tokens)
+    slots = shape.bos_tokens + tokens
+    size = shape.cache_bytes(slots, work.value_bytes) + INT64_BYTES
+    return window_cost(shape, work, slots, state_floats=shape.slot_floats * slots, state_bytes=size)
 
 
 ICL = MethodSpec(
     name="icl",
     summary="full context: all keys and values, read once",
-    where="ttabench.methods.icl.method:InContext",
+    import_path="ttabench.methods.icl.method:InContext",
     Settings=InContextSettings,
     growth="linear",
     cost=cost,

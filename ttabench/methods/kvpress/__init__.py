@@ -23,13 +23,13 @@ class KvPressSettings:
 KVPRESS = MethodSpec(
     name="kvpress:<Press>",
     summary="the cache, compressed by a press of kvpress",
-    where="ttabench.methods.kvpress.method:KvPress",
+    import_path="ttabench.methods.kvpress.method:KvPress",
     Settings=KvPressSettings,
     presets={"nano": KvPressSettings(budget=256)},
     growth="constant",
     keep=as_budget,
-    checked=KvPressSettings(budget=12),
+    test_settings=KvPressSettings(budget=12),
     paper="2510.00636",
-    members="ttabench.methods.kvpress.method:spec_of",
+    family_factory="ttabench.methods.kvpress.method:make_spec",
 )
 FAMILIES = (KVPRESS,)

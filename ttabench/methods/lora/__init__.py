@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ttabench.cost import Cost, Factors, Shape, Workload, closed_book, targeted
+from ttabench.cost import Cost, LowRankFactors, Shape, Workload, closed_book_cost, select_linears
 from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec, Recipe
 
@@ -18,22 +18,22 @@ class LoraSettings(LoraShape):
     context after that training is `icl` with the checkpoint as `--base-checkpoint`."""
 
 
-_OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0)
-_PAPER = Recipe(documents=(1,), schedule="cosine", beta2=0.95, decay=0.01)
+_BASE_RECIPE = Recipe(schedule="cosine", beta2=0.98, clip=1.0)
+_PAPER_RECIPE = Recipe(documents=(1,), schedule="cosine", beta2=0.95, decay=0.01)
 
 
 def cost(settings: LoraSettings, shape: Shape, work: Workload) -> Cost:
     """LoRA (arXiv 2106.09685), trained beforehand: the context is not read."""
-    factors = Factors(shape, settings.rank, targeted(settings.targets, shape))
-    bare = closed_book(shape, work)
-    asked = bare.ask_flops + factors.forward(shape.starts + work.asked)
+    factors = LowRankFactors(shape, settings.rank, select_linears(settings.targets, shape))
+    bare = closed_book_cost(shape, work)
+    asked = bare.ask_flops + factors.forward_flops(shape.bos_tokens + work.query_positions)
     return replace(bare, added_parameters=factors.size, ask_flops=asked)
 
 
 LORA = MethodSpec(
     name="lora",
     summary="low-rank weight deltas, trained on the task",
-    where="ttabench.methods.lora.method:Lora",
+    import_path="ttabench.methods.lora.method:Lora",
     Settings=LoraSettings,
     presets={
         # As many parameters as StreamAdapter's preset has there.
@@ -44,15 +44,31 @@ LORA = MethodSpec(
         "phi-3-medium": LoraSettings(),
     },
     recipes={
-        "nano": replace(_OURS, documents=(1,), questions=8, batch_documents=16, steps=600, lr=1e-3, warmup=50),
-        "smollm2-135m": replace(_OURS, documents=(2, 4, 8), rounds=100, questions=4, steps=300, lr=5e-4, warmup=20),
-        "tinyllama-1.1b": replace(_PAPER, batch_documents=16, lr=1e-4, warmup=100),
-        "llama-3-8b": replace(_PAPER, batch_documents=8, lr=8e-5, warmup=300),
-        "phi-3-medium": replace(_PAPER, batch_documents=4, lr=5e-5, warmup=500),
+        "nano": replace(
+            _BASE_RECIPE,
+            documents=(1,),
+            questions=8,
+            batch_documents=16,
+            steps=600,
+            lr=1e-3,
+            warmup=50,
+        ),
+        "smollm2-135m": replace(
+            _BASE_RECIPE,
+            documents=(2, 4, 8),
+            rounds=100,
+            questions=4,
+            steps=300,
+            lr=5e-4,
+            warmup=20,
+        ),
+        "tinyllama-1.1b": replace(_PAPER_RECIPE, batch_documents=16, lr=1e-4, warmup=100),
+        "llama-3-8b": replace(_PAPER_RECIPE, batch_documents=8, lr=8e-5, warmup=300),
+        "phi-3-medium": replace(_PAPER_RECIPE, batch_documents=4, lr=5e-5, warmup=500),
     },
     trainable=True,
     cost=cost,
-    checked=LoraSettings(rank=2),
+    test_settings=LoraSettings(rank=2),
     paper="2106.09685",
 )
 METHODS = (LORA,)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttabench.core.errors import UserError, at_least
+from ttabench.core.errors import UserError, require_at_least
 from ttabench.core.types import Json
-from ttabench.cost import INTEGER, Cost, Shape, Workload, answer, closed_book
+from ttabench.cost import INT64_BYTES, Cost, Shape, Workload, answer_flops, closed_book_cost
 from ttabench.methods.spec import MethodSpec, Recipe
 
 
@@ -51,7 +51,7 @@ class MacSettings:
     """M: aggregate by a tree of groups of M documents (Algorithm 3); None attends to all at once."""
     hierarchy_by: Literal["aggregated", "attended"] = "aggregated"
     """What stands for a group at the next level of the tree: the latent aggregated from it (the paper), or the document
-    of it that is attended to most; see `latent`."""
+    of it that is attended to most; see `aggregate_hierarchy`."""
     backprop_dropout: float = 0.0
     """p: share of the documents of a training episode that carry no gradient through the amortiser."""
     lite: Literal["random", "released"] = "random"
@@ -69,57 +69,75 @@ class MacSettings:
 
     def __post_init__(self) -> None:
         sizes = "num_virtual_tokens prefix_length blocks heads head_dim expansion_hidden document_tokens".split()
-        at_least(1, question_tokens=self.question_tokens, **{name: getattr(self, name) for name in sizes})
+        require_at_least(
+            1, question_tokens=self.question_tokens, **{name: getattr(self, name) for name in sizes}
+        )
         if self.hierarchy is not None and self.hierarchy < 2:
-            raise ValueError(f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}")
-        at_least(2, bank_cap=self.bank_cap)
+            raise ValueError(
+                f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}"
+            )
+        require_at_least(2, bank_cap=self.bank_cap)
         if not 0.0 <= self.backprop_dropout < 1.0:
             raise ValueError(f"backprop_dropout must lie in [0, 1), got {self.backprop_dropout}")
 
 
-_XL = MacSettings(amortiser="t5-large", input_encoder="t5-base", backprop_dropout=0.75)
-_PAPER = Recipe(lr=1e-5, documents=(32,))
+_XL_SETTINGS = MacSettings(amortiser="t5-large", input_encoder="t5-base", backprop_dropout=0.75)
+_PAPER_RECIPE = Recipe(lr=1e-5, documents=(32,))
 
-BUCKETS = 32
+RELATIVE_POSITION_BUCKETS = 32
 """Relative distances that a T5 tells apart."""
-T5_VOCABULARY = 32_128
-PUBLISHED = {"t5-small": (512, 6, 8, 2048), "t5-base": (768, 12, 12, 3072), "t5-large": (1024, 24, 16, 4096)}
+T5_VOCAB_SIZE = 32_128
+PUBLISHED_T5_SHAPES = {
+    "t5-small": (512, 6, 8, 2048),
+    "t5-base": (768, 12, 12, 3072),
+    "t5-large": (1024, 24, 16, 4096),
+}
 """Width, layers, heads of 64, feed-forward (arXiv 1910.10683, section 3.7; google-t5/*/config.json)."""
-SCRATCH = "scratch:"
+SCRATCH_PREFIX = "scratch:"
 
 
-def scratch_shape(name: str) -> tuple[int, int, int, int]:
+def parse_scratch_shape(name: str) -> tuple[int, int, int, int]:
     """Width, layers, heads and feed-forward width of a `scratch:` shape."""
-    numbers = name.removeprefix(SCRATCH).split(",")
+    numbers = name.removeprefix(SCRATCH_PREFIX).split(",")
     if len(numbers) != 4 or not all(number.isdecimal() and int(number) for number in numbers):
-        raise UserError(f"{name!r} is no shape.", "Write scratch:WIDTH,LAYERS,HEADS,FF, four whole numbers from 1 on.")
+        raise UserError(
+            f"{name!r} is no shape.",
+            "Write scratch:WIDTH,LAYERS,HEADS,FF, four whole numbers from 1 on.",
+        )
     width, layers, heads, inner = map(int, numbers)
     if width % heads:
         raise UserError(f"{name!r} is no shape.", "HEADS must divide WIDTH.")
     return width, layers, heads, inner
 
 
-def _t5(name: str, shape: Shape, latents: int) -> tuple[int, Callable[[int], int]] | None:
+def _t5_cost(name: str, shape: Shape, latents: int) -> tuple[int, Callable[[int], int]] | None:
     """Parameters of a T5 and of the prompts, norms and MLPs that make latents of what it reads; and the operations of
     reading so many tokens. None where it is neither published nor `scratch:WIDTH,LAYERS,HEADS,FF`."""
-    if name in PUBLISHED:
-        width, layers, heads, wide = PUBLISHED[name]
-        inner, vocabulary = 64 * heads, T5_VOCABULARY
-    elif name.startswith(SCRATCH):
-        width, layers, heads, wide = scratch_shape(name)
+    if name in PUBLISHED_T5_SHAPES:
+        width, layers, heads, wide = PUBLISHED_T5_SHAPES[name]
+        inner, vocabulary = 64 * heads, T5_VOCAB_SIZE
+    elif name.startswith(SCRATCH_PREFIX):
+        width, layers, heads, wide = parse_scratch_shape(name)
         inner, vocabulary = width, shape.vocabulary
     else:
         return None
-    attention, feed, hidden, ways = 4 * width * inner, 2 * width * wide, shape.hidden, 1 + (width != shape.hidden)
-    ends = vocabulary * width + 2 * width + 2 * BUCKETS * heads
+    attention, feed, hidden, ways = (
+        4 * width * inner,
+        2 * width * wide,
+        shape.hidden,
+        1 + (width != shape.hidden),
+    )
+    ends = vocabulary * width + 2 * width + 2 * RELATIVE_POSITION_BUCKETS * heads
     beside = latents * (3 * width + (hidden + 1) * hidden + ways * (width + 1) * hidden)
 
     def read(tokens: int) -> int:
         """Encode the text; decoder tokens see it and those before them; an MLP for each."""
         encoder = 2 * tokens * (attention + feed) + 4 * inner * tokens * tokens
-        decoder = 2 * latents * (attention + feed) + 4 * inner * shape.pairs(latents)
+        decoder = 2 * latents * (attention + feed) + 4 * inner * shape.attended_pairs(latents)
         crossed = attention * (latents + tokens) + 4 * inner * latents * tokens
-        return layers * (encoder + decoder + crossed) + 2 * latents * (ways * width * hidden + hidden**2)
+        return layers * (encoder + decoder + crossed) + 2 * latents * (
+            ways * width * hidden + hidden**2
+        )
 
     return layers * (3 * attention + 2 * feed + 5 * width) + ends + beside, read
 
@@ -128,43 +146,71 @@ def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     """MAC (arXiv 2403.04317, algorithm 2): a latent a document, one aggregation and expansion a question. Of trees,
     and of T5s whose sizes are not known here, None."""
     s, latents, hidden = settings, settings.num_virtual_tokens, shape.hidden
-    documents, questions = (_t5(name, shape, latents) for name in (s.amortiser, s.input_encoder))
+    documents, questions = (
+        _t5_cost(name, shape, latents) for name in (s.amortiser, s.input_encoder)
+    )
     if documents is None or questions is None or s.hierarchy is not None:
         return None
-    kept = min(len(work.pieces), s.bank_cap or len(work.pieces))
+    kept = min(len(work.chunk_tokens), s.bank_cap or len(work.chunk_tokens))
     expanded, out = 2 * shape.layers * s.prefix_length, shape.kv_heads * shape.head_dim
     weights = (hidden + out) * s.expansion_hidden + (0 if out == hidden else hidden * out)
     inner, feed = s.heads * s.head_dim, min(hidden, 768)
-    added = documents[0] + questions[0] + s.blocks * (4 * hidden * inner + 2 * hidden * feed + 8 * hidden + feed)
+    added = (
+        documents[0]
+        + questions[0]
+        + s.blocks * (4 * hidden * inner + 2 * hidden * feed + 8 * hidden + feed)
+    )
     added += expanded * (weights + 2 * hidden + s.expansion_hidden + out)
-    bare = replace(closed_book(shape, work), added_parameters=added)
+    bare = replace(closed_book_cost(shape, work), added_parameters=added)
     if not kept:
         return bare
     # documents that are read together are padded to the longest
-    lengths = [max(work.pieces) if shape.dense else piece for piece in work.pieces]
-    floats, asked = kept * latents * hidden, questions[1](min(work.prompt_tokens, s.question_tokens))
+    lengths = [
+        max(work.chunk_tokens) if shape.counts_masked_pairs else document
+        for document in work.chunk_tokens
+    ]
+    floats, asked = (
+        kept * latents * hidden,
+        questions[1](min(work.prompt_tokens, s.question_tokens)),
+    )
     block = 4 * latents * (hidden * (inner + feed) + kept * inner * (hidden + latents))
     return replace(
         bare,
         state_floats=floats,
-        state_bytes=floats * (2 if s.bank_dtype == "bfloat16" else 4) + INTEGER,
+        state_bytes=floats * (2 if s.bank_dtype == "bfloat16" else 4) + INT64_BYTES,
         ask_slots=bare.ask_slots + s.prefix_length,
         adapt_flops=sum(documents[1](min(length, s.document_tokens)) for length in lengths),
-        ask_flops=asked + s.blocks * block + 2 * expanded * weights + answer(shape, work, s.prefix_length, begun=False),
+        ask_flops=asked
+        + s.blocks * block
+        + 2 * expanded * weights
+        + answer_flops(shape, work, s.prefix_length, has_bos=False),
         positions=bare.positions + s.prefix_length,
     )
 
 
 RETIRED: Mapping[str, Json] = {
-    "bank_block": 1024, "merge_weighted": False, "share_t5": False, "amortiser_init": None, "own_aux": 0.0,
-    "modulation": "prefix", "lora_rank": 8, "lora_targets": ["q_proj", "v_proj", "c_attn"], "pad_to": 0,
-    "question_pad_to": 0, "dedupe": True, "hierarchy_aware": 0.0, "base_dropout": False, "num_beams": 1,
-    "retrieval_temperature": 0.05, "design": "encoder-decoder", "tokenizer": "auto",
-}  # fmt: skip
+    "bank_block": 1024,
+    "merge_weighted": False,
+    "share_t5": False,
+    "amortiser_init": None,
+    "own_aux": 0.0,
+    "modulation": "prefix",
+    "lora_rank": 8,
+    "lora_targets": ["q_proj", "v_proj", "c_attn"],
+    "pad_to": 0,
+    "question_pad_to": 0,
+    "dedupe": True,
+    "hierarchy_aware": 0.0,
+    "base_dropout": False,
+    "num_beams": 1,
+    "retrieval_temperature": 0.05,
+    "design": "encoder-decoder",
+    "tokenizer": "auto",
+}
 MAC = MethodSpec(
     name="mac",
     summary="latents of documents, a prefix a question",
-    where="ttabench.methods.mac.method:Mac",
+    import_path="ttabench.methods.mac.method:Mac",
     Settings=MacSettings,
     presets={
         "nano": MacSettings(
@@ -178,10 +224,12 @@ MAC = MethodSpec(
             words_aux=1.0,
             attention_aux=0.3,
         ),
-        "distilgpt2": MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12),
+        "distilgpt2": MacSettings(
+            amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12
+        ),
         "gpt2-large": MacSettings(),
-        "gpt2-xl": _XL,
-        "llama-2-7b": _XL,
+        "gpt2-xl": _XL_SETTINGS,
+        "llama-2-7b": _XL_SETTINGS,
     },
     # The paper trains for 50 epochs of its task after one of warm-up (none for DistilGPT2), at a constant rate: set
     # `--steps` and `--warmup` for the data at hand. The clip of 100 is the released code's.
@@ -198,16 +246,16 @@ MAC = MethodSpec(
             beta2=0.98,
             clip=1.0,
         ),
-        "distilgpt2": replace(_PAPER, lr=1e-4, documents=(64,)),
-        "gpt2-large": _PAPER,
-        "gpt2-xl": _PAPER,
-        "llama-2-7b": _PAPER,
+        "distilgpt2": replace(_PAPER_RECIPE, lr=1e-4, documents=(64,)),
+        "gpt2-large": _PAPER_RECIPE,
+        "gpt2-xl": _PAPER_RECIPE,
+        "llama-2-7b": _PAPER_RECIPE,
     },
     growth="linear",
     trainable=True,
-    looks_at_question=True,
+    query_aware=True,
     cost=cost,
-    checked=MacSettings(
+    test_settings=MacSettings(
         amortiser="scratch:16,1,2,32",
         input_encoder="scratch:16,1,2,32",
         num_virtual_tokens=4,
@@ -218,6 +266,6 @@ MAC = MethodSpec(
         bank_dtype="float32",
     ),
     paper="2403.04317",
-    retired=RETIRED,
+    deprecated_settings=RETIRED,
 )
 METHODS = (MAC,)

@@ -1,7 +1,7 @@
 """The networks of MAC on one base model, and what they make of texts, banks and latents.
 
 Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1; equation 3: question tokens gather what they need
-from a bank of document latents by pre-norm cross-attention blocks; Algorithm 3 (hierarchy) is `latent`.
+from a bank of document latents by pre-norm cross-attention blocks; Algorithm 3 (hierarchy) is `aggregate_hierarchy`.
 Shape letters: B texts or questions · K documents · N text tokens, or K*T · T latent tokens · A expanded tokens ·
 S slots · E width of the T5, or head size · D base width · H heads · P prefix positions · I/O features in and out ·
 R readers · Q questions of a reader · X = Q*T · O owners of entries, one for all questions or each question · G groups ·
@@ -22,10 +22,17 @@ from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.methods.mac import MacSettings
-from ttabench.methods.mac.t5 import HINT, T5Text, hub_id, is_scratch, start_embeddings, t5_config
-from ttabench.methods.parts.stored import stored_model, stored_tokenizer
+from ttabench.methods.mac.t5 import (
+    T5_HINT,
+    TextTokenizer,
+    copy_embeddings,
+    hub_id,
+    is_scratch,
+    t5_config,
+)
+from ttabench.methods.parts.stored import load_pretrained_model, load_pretrained_tokenizer
 
-TOKENS_AT_ONCE = 8192
+MAX_BATCH_TOKENS = 8192
 """Padded T5 tokens amortised in one batch of documents."""
 
 
@@ -35,8 +42,12 @@ class SlotLinear(nn.Module):
     def __init__(self, slots: int, features_in: int, features_out: int, bias: bool = True) -> None:
         super().__init__()
         bound = features_in**-0.5
-        self.weight = nn.Parameter(torch.empty(slots, features_in, features_out).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(slots, features_out).uniform_(-bound, bound)) if bias else None
+        self.weight = nn.Parameter(
+            torch.empty(slots, features_in, features_out).uniform_(-bound, bound)
+        )
+        self.bias = (
+            nn.Parameter(torch.empty(slots, features_out).uniform_(-bound, bound)) if bias else None
+        )
 
     def forward(self, x_BSI: Tensor) -> Tensor:
         """[B, S, I] -> [B, S, O]; slot s goes through map s."""
@@ -77,9 +88,9 @@ class Amortiser(nn.Module):
 
     def forward(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
         """Latent tokens [B, T, D] of right-padded ids; the mask is 1 on text and 0 on padding."""
-        return self.lifted(self.hidden(ids_BN, mask_BN))
+        return self.lift_states(self.hidden(ids_BN, mask_BN))
 
-    def lifted(self, x_BTE: Tensor) -> Tensor:
+    def lift_states(self, x_BTE: Tensor) -> Tensor:
         """The MLPs: states of the learnable tokens to latent tokens [B, T, D]."""
         skip_BTD = x_BTE if self.skip is None else self.skip(x_BTE)
         return skip_BTD + self.mix(torch.tanh(self.lift(self.norm(x_BTE))))
@@ -109,7 +120,9 @@ class TokenExpansion(nn.Module):
         self.norm = SlotNorm(expanded, width)
         self.feed_in = SlotLinear(expanded, width, hidden)
         self.feed_out = SlotLinear(expanded, hidden, width_out)
-        self.project = SlotLinear(expanded, width, width_out, bias=False) if width_out != width else None
+        self.project = (
+            SlotLinear(expanded, width, width_out, bias=False) if width_out != width else None
+        )
 
     def forward(self, latent_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, A, width_out]."""
@@ -123,7 +136,9 @@ class PrefixExpansion(nn.Module):
     v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated. `shape`: P, layers L, H and
     E of the base model's cache."""
 
-    def __init__(self, tokens: int, width: int, shape: tuple[int, int, int, int], hidden: int = 768) -> None:
+    def __init__(
+        self, tokens: int, width: int, shape: tuple[int, int, int, int], hidden: int = 768
+    ) -> None:
         super().__init__()
         self.shape, (positions, layers, heads, size) = shape, shape
         self.expand = TokenExpansion(tokens, 2 * layers * positions, width, heads * size, hidden)
@@ -144,67 +159,87 @@ class MacNetworks(nn.Module):
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__()
         self.lm, self.settings, s = lm, settings, settings
-        self.document_text, self.question_text = self._text(s.amortiser), self._text(s.input_encoder)
-        texts = (s.amortiser, self.document_text), (s.input_encoder, self.question_text)
+        self.document_tokenizer, self.question_tokenizer = (
+            self._build_tokenizer(s.amortiser),
+            self._build_tokenizer(s.input_encoder),
+        )
+        texts = (s.amortiser, self.document_tokenizer), (s.input_encoder, self.question_tokenizer)
         with torch.random.fork_rng():
             torch.manual_seed(s.seed)
-            sizes = [(name, lm.vocab_size if is_scratch(name) else len(text.tokenizer)) for name, text in texts]
+            sizes = [
+                (name, lm.vocab_size if is_scratch(name) else len(text.tokenizer))
+                for name, text in texts
+            ]
             t5s = [T5Model(t5_config(*size)) for size in sizes]
             self.amortiser, self.input_encoder = (Amortiser(t5, lm.hidden_size, s) for t5 in t5s)
             self.aggregator = Aggregator(lm.hidden_size, s.blocks, s.heads, s.head_dim)
-            made = 2 * lm.layers * s.prefix_length
-            if made < s.num_virtual_tokens:
-                fault = f"MAC on {lm.name} makes {made} modulation tokens from {s.num_virtual_tokens} latent tokens."
-                raise UserError(fault, f"Set num_virtual_tokens to at most {made}, or prefix_length higher.")
+            prefix_tokens = 2 * lm.layers * s.prefix_length
+            if prefix_tokens < s.num_virtual_tokens:
+                fault = f"MAC on {lm.name} makes {prefix_tokens} modulation tokens from {s.num_virtual_tokens} latent tokens."
+                raise UserError(
+                    fault,
+                    f"Set num_virtual_tokens to at most {prefix_tokens}, or prefix_length higher.",
+                )
             shape = s.prefix_length, lm.layers, lm.kv_heads, lm.head_dim
-            self.expansion = PrefixExpansion(s.num_virtual_tokens, lm.hidden_size, shape, s.expansion_hidden)
+            self.expansion = PrefixExpansion(
+                s.num_virtual_tokens, lm.hidden_size, shape, s.expansion_hidden
+            )
         self.to(lm.device).eval()
 
-    def _text(self, name: str) -> T5Text:
+    def _build_tokenizer(self, name: str) -> TextTokenizer:
         if is_scratch(name) or self.lm.random_weights:
-            return T5Text(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
+            return TextTokenizer(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
         hint = "Give a folder that holds one, or --random-weights for a profile."
-        tokenizer = stored_tokenizer(hub_id(name), "T5", hint)
-        return T5Text(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
+        tokenizer = load_pretrained_tokenizer(hub_id(name), "T5", hint)
+        return TextTokenizer(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
 
     def load_pretrained(self) -> None:
         """Start T5s from their published weights, or from the base model's embeddings."""
         s = self.settings
-        for reader, name in ((self.amortiser, s.amortiser), (self.input_encoder, s.input_encoder)):
+        for amortiser, name in (
+            (self.amortiser, s.amortiser),
+            (self.input_encoder, s.input_encoder),
+        ):
             if s.embeddings_from_base and is_scratch(name):
-                start_embeddings(reader.t5, self.lm)
+                copy_embeddings(amortiser.t5, self.lm)
             if not is_scratch(name) and not self.lm.random_weights:
-                reader.t5.load_state_dict(stored_model(T5Model, hub_id(name), "T5", HINT).state_dict())
+                amortiser.t5.load_state_dict(
+                    load_pretrained_model(T5Model, hub_id(name), "T5", T5_HINT).state_dict()
+                )
 
-    def questions(self, texts: Sequence[str]) -> Tensor:
+    def encode_questions(self, texts: Sequence[str]) -> Tensor:
         """g_input: query tokens [B, T, D]; questions beyond `question_tokens` keep their end."""
-        ids, _ = self.question_text.encode(texts, self.settings.question_tokens, "end")
-        ids_BN, mask_BN = self.question_text.pad(ids)
+        ids, _ = self.question_tokenizer.encode(texts, self.settings.question_tokens, "end")
+        ids_BN, mask_BN = self.question_tokenizer.pad(ids)
         return self.input_encoder(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
 
-    def documents(self, ids: Sequence[list[int]]) -> Tensor:
-        """g_amort: latents [B, T, D] of documents given as ids of `document_text`, in one batch."""
-        return self.amortiser.lifted(self.document_states(ids))
+    def encode_documents(self, ids: Sequence[list[int]]) -> Tensor:
+        """g_amort: latents [B, T, D] of documents given as ids of `document_tokenizer`, in one batch."""
+        return self.amortiser.lift_states(self.encode_document_states(ids))
 
-    def document_states(self, ids: Sequence[list[int]]) -> Tensor:
+    def encode_document_states(self, ids: Sequence[list[int]]) -> Tensor:
         """States [B, T, E] of the amortiser's learnable tokens, before its MLPs."""
-        ids_BN, mask_BN = self.document_text.pad(ids)
+        ids_BN, mask_BN = self.document_tokenizer.pad(ids)
         return self.amortiser.hidden(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
 
-    def documents_by_length(self, ids: Sequence[list[int]]) -> Tensor:
+    def encode_documents_by_length(self, ids: Sequence[list[int]]) -> Tensor:
         """Latents [B, T, D] of any number of documents, in batches of like length, in the order given."""
-        latents = torch.zeros(len(ids), self.settings.num_virtual_tokens, self.lm.hidden_size, device=self.lm.device)
+        latents = torch.zeros(
+            len(ids), self.settings.num_virtual_tokens, self.lm.hidden_size, device=self.lm.device
+        )
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         while order:
-            batch = order[-max(1, TOKENS_AT_ONCE // len(ids[order[-1]])) :]
+            batch = order[-max(1, MAX_BATCH_TOKENS // len(ids[order[-1]])) :]
             del order[-len(batch) :]
-            latents[batch] = self.documents([ids[index] for index in batch])
+            latents[batch] = self.encode_documents([ids[index] for index in batch])
         return latents
 
     def modulate(self, latent_BTD: Tensor, filled_B: Tensor | None = None) -> Patch:
         """What a latent does to the base model: keys and values in front of the text. `filled_B`: bool, false for
         questions to an empty bank, which must not change the base model; None if all are."""
-        filled_B = latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool) if filled_B is None else filled_B
+        filled_B = (
+            latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool) if filled_B is None else filled_B
+        )
         return self.expansion(latent_BTD, filled_B, self.lm.dtype)
 
 
@@ -228,27 +263,36 @@ class BankAttention(nn.Module):
 
     def forward(self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None) -> Tensor:
         """[R, X, D] -> [R, X, D]. The mask is true on entries."""
-        normed_RND = self._normed(bank_RND)
-        query, key, value = self._query(x_RXD), self._split(self.key(normed_RND)), self._split(self.value(normed_RND))
+        normed_RND = self._normalise_bank(bank_RND)
+        query, key, value = (
+            self._project_query(x_RXD),
+            self._split_heads(self.key(normed_RND)),
+            self._split_heads(self.value(normed_RND)),
+        )
         mixed_RHXE = scaled_dot_product_attention(query, key, value, attn_mask=mask_R11N)
         x_RXD = x_RXD + self.out(mixed_RHXE.transpose(1, 2).flatten(2))
         return x_RXD + self.feed_out(gelu(self.feed_in(self.feed_norm(x_RXD))))
 
-    def shares(self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None) -> Tensor:
+    def attention_weights(
+        self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None
+    ) -> Tensor:
         """Attention weights averaged over heads, [R, X, N]; for supervision and inspection."""
-        query_RHXE, key_RHNE = self._query(x_RXD), self._split(self.key(self._normed(bank_RND)))
+        query_RHXE, key_RHNE = (
+            self._project_query(x_RXD),
+            self._split_heads(self.key(self._normalise_bank(bank_RND))),
+        )
         scores_RHXN = query_RHXE @ key_RHNE.transpose(-1, -2) * query_RHXE.shape[-1] ** -0.5
         if mask_R11N is not None:
             scores_RHXN = scores_RHXN.masked_fill(~mask_R11N, -torch.inf)
         return scores_RHXN.softmax(-1).mean(1)
 
-    def _query(self, x_RXD: Tensor) -> Tensor:
-        return self._split(self.query(self.norm(x_RXD)))
+    def _project_query(self, x_RXD: Tensor) -> Tensor:
+        return self._split_heads(self.query(self.norm(x_RXD)))
 
-    def _normed(self, bank_RND: Tensor) -> Tensor:
+    def _normalise_bank(self, bank_RND: Tensor) -> Tensor:
         return self.bank_norm(bank_RND.to(self.bank_norm.weight.dtype))
 
-    def _split(self, x_RXI: Tensor) -> Tensor:
+    def _split_heads(self, x_RXI: Tensor) -> Tensor:
         return x_RXI.view(*x_RXI.shape[:-1], self.heads, -1).transpose(1, 2)
 
 
@@ -262,64 +306,87 @@ class Aggregator(nn.Module):
     def forward(self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None) -> Tensor:
         """phi* [R, Q, T, D] of every question over all documents of its reader. `mask_RK`: true where a reader has a
         document; None when all have K."""
-        x_RXD, bank_RND, mask_R11N = _flat(x_RQTD, bank_RKTD, mask_RK)
+        x_RXD, bank_RND, mask_R11N = _flatten_inputs(x_RQTD, bank_RKTD, mask_RK)
         for layer in self.blocks:
             x_RXD = layer(x_RXD, bank_RND, mask_R11N)
         return x_RXD.view(x_RQTD.shape)
 
-    def document_shares(self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None) -> Tensor:
+    def document_attention(
+        self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None
+    ) -> Tensor:
         """How much attention each question pays to each document, [R, Q, K]: mean over blocks, heads and tokens."""
-        x_RXD, bank_RND, mask_R11N = _flat(x_RQTD, bank_RKTD, mask_RK)
-        shares = []
+        x_RXD, bank_RND, mask_R11N = _flatten_inputs(x_RQTD, bank_RKTD, mask_RK)
+        attention_weights = []
         for number, layer in enumerate(self.blocks, start=1):
             assert isinstance(layer, BankAttention)
-            shares.append(layer.shares(x_RXD, bank_RND, mask_R11N))
+            attention_weights.append(layer.attention_weights(x_RXD, bank_RND, mask_R11N))
             if number < len(self.blocks):
                 x_RXD = layer(x_RXD, bank_RND, mask_R11N)
-        mean_RXN = torch.stack(shares).mean(0)
+        mean_RXN = torch.stack(attention_weights).mean(0)
         return mean_RXN.view(*x_RQTD.shape[:3], *bank_RKTD.shape[1:3]).sum(-1).mean(2)
 
 
-def _flat(x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    mask = None if mask_RK is None else mask_RK.repeat_interleave(bank_RKTD.shape[2], dim=1)[:, None, None]
+def _flatten_inputs(
+    x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    mask = (
+        None
+        if mask_RK is None
+        else mask_RK.repeat_interleave(bank_RKTD.shape[2], dim=1)[:, None, None]
+    )
     return x_RQTD.flatten(1, 2), bank_RKTD.flatten(1, 2), mask
 
 
-def latent(aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int, by: str = "aggregated") -> Tensor:
+def aggregate_hierarchy(
+    aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int, by: str = "aggregated"
+) -> Tensor:
     """phi* [Q, T, D] of every question over one reader's documents. `group`: M, at least 2; the last group of a level
     may be smaller; `by`: what stands for a group, see `MacSettings.hierarchy_by`."""
     if by == "attended":
-        return by_group(aggregator, x_QTD, _most_attended(aggregator, x_QTD, bank_KTD, group), group)[:, 0]
-    entries_OKTD = by_group(aggregator, x_QTD, bank_KTD[None], group)
+        return apply_by_group(
+            aggregator, x_QTD, _select_most_attended(aggregator, x_QTD, bank_KTD, group), group
+        )[:, 0]
+    entries_OKTD = apply_by_group(aggregator, x_QTD, bank_KTD[None], group)
     while entries_OKTD.shape[1] > 1:
-        entries_OKTD = by_group(aggregator, x_QTD, entries_OKTD, group)
+        entries_OKTD = apply_by_group(aggregator, x_QTD, entries_OKTD, group)
     return entries_OKTD[:, 0]
 
 
-def _most_attended(aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int) -> Tensor:
+def _select_most_attended(
+    aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int
+) -> Tensor:
     """At most `group` documents, those that the question attends to most in the groups of every level."""
     entries_OKTD = bank_KTD[None]
     while (count := entries_OKTD.shape[1]) > group:
-        shares_QGM = by_group(aggregator.document_shares, x_QTD, entries_OKTD, group)
+        shares_QGM = apply_by_group(aggregator.document_attention, x_QTD, entries_OKTD, group)
         place_QG = torch.arange(0, count, group, device=shares_QGM.device) + shares_QGM.argmax(-1)
-        owner_Q1 = torch.arange(len(place_QG), device=place_QG.device)[:, None] if len(entries_OKTD) > 1 else 0
+        owner_Q1 = (
+            torch.arange(len(place_QG), device=place_QG.device)[:, None]
+            if len(entries_OKTD) > 1
+            else 0
+        )
         entries_OKTD = entries_OKTD[owner_Q1, place_QG]
     return entries_OKTD
 
 
-def by_group(
-    run: Callable[[Tensor, Tensor, Tensor | None], Tensor], x_QTD: Tensor, entries_OKTD: Tensor, group: int
+def apply_by_group(
+    function: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    x_QTD: Tensor,
+    entries_OKTD: Tensor,
+    group: int,
 ) -> Tensor:
     """What `run` (questions, entries, mask) gives of every question and group of its entries, [Q, G, ...]."""
     owners, count = entries_OKTD.shape[:2]
     groups, group = math.ceil(count / group), min(group, count)
     missing, mask_RM = groups * group - count, None
-    rows_RMTD = nn.functional.pad(entries_OKTD, (0, 0, 0, 0, 0, missing)).reshape(-1, group, *entries_OKTD.shape[2:])
+    rows_RMTD = nn.functional.pad(entries_OKTD, (0, 0, 0, 0, 0, missing)).reshape(
+        -1, group, *entries_OKTD.shape[2:]
+    )
     if missing:
-        held_GM = (torch.arange(groups * group, device=x_QTD.device) < count).view(groups, group)
-        mask_RM = held_GM.repeat(owners, 1)
+        filled_GM = (torch.arange(groups * group, device=x_QTD.device) < count).view(groups, group)
+        mask_RM = filled_GM.repeat(owners, 1)
     if owners == 1:  # a row a group, with all questions
-        return run(x_QTD.expand(groups, *x_QTD.shape), rows_RMTD, mask_RM).transpose(0, 1)
+        return function(x_QTD.expand(groups, *x_QTD.shape), rows_RMTD, mask_RM).transpose(0, 1)
     x_R1TD = x_QTD.repeat_interleave(groups, dim=0)[:, None]
-    made = run(x_R1TD, rows_RMTD, mask_RM)[:, 0]
-    return made.reshape(owners, groups, *made.shape[1:])
+    outputs = function(x_R1TD, rows_RMTD, mask_RM)[:, 0]
+    return outputs.reshape(owners, groups, *outputs.shape[1:])

@@ -13,65 +13,76 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, T5Config, T5Model
 
-from ttabench.core.errors import UnknownName, UserError, refuse_long
+from ttabench.core.errors import UnknownName, UserError, refuse_unreadable_texts
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
-from ttabench.lm.texts import backend
-from ttabench.methods.mac import PUBLISHED, SCRATCH, T5_VOCABULARY, scratch_shape
-from ttabench.methods.parts.stored import stored_config
+from ttabench.lm.texts import copy_backend
+from ttabench.methods.mac import (
+    PUBLISHED_T5_SHAPES,
+    SCRATCH_PREFIX,
+    T5_VOCAB_SIZE,
+    parse_scratch_shape,
+)
+from ttabench.methods.parts.stored import load_pretrained_config
 
-HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
+T5_HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
 
 
 def is_scratch(name: str) -> bool:
     """Whether the name describes a shape with weights of its own rather than published weights."""
-    return name.startswith(SCRATCH)
+    return name.startswith(SCRATCH_PREFIX)
 
 
 def t5_config(name: str, vocabulary: int) -> T5Config:
     """The configuration of a T5. `vocabulary`: the least number of embeddings; of `scratch:` shapes the number."""
-    if not is_scratch(name) and name not in PUBLISHED:
+    if not is_scratch(name) and name not in PUBLISHED_T5_SHAPES:
         if not Path(name).is_dir() and name.count("/") != 1:
-            raise UnknownName("T5", name, [*PUBLISHED, f"{SCRATCH}WIDTH,LAYERS,HEADS,FF"])
-        config = stored_config(name)
+            raise UnknownName(
+                "T5", name, [*PUBLISHED_T5_SHAPES, f"{SCRATCH_PREFIX}WIDTH,LAYERS,HEADS,FF"]
+            )
+        config = load_pretrained_config(name)
         if not isinstance(config, T5Config):
-            raise UserError(f"{name!r} holds no T5.", HINT)
+            raise UserError(f"{name!r} holds no T5.", T5_HINT)
         return config
     if is_scratch(name):
-        width, layers, heads, inner = scratch_shape(name)
+        width, layers, heads, inner = parse_scratch_shape(name)
         head_dim, dropout = width // heads, 0.0
     else:
-        width, layers, heads, inner = PUBLISHED[name]
-        vocabulary, head_dim, dropout = max(vocabulary, T5_VOCABULARY), 64, 0.1
-    layered: dict[str, Any] = {"num_layers": layers, "num_decoder_layers": layers, "d_ff": inner}
-    heading: dict[str, Any] = {"num_heads": heads, "d_kv": head_dim, "dropout_rate": dropout}
-    return T5Config(vocab_size=vocabulary, d_model=width, **layered, **heading)
+        width, layers, heads, inner = PUBLISHED_T5_SHAPES[name]
+        vocabulary, head_dim, dropout = max(vocabulary, T5_VOCAB_SIZE), 64, 0.1
+    layer_sizes: dict[str, Any] = {
+        "num_layers": layers,
+        "num_decoder_layers": layers,
+        "d_ff": inner,
+    }
+    head_sizes: dict[str, Any] = {"num_heads": heads, "d_kv": head_dim, "dropout_rate": dropout}
+    return T5Config(vocab_size=vocabulary, d_model=width, **layer_sizes, **head_sizes)
 
 
 def hub_id(name: str) -> str:
     """Of a published T5; folders and other ids as they are."""
-    return f"google-t5/{name}" if name in PUBLISHED else name
+    return f"google-t5/{name}" if name in PUBLISHED_T5_SHAPES else name
 
 
-def start_embeddings(model: T5Model, lm: LM) -> None:
+def copy_embeddings(model: T5Model, lm: LM) -> None:
     """Give a T5 the word embeddings of the base model, scaled to a standard deviation of 1, at which its own start."""
-    words, own = lm.model.get_input_embeddings().weight, model.get_input_embeddings().weight
-    if words.shape != own.shape:
+    source, target = lm.model.get_input_embeddings().weight, model.get_input_embeddings().weight
+    if source.shape != target.shape:
         raise UserError(
-            f"Embeddings of {lm.name} are {tuple(words.shape)}, those of the amortiser {tuple(own.shape)}.",
+            f"Embeddings of {lm.name} are {tuple(source.shape)}, those of the amortiser {tuple(target.shape)}.",
             "Set embeddings_from_base=false, or give the scratch shape the base model's width.",
         )
     with torch.no_grad():
-        centred = words.float() - words.float().mean(0)
-        own.copy_(centred / centred.square().mean().sqrt())
+        centred = source.float() - source.float().mean(0)
+        target.copy_(centred / centred.square().mean().sqrt())
 
 
-class T5Text:
+class TextTokenizer:
     """Texts as the ids an amortiser reads: truncated, closed by the end token, right-padded."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_id: int, pad_id: int) -> None:
         self.tokenizer = tokenizer
-        self._texts = backend(tokenizer)
+        self._backend = copy_backend(tokenizer)
         self.eos_id, self.pad_id = eos_id, pad_id
 
     def encode(
@@ -79,10 +90,16 @@ class T5Text:
     ) -> tuple[list[list[int]], list[int]]:
         """Ids of each text with the end token, at most `max_tokens`, and the length each text had before the cut.
         `keep`: which side survives a cut: documents keep their start, questions their end."""
-        refuse_long(texts)
-        rows = [list(row.ids) for row in self._texts.encode_batch(list(texts), add_special_tokens=False)]
-        room = max_tokens - 1
-        kept = [row[:room] if keep == "start" else row[max(0, len(row) - room) :] for row in rows]
+        refuse_unreadable_texts(texts)
+        rows = [
+            list(row.ids)
+            for row in self._backend.encode_batch(list(texts), add_special_tokens=False)
+        ]
+        max_text_tokens = max_tokens - 1
+        kept = [
+            row[:max_text_tokens] if keep == "start" else row[max(0, len(row) - max_text_tokens) :]
+            for row in rows
+        ]
         return [[*row, self.eos_id] for row in kept], [len(row) + 1 for row in rows]
 
     def pad(self, rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Chunk, Query
 from ttabench.cost import NoSettings
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
@@ -16,10 +16,10 @@ class NoContext(BaseMethod[NoSettings]):
 
     spec = NONE
 
-    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:  # noqa: ARG002  # the contract's
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:  # noqa: ARG002  # the contract's
         """The state as it was; the pieces are not even tokenised."""
         return state
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """Nothing."""
         return Patch()

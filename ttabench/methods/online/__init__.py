@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ttabench.core.errors import at_least
+from ttabench.core.errors import require_at_least
 from ttabench.core.types import Json
-from ttabench.cost import INTEGER, SINGLE, Cost, Shape, Workload, closed_book
+from ttabench.cost import FLOAT32_BYTES, INT64_BYTES, Cost, Shape, Workload, closed_book_cost
 from ttabench.methods.parts.settings import DescentSettings
 from ttabench.methods.spec import MethodSpec, Recipe
 
@@ -26,7 +26,7 @@ class OnlineSettings(DescentSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, pad_len=self.pad_len)
+        require_at_least(2, pad_len=self.pad_len)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class CamelsSettings(OnlineSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, kl_tokens=self.kl_tokens)
-        at_least(0, inner_lr=self.inner_lr, kl_weight=self.kl_weight)
+        require_at_least(2, kl_tokens=self.kl_tokens)
+        require_at_least(0, inner_lr=self.inner_lr, kl_weight=self.kl_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class CptSettings(DescentSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, epochs=self.epochs, batch=self.batch)
+        require_at_least(1, epochs=self.epochs, batch=self.batch)
 
 
 def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
@@ -78,41 +78,59 @@ def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
     to one length, is left out. Back through a linear map goes the gradient of what enters it, and of its weight: twice
     forward. So it is of the two products of attention.
     """
-    bare, passes, together = closed_book(shape, work), 1, 1
+    base, passes, batch_size = closed_book_cost(shape, work), 1, 1
     if isinstance(settings, CptSettings):
-        passes, together = settings.epochs, settings.batch
-    if not work.pieces:
-        return bare
-    read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
-    learned = [tokens - 1 for tokens in read]  # the last one predicts nothing
+        passes, batch_size = settings.epochs, settings.batch
+    if not work.chunk_tokens:
+        return base
+    read_tokens = [
+        shape.bos_tokens + min(document, settings.max_tokens) for document in work.chunk_tokens
+    ]
+    trained_tokens = [tokens - 1 for tokens in read_tokens]  # the last one predicts nothing
     return replace(
-        bare,
+        base,
         state_floats=3 * shape.parameters,
-        state_bytes=SINGLE * 3 * shape.parameters + INTEGER,
-        adapt_slots=sum(sorted(learned)[-together:]),
-        adapt_flops=3 * passes * sum(shape.forward(tokens) + shape.head(tokens) for tokens in learned),
-        positions=max(bare.positions, *read),
+        state_bytes=FLOAT32_BYTES * 3 * shape.parameters + INT64_BYTES,
+        adapt_slots=sum(sorted(trained_tokens)[-batch_size:]),
+        adapt_flops=3
+        * passes
+        * sum(shape.forward_flops(tokens) + shape.head_flops(tokens) for tokens in trained_tokens),
+        positions=max(base.positions, *read_tokens),
     )
 
 
-HEAD = 128
+HEAD_HIDDEN_SIZE = 128
 """Hidden numbers of the head that weighs tokens."""
 
 
 def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost:
     """CaMeLS (arXiv 2305.15076): as `cost`, and one forward of the decoder that weighs tokens for each document."""
-    base, body = cost(settings, shape, work), shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden)
-    read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
-    weighing = sum(shape.forward(tokens) + 2 * tokens * HEAD * (shape.hidden + 1) for tokens in read)
-    added = body + HEAD * (shape.hidden + 1) + HEAD + 1
+    base, body = (
+        cost(settings, shape, work),
+        shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden),
+    )
+    read_tokens = [
+        shape.bos_tokens + min(document, settings.max_tokens) for document in work.chunk_tokens
+    ]
+    weighing = sum(
+        shape.forward_flops(tokens) + 2 * tokens * HEAD_HIDDEN_SIZE * (shape.hidden + 1)
+        for tokens in read_tokens
+    )
+    added = body + HEAD_HIDDEN_SIZE * (shape.hidden + 1) + HEAD_HIDDEN_SIZE + 1
     return replace(base, added_parameters=added, adapt_flops=base.adapt_flops + weighing)
 
 
-RETIRED: Mapping[str, Json] = {"rank": 64, "alpha": 64.0, "targets": [], "restrict": "none", "optimizer": "adam"}
+RETIRED: Mapping[str, Json] = {
+    "rank": 64,
+    "alpha": 64.0,
+    "targets": [],
+    "restrict": "none",
+    "optimizer": "adam",
+}
 UNIFORM = MethodSpec(
     name="uniform",
     summary="weights finetuned on each document, every token alike",
-    where="ttabench.methods.online.method:Uniform",
+    import_path="ttabench.methods.online.method:Uniform",
     Settings=OnlineSettings,
     presets={
         # The best of 1e-2, 3e-3, 1e-3, 3e-4 and 1e-4 by nats of the answer, validation split of streamingqa's twin.
@@ -123,25 +141,25 @@ UNIFORM = MethodSpec(
     growth="constant",
     cost=cost,
     # a larger eps: Adam would blow float noise in gradients near zero up to the rate
-    checked=OnlineSettings(lr=1e-2, eps=1e-3, pad_len=32),
+    test_settings=OnlineSettings(lr=1e-2, eps=1e-3, pad_len=32),
     paper="2305.15076",
-    retired=RETIRED,
+    deprecated_settings=RETIRED,
 )
 SALIENT_SPANS = replace(
     UNIFORM,
     name="salient_spans",
     summary="weights finetuned on the named entities of each document",
-    where="ttabench.methods.online.method:SalientSpans",
+    import_path="ttabench.methods.online.method:SalientSpans",
     Settings=SalientSettings,
     presets={"nano": SalientSettings(), "mac": SalientSettings(lr=6.5e-6, max_tokens=512)},
-    checked=SalientSettings(lr=1e-2, eps=1e-3, pad_len=32),
-    retired={**RETIRED, "spacy_model": "en_core_web_sm", "spans": "spacy"},
+    test_settings=SalientSettings(lr=1e-2, eps=1e-3, pad_len=32),
+    deprecated_settings={**RETIRED, "spacy_model": "en_core_web_sm", "spans": "spacy"},
 )
 CAMELS = replace(
     UNIFORM,
     name="camels",
     summary="weights finetuned on each document, tokens weighed by a small trained LM",
-    where="ttabench.methods.online.camels:Camels",
+    import_path="ttabench.methods.online.camels:Camels",
     Settings=CamelsSettings,
     presets={
         # Steps of plain descent that are large enough to write a fact; in use the best of Adam's 3e-4, 1e-3 and 3e-3.
@@ -155,21 +173,21 @@ CAMELS = replace(
     },
     trainable=True,
     cost=camels_cost,
-    checked=CamelsSettings(lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
-    retired={**RETIRED, "proxy": "", "first_order": False, "reset_every": 24},
+    test_settings=CamelsSettings(lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
+    deprecated_settings={**RETIRED, "proxy": "", "first_order": False, "reset_every": 24},
 )
 CPT = replace(
     UNIFORM,
     name="cpt",
     summary="weights finetuned in several passes over all documents",
-    where="ttabench.methods.online.method:Cpt",
+    import_path="ttabench.methods.online.method:Cpt",
     Settings=CptSettings,
     presets={
         "nano": CptSettings(lr=1e-3),
         "mistral-7b-instruct": CptSettings(),
         "llama-2-7b-chat": CptSettings(lr=3e-5),
     },
-    checked=CptSettings(lr=1e-2, eps=1e-3, epochs=2, batch=2),
+    test_settings=CptSettings(lr=1e-2, eps=1e-3, epochs=2, batch=2),
     paper="2411.05877",
 )
 METHODS = (UNIFORM, SALIENT_SPANS, CAMELS, CPT)

@@ -16,38 +16,45 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ttabench.core.environment import forked_draws
+from ttabench.core.environment import isolated_rng
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.patching import check_fits, weights_as
-from ttabench.lm.forward.tokens import piece_ids
+from ttabench.core.types import Chunk, Query
+from ttabench.lm.forward.patching import check_fits, weights_replaced
+from ttabench.lm.forward.tokens import chunk_ids
+from ttabench.lm.inference.scoring import target_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.verbs.scoring import target_logprobs
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.online import CPT, SALIENT_SPANS, UNIFORM, CptSettings, OnlineSettings, SalientSettings
-from ttabench.methods.parts.lora import Weights, shaped
+from ttabench.methods.online import (
+    CPT,
+    SALIENT_SPANS,
+    UNIFORM,
+    CptSettings,
+    OnlineSettings,
+    SalientSettings,
+)
+from ttabench.methods.parts.lora import Weights, split_vector
 from ttabench.methods.parts.settings import DescentSettings
 
 DescentT = TypeVar("DescentT", bound=DescentSettings)
 OnlineT = TypeVar("OnlineT", bound=OnlineSettings)
-SHORTER = "Read less of each document (--set max_tokens=N)."
-MOMENTS = ("first_moment", "second_moment")
-Document = tuple[Observe, list[int]]
+SHORTER_HINT = "Read less of each document (--set max_tokens=N)."
+ADAM_MOMENTS = ("first_moment", "second_moment")
+Document = tuple[Chunk, list[int]]
 """A document, and its first tokens, those that are read."""
 
 
-class Descending(BaseMethod[DescentT]):
+class GradientDescent(BaseMethod[DescentT]):
     """State: the numbers `weights` [1, N], Adam's moments of them, and `steps` [1]."""
 
     counts = ("tokens_read", "truncated_documents")
-    one_reader = True
+    supports_batching = False
 
     def __init__(self, lm: LM, settings: DescentT) -> None:
         super().__init__(lm, settings)
-        self._trained = Weights(lm)
+        self._weights = Weights(lm)
 
-    def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:  # noqa: ARG002  # for `Cpt`
+    def step_batches(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:  # noqa: ARG002  # for `Cpt`
         """The documents of each gradient step, after so many `steps`; by default one a step, in order. `documents`:
         numbers of those in which something is predicted, in the order in which they are read."""
         return ([number] for number in documents)
@@ -57,58 +64,94 @@ class Descending(BaseMethod[DescentT]):
         the tokens of each document; of all but the first where nothing stands before it."""
         return -torch.cat(list(logprobs)).mean()
 
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Take all gradient steps; a UserError where a loss or its gradient is not finite."""
-        tensors = {name: each.clone() for name, each in (dict(state.tensors) or self._fresh()).items()}
+        tensors = {
+            name: each.clone()
+            for name, each in (dict(state.tensors) or self._initial_tensors()).items()
+        }
         steps = int(tensors["steps"])
-        leaves, optimiser = self._optimiser({name: each[0] for name, each in tensors.items()}, steps)
-        pieces = [piece for (piece,) in chunks]
-        wholes = [piece_ids(self.lm, piece, first=True) for piece in pieces]
-        texts = [whole[: self.settings.max_tokens] for whole in wholes]
+        leaves, optimiser = self._build_optimiser(
+            {name: each[0] for name, each in tensors.items()}, steps
+        )
+        documents = [document for (document,) in chunks]
+        document_ids = [chunk_ids(self.lm, document, first=True) for document in documents]
+        texts = [whole[: self.settings.max_tokens] for whole in document_ids]
         start = len(self.lm.start_ids)
-        predicting = [number for number, text in enumerate(texts) if start + len(text) > 1]
-        for numbers in self.lessons(predicting, steps):
-            slopes = self._slopes(leaves, optimiser, [(pieces[number], texts[number]) for number in numbers], steps)
-            if not math.isfinite(slopes):
-                name = pieces[numbers[0]].key or pieces[numbers[0]].text[:40]
-                fault = f"{self.name} stopped at document {name!r}: its loss or gradient is not finite."
+        trainable_documents = [number for number, text in enumerate(texts) if start + len(text) > 1]
+        for numbers in self.step_batches(trainable_documents, steps):
+            gradient_norm = self._backpropagate(
+                leaves, optimiser, [(documents[number], texts[number]) for number in numbers], steps
+            )
+            if not math.isfinite(gradient_norm):
+                name = documents[numbers[0]].key or documents[numbers[0]].text[:40]
+                fault = (
+                    f"{self.name} stopped at document {name!r}: its loss or gradient is not finite."
+                )
                 raise UserError(fault, f"Give a smaller --set lr than {self.settings.lr:g}.")
             optimiser.step()
             steps += 1
         tensors["steps"].fill_(steps)
-        (read,), (cut,) = state.meta["tokens_read"], state.meta["truncated_documents"]
-        read += sum(map(len, texts))
-        cut += sum(len(text) < len(whole) for text, whole in zip(texts, wholes, strict=True))
+        (tokens_read,), (truncated,) = state.meta["tokens_read"], state.meta["truncated_documents"]
+        tokens_read += sum(map(len, texts))
+        truncated += sum(
+            len(text) < len(whole) for text, whole in zip(texts, document_ids, strict=True)
+        )
         tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-        return State(1, tensors, {**state.meta, "tokens_read": [read], "truncated_documents": [cut]})
+        return State(
+            1,
+            tensors,
+            {**state.meta, "tokens_read": [tokens_read], "truncated_documents": [truncated]},
+        )
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """Weight changes that the numbers stand for."""
-        held = state.tensors
-        return Patch(deltas=self._trained.deltas(held["weights"][0])) if "weights" in held else Patch()
+        tensors = state.tensors
+        return (
+            Patch(deltas=self._weights.deltas(tensors["weights"][0]))
+            if "weights" in tensors
+            else Patch()
+        )
 
-    def _fresh(self) -> dict[str, Tensor]:
-        start_1N = self._trained.start()[None]
-        moments = {name: torch.zeros_like(start_1N) for name in MOMENTS}
-        return {"weights": start_1N, **moments, "steps": torch.zeros(1, dtype=torch.int64, device=self.lm.device)}
+    def _initial_tensors(self) -> dict[str, Tensor]:
+        start_1N = self._weights.start()[None]
+        moments = {name: torch.zeros_like(start_1N) for name in ADAM_MOMENTS}
+        return {
+            "weights": start_1N,
+            **moments,
+            "steps": torch.zeros(1, dtype=torch.int64, device=self.lm.device),
+        }
 
-    def _optimiser(self, vectors: Mapping[str, Tensor], steps: int) -> tuple[dict[str, Tensor], torch.optim.Optimizer]:
+    def _build_optimiser(
+        self, vectors: Mapping[str, Tensor], steps: int
+    ) -> tuple[dict[str, Tensor], torch.optim.Optimizer]:
         """Views of the numbers by name, which gradients reach, and what changes them and their moments in place."""
-        s, layout = self.settings, self._trained.layout
-        leaves = {name: part.requires_grad_() for name, part in shaped(vectors["weights"], layout).items()}
-        adam = torch.optim.Adam(list(leaves.values()), lr=s.lr, betas=(0.9, s.beta2), eps=s.eps, fused=True)
-        first, second = (shaped(vectors[name], layout) for name in MOMENTS)
+        s, layout = self.settings, self._weights.layout
+        leaves = {
+            name: part.requires_grad_()
+            for name, part in split_vector(vectors["weights"], layout).items()
+        }
+        adam = torch.optim.Adam(
+            list(leaves.values()), lr=s.lr, betas=(0.9, s.beta2), eps=s.eps, fused=True
+        )
+        first, second = (split_vector(vectors[name], layout) for name in ADAM_MOMENTS)
         for name, leaf in leaves.items():
-            counted = torch.tensor(float(steps), device=leaf.device)
-            adam.state[leaf] = {"step": counted, "exp_avg": first[name], "exp_avg_sq": second[name]}
+            step = torch.tensor(float(steps), device=leaf.device)
+            adam.state[leaf] = {"step": step, "exp_avg": first[name], "exp_avg_sq": second[name]}
         return leaves, adam
 
-    def _slopes(
-        self, leaves: Mapping[str, Tensor], optimiser: torch.optim.Optimizer, documents: Sequence[Document], steps: int
+    def _backpropagate(
+        self,
+        leaves: Mapping[str, Tensor],
+        optimiser: torch.optim.Optimizer,
+        documents: Sequence[Document],
+        steps: int,
     ) -> float:
         """Take the gradients of a step, clipped; their norm before that."""
-        check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for _, ids in documents], SHORTER)
-        with torch.enable_grad(), forked_draws(self.lm.device), weights_as(self.lm, leaves):
+        check_fits(
+            self.lm, None, [len(self.lm.start_ids) + len(ids) for _, ids in documents], SHORTER_HINT
+        )
+        with torch.enable_grad(), isolated_rng(self.lm.device), weights_replaced(self.lm, leaves):
             torch.manual_seed(self.settings.seed * 1_000_003 + steps)
             self.lm.model.train(self.settings.dropout)  # the base's own
             try:
@@ -128,79 +171,93 @@ def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor)
     return total / (settings.pad_len - 1 if settings.normaliser == "padded" else len(logprobs))
 
 
-class Online(Descending[OnlineT]):
+class OnlineFinetuning(GradientDescent[OnlineT]):
     """A step on each document, by default with every token alike; a method may weigh them otherwise."""
 
-    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
+    def token_weights(self, document: Chunk, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
         """Weights of the losses of a document's first tokens, those that are read: float32 [T], none negative."""
         return torch.ones(len(ids), device=self.lm.device)
 
     def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
         """The weighted loss of the one document."""
-        ((piece, ids),), (values,) = documents, logprobs
-        return weighted_loss(self.settings, values, self.token_weights(piece, ids))
+        ((document, ids),), (values,) = documents, logprobs
+        return weighted_loss(self.settings, values, self.token_weights(document, ids))
 
 
-class Uniform(Online[OnlineSettings]):
+class Uniform(OnlineFinetuning[OnlineSettings]):
     """Every token weighs the same."""
 
     spec = UNIFORM
 
 
-class Cpt(Descending[CptSettings]):
+class Cpt(GradientDescent[CptSettings]):
     """Passes over what is read between two questions; what is read after one has passes of its own."""
 
     spec = CPT
-    reads = "run"
+    granularity = "segment"
 
-    def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:
+    def step_batches(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:
         """Batches, shuffled anew for each pass from the seed and the number of steps."""
         size = self.settings.batch
-        drawn = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + steps)
+        generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + steps)
         for _ in range(self.settings.epochs):
-            order = [documents[place] for place in torch.randperm(len(documents), generator=drawn).tolist()]
+            order = [
+                documents[place]
+                for place in torch.randperm(len(documents), generator=generator).tolist()
+            ]
             yield from (order[begin : begin + size] for begin in range(0, len(order), size))
 
 
 Span: TypeAlias = tuple[int, int]
 
-RUN = re.compile(r"\b[A-Z][\w'-]*(?:[ ]+[A-Z][\w'-]*)*")
+CAPITALISED_RUN = re.compile(r"\b[A-Z][\w'-]*(?:[ ]+[A-Z][\w'-]*)*")
 """Words in a row that begin with a capital."""
-YEAR = re.compile(r"\b(?:1\d|20)\d\d\b")
-BEGINS = re.compile(r"(?:^|[.!?:\n][\"')\]]*\s*|[\"(\[])$")
+YEAR_PATTERN = re.compile(r"\b(?:1\d|20)\d\d\b")
+SENTENCE_START = re.compile(r"(?:^|[.!?:\n][\"')\]]*\s*|[\"(\[])$")
 """What stands in front of a word that begins a sentence."""
 
 
-def entities_by_rule(text: str) -> list[Span]:
+def find_entities(text: str) -> list[Span]:
     """Runs of capitalised words and years (1000 to 2099), in order. A single capitalised word that begins a sentence
     does not count: any word would."""
-    spans = [match.span() for match in YEAR.finditer(text)]
-    for match in RUN.finditer(text):
-        begins = BEGINS.search(text[max(0, match.start() - 8) : match.start()]) is not None
+    spans = [match.span() for match in YEAR_PATTERN.finditer(text)]
+    for match in CAPITALISED_RUN.finditer(text):
+        begins = SENTENCE_START.search(text[max(0, match.start() - 8) : match.start()]) is not None
         if not begins or " " in match[0]:
             spans.append(match.span())
     return sorted(spans)
 
 
-def inside(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool]:
+def tokens_in_spans(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool]:
     """Which tokens have a character of a span in them, blanks aside. `starts`: first character of each token."""
-    marked = {place for first, behind in spans for place in range(first, behind) if not text[place].isspace()}
+    marked = {
+        place
+        for first, behind in spans
+        for place in range(first, behind)
+        if not text[place].isspace()
+    }
     ends = [*starts[1:], len(text)]
     # a character of several tokens begins them all
-    return [not marked.isdisjoint(range(start, max(end, start + 1))) for start, end in zip(starts, ends, strict=True)]
+    return [
+        not marked.isdisjoint(range(start, max(end, start + 1)))
+        for start, end in zip(starts, ends, strict=True)
+    ]
 
 
-class SalientSpans(Online[SalientSettings]):
+class SalientSpans(OnlineFinetuning[SalientSettings]):
     """Tokens of named entities weigh 1."""
 
     spec = SALIENT_SPANS
 
-    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
+    def token_weights(self, document: Chunk, ids: Sequence[int]) -> Tensor:
         """1 at tokens with a character of a named entity, else 0. A document that was tokenised as a part of
         something else (turns of a chat, a book) is looked at as its tokens are written, without special ones."""
-        text = piece.text
+        text = document.text
         token_ids, starts = self.lm.encode_with_starts(text)
         if token_ids[: len(ids)] != list(ids):
-            text, starts = self.lm.decode(ids), [len(self.lm.decode(ids[:place])) for place in range(len(ids))]
-        marked = inside(text, starts, entities_by_rule(text))
+            text, starts = (
+                self.lm.decode(ids),
+                [len(self.lm.decode(ids[:place])) for place in range(len(ids))],
+            )
+        marked = tokens_in_spans(text, starts, find_entities(text))
         return torch.tensor(marked[: len(ids)], dtype=torch.float32, device=self.lm.device)

@@ -13,8 +13,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Growth
 from ttabench.methods.spec import MethodSpec
 
-SIGN = "+"
-BY_SIZE: tuple[Growth, ...] = get_args(Growth)
+PAIR_SEPARATOR = "+"
+GROWTHS_BY_SIZE: tuple[Growth, ...] = get_args(Growth)
 """How states grow, from nothing to most: none, constant, linear."""
 
 
@@ -28,62 +28,92 @@ class PairSpec(MethodSpec):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Beginnings of the names of settings and tensors of each part."""
-        return tuple(label_of(part.name) for part in self.parts)
+        return tuple(part_label(part.name) for part in self.parts)
 
     @cached_property
-    def owners(self) -> Mapping[str, tuple[int, str]]:
+    def setting_owners(self) -> Mapping[str, tuple[int, str]]:
         """Place of the part, and its own name of the setting, by setting."""
         named = enumerate(zip(self.labels, self.parts, strict=True))
-        return {f"{label}_{one.name}": (n, one.name) for n, (label, part) in named for one in fields(part.Settings)}
+        return {
+            f"{label}_{one.name}": (n, one.name)
+            for n, (label, part) in named
+            for one in fields(part.Settings)
+        }
 
     def load(self) -> type[Any]:
         """A class of its own, which the parts are instances within."""
         pair = import_module("ttabench.methods.pair.method").Pair
-        return type(f"Pair[{SIGN.join(self.labels)}]", (pair,), {"spec": self, "__doc__": self.summary})
+        return type(
+            f"Pair[{PAIR_SEPARATOR.join(self.labels)}]",
+            (pair,),
+            {"spec": self, "__doc__": self.summary},
+        )
 
 
-def label_of(name: str) -> str:
+def part_label(name: str) -> str:
     """The name of a method as the beginning of other names: kvpress_SnapKVPress."""
     return re.sub(r"\W+", "_", name.partition("?")[0]).strip("_")
 
 
-def joined(labels: Sequence[str], by_part: Iterable[Any]) -> dict[str, Any]:
+def join_by_label(labels: Sequence[str], by_part: Iterable[Any]) -> dict[str, Any]:
     """What is told of all parts by their common names: settings, or values by the name of a setting."""
-    told = (own if isinstance(own, Mapping) else {one.name: getattr(own, one.name) for one in fields(own)}
-            for own in by_part)  # fmt: skip
-    return {f"{label}_{key}": value for label, own in zip(labels, told, strict=True) for key, value in own.items()}
+    by_key = (
+        own
+        if isinstance(own, Mapping)
+        else {one.name: getattr(own, one.name) for one in fields(own)}
+        for own in by_part
+    )
+    return {
+        f"{label}_{key}": value
+        for label, own in zip(labels, by_key, strict=True)
+        for key, value in own.items()
+    }
 
 
-def parted(parts: Sequence[MethodSpec], settings: Any) -> list[tuple[MethodSpec, Any]]:
+def split_settings(parts: Sequence[MethodSpec], settings: Any) -> list[tuple[MethodSpec, Any]]:
     """Each part with its settings, out of those of all."""
-    own = [{one.name: getattr(settings, f"{label_of(part.name)}_{one.name}") for one in fields(part.Settings)}
-           for part in parts]  # fmt: skip
+    own = [
+        {
+            one.name: getattr(settings, f"{part_label(part.name)}_{one.name}")
+            for one in fields(part.Settings)
+        }
+        for part in parts
+    ]
     return [(part, part.Settings(**values)) for part, values in zip(parts, own, strict=True)]
 
 
-def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
+def make_pair_spec(parts: Sequence[MethodSpec]) -> PairSpec:
     """The methods together."""
-    name = SIGN.join(part.name for part in parts)
-    labels = [label_of(part.name) for part in parts]
-    if twice := next((label for label in labels if labels.count(label) > 1), ""):
-        raise UserError(f"{name} names {twice} twice, and one text is read once.", "Name each method once.")
+    name = PAIR_SEPARATOR.join(part.name for part in parts)
+    labels = [part_label(part.name) for part in parts]
+    if duplicate := next((label for label in labels if labels.count(label) > 1), ""):
+        raise UserError(
+            f"{name} names {duplicate} twice, and one text is read once.", "Name each method once."
+        )
 
-    made = _settings_class(labels, parts)
+    settings_class = _settings_class(labels, parts)
     presets = {preset: None for part in parts for preset in part.presets}
     return PairSpec(
         name=name,
         parts=tuple(parts),
-        summary=" and ".join(part.name for part in parts) + ": both read, and their patches are merged",
-        Settings=made,
+        summary=" and ".join(part.name for part in parts)
+        + ": both read, and their patches are merged",
+        Settings=settings_class,
         presets={
-            preset: made(**joined(labels, (part.presets.get(preset) or part.Settings() for part in parts)))
+            preset: settings_class(
+                **join_by_label(
+                    labels, (part.presets.get(preset) or part.Settings() for part in parts)
+                )
+            )
             for preset in presets
         },
-        growth=max((part.growth for part in parts), key=BY_SIZE.index),
-        looks_at_question=any(part.looks_at_question for part in parts),
-        checked=made(**joined(labels, (part.checked or part.Settings() for part in parts))),
+        growth=max((part.growth for part in parts), key=GROWTHS_BY_SIZE.index),
+        query_aware=any(part.query_aware for part in parts),
+        test_settings=settings_class(
+            **join_by_label(labels, (part.test_settings or part.Settings() for part in parts))
+        ),
         paper=", ".join(dict.fromkeys(part.paper for part in parts if part.paper)),
-        retired=joined(labels, (part.retired for part in parts)),
+        deprecated_settings=join_by_label(labels, (part.deprecated_settings for part in parts)),
         origin=", ".join(part.origin for part in parts if part.origin),
     )
 
@@ -98,8 +128,8 @@ def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec]) -> type[
             value = field(default_factory=partial(getattr, own, setting.name))
             described.append((f"{label}_{setting.name}", hints[setting.name], value))
     space = {
-        "__post_init__": lambda settings: parted(parts, settings) and None,
-        "__doc__": f"Settings of {SIGN.join(labels)}.",
+        "__post_init__": lambda settings: split_settings(parts, settings) and None,
+        "__doc__": f"Settings of {PAIR_SEPARATOR.join(labels)}.",
         "MADE_OF": tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True)),
     }
     return make_dataclass("Settings", described, namespace=space, frozen=True, kw_only=True)

@@ -23,29 +23,42 @@ from ttabench.methods.trainable import Trainable
 
 def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
     """The linear maps inside the decoder layers whose names end in one of these; all of them where none is named."""
-    named = lm.linear_names()
-    known = sorted({name.rpartition(".")[2] for name in named})
+    all_names = lm.linear_names()
+    known = sorted({name.rpartition(".")[2] for name in all_names})
     missing = [target for target in targets if target not in known]
     if missing:
-        raise UserError(f"{lm.name} has no linear map {missing[0]!r}.", f"It has {', '.join(known)}.")
-    return [name for name in named if not targets or name.rpartition(".")[2] in targets]
+        raise UserError(
+            f"{lm.name} has no linear map {missing[0]!r}.", f"It has {', '.join(known)}."
+        )
+    return [name for name in all_names if not targets or name.rpartition(".")[2] in targets]
 
 
-def attention_maps(lm: LM) -> list[str]:
+def attention_linear_names(lm: LM) -> list[str]:
     """The linear maps of attention."""
-    return [name for name in lm.linear_names() if name.split(".")[-2] in ("self_attn", "attn", "attention")]
+    return [
+        name
+        for name in lm.linear_names()
+        if name.split(".")[-2] in ("self_attn", "attn", "attention")
+    ]
 
 
-def by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
+def group_by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
     """These linear maps, given in model order, of each decoder layer: as many in every one."""
     maps_a_layer = len(names) // lm.layers
     if not names or maps_a_layer * lm.layers != len(names):
         fault = f"{lm.name} ({lm.config.model_type}) has {len(names)} of the wanted linear maps in {lm.layers} layers"
-        raise UserError(f"{fault}, not as many in each.", "Use none, icl, rag, or lora with other --set targets.")
-    return [list(names[begin : begin + maps_a_layer]) for begin in range(0, len(names), maps_a_layer)]
+        raise UserError(
+            f"{fault}, not as many in each.",
+            "Use none, icl, rag, or lora with other --set targets.",
+        )
+    return [
+        list(names[begin : begin + maps_a_layer]) for begin in range(0, len(names), maps_a_layer)
+    ]
 
 
-def started(lm: LM, shape: LoraShape, names: Sequence[str] | None = None) -> dict[str, tuple[Tensor, Tensor]]:
+def init_factors(
+    lm: LM, shape: LoraShape, names: Sequence[str] | None = None
+) -> dict[str, tuple[Tensor, Tensor]]:
     """Fresh factors by linear map: A [R, I] drawn from the seed, B [O, R] zero; float32. `names`: of the maps, in place
     of those that the shape names."""
     factors = {}
@@ -55,11 +68,16 @@ def started(lm: LM, shape: LoraShape, names: Sequence[str] | None = None) -> dic
             features_in, features_out = lm.linear_shape(name)
             a_RI = torch.empty(shape.rank, features_in)
             nn.init.kaiming_uniform_(a_RI, a=math.sqrt(5))
-            factors[name] = a_RI.to(lm.device), torch.zeros(features_out, shape.rank, device=lm.device)
+            factors[name] = (
+                a_RI.to(lm.device),
+                torch.zeros(features_out, shape.rank, device=lm.device),
+            )
     return factors
 
 
-def deltas(factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, dropout: float = 0.0) -> dict[str, LowRank]:
+def deltas(
+    factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, dropout: float = 0.0
+) -> dict[str, LowRank]:
     """The weight deltas of these factors, differentiable: of rows [B, R, I], [B, O, R], or shared by all rows.
     `dropout`: share of what enters the maps that is zeroed, by torch's randomness."""
 
@@ -74,21 +92,25 @@ def deltas(factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, dropo
     return by_name
 
 
-def dense(lm: LM, deltas: Mapping[str, LowRank]) -> dict[str, Delta]:
+def dense_deltas(lm: LM, deltas: Mapping[str, LowRank]) -> dict[str, Delta]:
     """The same as changes of whole weights, in the layout and the number format of each."""
-    changes = (weight_changes(lm, {name: delta}) for name, delta in deltas.items())  # one float32 matrix at a time
-    return {name: Dense(change[None].to(lm.dtype)) for one in changes for name, change in one.items()}
+    changes = (
+        weight_changes(lm, {name: delta}) for name, delta in deltas.items()
+    )  # one float32 matrix at a time
+    return {
+        name: Dense(change[None].to(lm.dtype)) for one in changes for name, change in one.items()
+    }
 
 
 ShapeT = TypeVar("ShapeT", bound=LoraShape)
 
 
-class OwnLora(Trainable[ShapeT]):
+class TrainableLora(Trainable[ShapeT]):
     """A method with a LoRA that is trained; by default of the maps that the settings name."""
 
     def __init__(self, lm: LM, settings: ShapeT, names: Sequence[str] | None = None) -> None:
         super().__init__(lm, settings)
-        factors = started(lm, settings, names)
+        factors = init_factors(lm, settings, names)
         self.names = list(factors)
         self.a = nn.ParameterList(a_RI for a_RI, _ in factors.values())
         self.b = nn.ParameterList(b_OR for _, b_OR in factors.values())
@@ -100,10 +122,12 @@ class OwnLora(Trainable[ShapeT]):
     @property
     def deltas(self) -> dict[str, LowRank]:
         """The LoRA."""
-        return deltas(dict(zip(self.names, zip(self.a, self.b, strict=True), strict=True)), self.settings)
+        return deltas(
+            dict(zip(self.names, zip(self.a, self.b, strict=True), strict=True)), self.settings
+        )
 
 
-def shaped(vector_N: Tensor, layout: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+def split_vector(vector_N: Tensor, layout: Mapping[str, torch.Size]) -> dict[str, Tensor]:
     """Views of the parts of a vector [N], by name."""
     parts = torch.split(vector_N, [size.numel() for size in layout.values()])
     return {name: part.view(size) for (name, size), part in zip(layout.items(), parts, strict=True)}
@@ -118,11 +142,16 @@ class Weights:
 
     def start(self) -> Tensor:
         """The base's own weights."""
-        return torch.cat([weight.detach().float().flatten() for weight in self._lm.model.parameters()])
+        return torch.cat(
+            [weight.detach().float().flatten() for weight in self._lm.model.parameters()]
+        )
 
     def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
         """Their differences from the base's own."""
-        return {name: Dense(part[None]) for name, part in shaped(vector_N - self.start(), self.layout).items()}
+        return {
+            name: Dense(part[None])
+            for name, part in split_vector(vector_N - self.start(), self.layout).items()
+        }
 
 
 class Factors:
@@ -139,7 +168,7 @@ class Factors:
 
     def start(self) -> Tensor:
         """A drawn from the seed, B zero."""
-        pairs = started(self._lm, self._settings).values()
+        pairs = init_factors(self._lm, self._settings).values()
         return torch.cat([factor.flatten() for pair in pairs for factor in pair])
 
     def patch(self, parts: Mapping[str, Tensor], dropout: float = 0.0) -> Patch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ttabench.core.errors import at_least
+from ttabench.core.errors import require_at_least
 from ttabench.core.types import Json
 
 
@@ -23,7 +23,7 @@ class LoraShape:
     """Of the factors at the start, and of dropout."""
 
     def __post_init__(self) -> None:
-        at_least(1, rank=self.rank)
+        require_at_least(1, rank=self.rank)
 
     @property
     def scale(self) -> float:
@@ -51,8 +51,8 @@ class DescentSettings:
     """Of dropout, and of whatever else a method draws."""
 
     def __post_init__(self) -> None:
-        at_least(2, max_tokens=self.max_tokens)
-        at_least(0, lr=self.lr, eps=self.eps)
+        require_at_least(2, max_tokens=self.max_tokens)
+        require_at_least(0, lr=self.lr, eps=self.eps)
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
         if self.clip <= 0:
@@ -67,7 +67,9 @@ def check_amount(name: str, amount: Amount) -> None:
     """Whether an amount is at least one token, or a share of at most all."""
     share = isinstance(amount, float)
     if not (0.0 < amount <= 1.0 if share else amount >= 1):
-        allowed = "a share of the context must lie in (0, 1]" if share else "at least 1 token is needed"
+        allowed = (
+            "a share of the context must lie in (0, 1]" if share else "at least 1 token is needed"
+        )
         raise ValueError(f"{name}: {allowed}, got {amount}")
 
 

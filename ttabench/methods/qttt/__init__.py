@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ttabench.core.errors import at_least
-from ttabench.cost import INTEGER, SINGLE, Cost, Factors, Shape, Workload, closed_book, in_window
+from ttabench.core.errors import require_at_least
+from ttabench.cost import (
+    FLOAT32_BYTES,
+    INT64_BYTES,
+    Cost,
+    LowRankFactors,
+    Shape,
+    Workload,
+    closed_book_cost,
+    window_cost,
+)
 from ttabench.methods.parts.settings import LoraShape
 from ttabench.methods.spec import MethodSpec
 
@@ -28,8 +37,8 @@ class QueryTrainingSettings(LoraShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, steps=self.steps, lr=self.lr)
-        at_least(2, span=self.span)
+        require_at_least(0, steps=self.steps, lr=self.lr)
+        require_at_least(2, span=self.span)
         if not self.targets:
             raise ValueError("targets names no linear map")
 
@@ -38,28 +47,32 @@ def cost(settings: QueryTrainingSettings, shape: Shape, work: Workload) -> Cost:
     """Full context, then gradient steps of factors of the queries on spans that stand, on average, behind half of it
     (arXiv 2512.13898, section 4); the pieces arrive together. A base whose queries come with keys and values is counted
     with factors of that map, and refused when it is run."""
-    if not work.pieces:
-        return closed_book(shape, work)
+    if not work.chunk_tokens:
+        return closed_book_cost(shape, work)
     maps = [linear for linear in shape.linears if linear.name in settings.targets]
-    factors = Factors(shape, settings.rank, maps or list(shape.attention_linears[:1]))
-    slots, span = shape.starts + work.tokens, min(settings.span, work.tokens)
-    behind = shape.starts + (work.tokens - span) // 2
-    steps = settings.steps * factors.step(span - 1, span - 1, behind) if span > 1 else 0
-    size = SINGLE * factors.size + shape.cache_bytes(slots, work.value_bytes) + INTEGER * (work.tokens + 2)
-    floats = factors.size + shape.slot_floats * slots
-    whole = in_window(shape, work, slots, state_floats=floats, state_bytes=size)
-    asked = whole.ask_flops + factors.forward(work.asked)
-    return replace(whole, adapt_flops=whole.adapt_flops + steps, ask_flops=asked)
+    factors = LowRankFactors(shape, settings.rank, maps or list(shape.attention_linears[:1]))
+    slots, span = shape.bos_tokens + work.tokens, min(settings.span, work.tokens)
+    slots_before = shape.bos_tokens + (work.tokens - span) // 2
+    steps = settings.steps * factors.step_flops(span - 1, span - 1, slots_before) if span > 1 else 0
+    state_bytes = (
+        FLOAT32_BYTES * factors.size
+        + shape.cache_bytes(slots, work.value_bytes)
+        + INT64_BYTES * (work.tokens + 2)
+    )
+    state_floats = factors.size + shape.slot_floats * slots
+    base = window_cost(shape, work, slots, state_floats=state_floats, state_bytes=state_bytes)
+    ask_flops = base.ask_flops + factors.forward_flops(work.query_positions)
+    return replace(base, adapt_flops=base.adapt_flops + steps, ask_flops=ask_flops)
 
 
 QTTT = MethodSpec(
     name="qttt",
     summary="full context, and gradient steps on the queries into it",
-    where="ttabench.methods.qttt.method:QueryTraining",
+    import_path="ttabench.methods.qttt.method:QueryTraining",
     Settings=QueryTrainingSettings,
     growth="linear",
     cost=cost,
-    checked=QueryTrainingSettings(rank=2, steps=2, span=8, lr=1e-2),
+    test_settings=QueryTrainingSettings(rank=2, steps=2, span=8, lr=1e-2),
     paper="2512.13898",
 )
 

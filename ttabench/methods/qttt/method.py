@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.patching import read
-from ttabench.lm.forward.tokens import new_ids
+from ttabench.core.types import Chunk, Query
+from ttabench.lm.forward.patching import prefill
+from ttabench.lm.forward.tokens import new_chunk_ids
+from ttabench.lm.inference.scoring import answer_nll
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
-from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.parts.kept import appended, cached, ids_of, prefix_of
-from ttabench.methods.parts.lora import Factors, shaped
+from ttabench.methods.parts.kept import append_ids, prefix_from_tensors, prefix_tensors, stored_ids
+from ttabench.methods.parts.lora import Factors, split_vector
 from ttabench.methods.qttt import QTTT, QueryTrainingSettings
 
 
@@ -32,58 +32,76 @@ class QueryTraining(BaseMethod[QueryTrainingSettings]):
     """State: the cache (keys, values), the token ids, and the factors `weights` [1, N], float32."""
 
     spec = QTTT
-    reads = "run"
-    one_reader = True
-    needs = ("cache",)
+    granularity = "segment"
+    supports_batching = False
+    required_capabilities = ("cache",)
 
     def __init__(self, lm: LM, settings: QueryTrainingSettings) -> None:
         super().__init__(lm, settings)
         self._factors = Factors(lm, settings)
 
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read all of it behind what was read before, then train on stretches of the whole text."""
-        pieces = list(chain(*new_ids(self.lm, state, chunks)[0]))
-        if not pieces:
+        new_tokens = list(chain(*new_chunk_ids(self.lm, state, chunks)[0]))
+        if not new_tokens:
             return state
-        ids = [*ids_of(state.tensors, 1)[0], *pieces]
+        ids = [*stored_ids(state.tensors, 1)[0], *new_tokens]
         with torch.no_grad():
-            prefix = read(self.lm, Patch(prefix=prefix_of(state.tensors)), torch.tensor([pieces]))
-        vector_N = self._trained(state.tensors.get("weights"), prefix, ids)
-        tensors = {**cached(prefix), **appended(self.lm, {}, [ids], len(ids)), "weights": vector_N[None]}
+            prefix = prefill(
+                self.lm,
+                Patch(prefix=prefix_from_tensors(state.tensors)),
+                torch.tensor([new_tokens]),
+            )
+        vector_N = self._train_factors(state.tensors.get("weights"), prefix, ids)
+        tensors = {
+            **prefix_tensors(prefix),
+            **append_ids(self.lm, {}, [ids], len(ids)),
+            "weights": vector_N[None],
+        }
         return State(1, tensors, {"tokens_read": [len(ids)]})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The cache, and the changed queries."""
         if "weights" not in state.tensors:
             return Patch()
-        return replace(self._changed(state.tensors["weights"][0]), prefix=prefix_of(state.tensors))
+        return replace(
+            self._factor_patch(state.tensors["weights"][0]),
+            prefix=prefix_from_tensors(state.tensors),
+        )
 
-    def _changed(self, vector_N: Tensor) -> Patch:
-        return self._factors.patch(shaped(vector_N, self._factors.layout))
+    def _factor_patch(self, vector_N: Tensor) -> Patch:
+        return self._factors.patch(split_vector(vector_N, self._factors.layout))
 
-    def _trained(self, before_1N: Tensor | None, prefix: Prefix, ids: list[int]) -> Tensor:
+    def _train_factors(self, before_1N: Tensor | None, prefix: Prefix, ids: list[int]) -> Tensor:
         """The factors after all steps; a UserError where a gradient is not finite."""
         s, starts = self.settings, len(self.lm.start_ids)
-        vector_N = (self._factors.start() if before_1N is None else before_1N[0]).detach().clone().requires_grad_()
-        adam = torch.optim.Adam([vector_N], lr=s.lr)
-        drawn = torch.Generator().manual_seed(s.seed * 1_000_003 + len(ids))
+        vector_N = (
+            (self._factors.start() if before_1N is None else before_1N[0])
+            .detach()
+            .clone()
+            .requires_grad_()
+        )
+        optimiser = torch.optim.Adam([vector_N], lr=s.lr)
+        generator = torch.Generator().manual_seed(s.seed * 1_000_003 + len(ids))
         span = min(s.span, len(ids))
         for _ in range(s.steps if span > 1 else 0):
-            begin = int(torch.randint(len(ids) - span + 1, (1,), generator=drawn))
+            begin = int(torch.randint(len(ids) - span + 1, (1,), generator=generator))
             first, *rest = ids[begin : begin + span]
-            adam.zero_grad()
+            optimiser.zero_grad()
             with torch.enable_grad():
-                behind = replace(self._changed(vector_N), prefix=first_slots(prefix, starts + begin))
-                total, count = nll(self.lm, behind, [([first], rest)])
+                patch = replace(
+                    self._factor_patch(vector_N), prefix=truncate_prefix(prefix, starts + begin)
+                )
+                total, count = answer_nll(self.lm, patch, [([first], rest)])
                 (total / count).backward()  # type: ignore[no-untyped-call]
             if vector_N.grad is None or not math.isfinite(float(vector_N.grad.norm())):
                 fault = f"{self.name}: a gradient on the text is not finite."
                 raise UserError(fault, f"Give a smaller --set lr than {s.lr:g}.")
-            adam.step()
+            optimiser.step()
         return vector_N.detach()
 
 
-def first_slots(prefix: Prefix, slots: int) -> Prefix:
+def truncate_prefix(prefix: Prefix, slots: int) -> Prefix:
     """The keys and values of the first tokens: what stood there when they were all that had been read."""
-    left = prefix.layers_as(lambda layer: layer[:, :, :slots])
-    return replace(left, next_position_B=torch.full_like(prefix.next_position_B, slots))
+    truncated = prefix.map_layers(lambda layer: layer[:, :, :slots])
+    return replace(truncated, next_position_B=torch.full_like(prefix.next_position_B, slots))

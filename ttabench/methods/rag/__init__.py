@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ttabench.core.amounts import CHARACTERS_A_TOKEN
-from ttabench.core.errors import at_least
-from ttabench.cost import INTEGER, SINGLE, Cost, Shape, Workload, answer, closed_book
+from ttabench.core.amounts import CHARS_PER_TOKEN
+from ttabench.core.errors import require_at_least
+from ttabench.cost import (
+    FLOAT32_BYTES,
+    INT64_BYTES,
+    Cost,
+    Shape,
+    Workload,
+    answer_flops,
+    closed_book_cost,
+)
 from ttabench.methods.parts.settings import Amount, check_amount, in_tokens
 from ttabench.methods.spec import MethodSpec
 
@@ -35,10 +43,10 @@ class RagSettings:
             raise ValueError("retriever must name one: bm25, dense, a folder or a hub id")
         if self.read is not None:
             check_amount("read", self.read)
-        at_least(1, top=self.top, document_tokens=self.document_tokens)
+        require_at_least(1, top=self.top, document_tokens=self.document_tokens)
 
-    def room(self, read: int, starts: int) -> int | None:
-        """Tokens of documents in front of a question, where the context has so many and a text begins with `starts`."""
+    def token_limit(self, read: int, starts: int) -> int | None:
+        """Tokens of documents in front of a question, where the context has so many and a text begins with `bos_tokens`."""
         return None if self.read is None else max(1, in_tokens(self.read, read + starts) - starts)
 
 
@@ -47,34 +55,38 @@ def cost(settings: RagSettings, shape: Shape, work: Workload) -> Cost | None:
     anew in front of every question. None where an encoder ranks documents."""
     if settings.retriever != BM25:
         return None
-    pieces = [min(tokens, settings.document_tokens) for tokens in work.pieces]
-    bare, whole = closed_book(shape, work), sum(pieces)
+    pieces = [min(tokens, settings.document_tokens) for tokens in work.chunk_tokens]
+    bare, whole = closed_book_cost(shape, work), sum(pieces)
     if not pieces:
         return bare
-    room = settings.room(whole, shape.starts)
-    found = min(settings.top, len(pieces)) * whole // len(pieces) if room is None else min(room, whole)
-    slots, characters = shape.starts + found, whole * CHARACTERS_A_TOKEN
+    room = settings.token_limit(whole, shape.bos_tokens)
+    found = (
+        min(settings.top, len(pieces)) * whole // len(pieces) if room is None else min(room, whole)
+    )
+    slots, characters = shape.bos_tokens + found, whole * CHARS_PER_TOKEN
     return replace(
         bare,
-        state_bytes=round(characters) + round(characters / CHARACTERS_A_WORD) * INTEGER + 2 * len(pieces) * SINGLE,
-        ask_slots=slots + work.asked,
-        ask_flops=shape.forward(slots) + answer(shape, work, slots, begun=True),
-        positions=slots + work.asked,
+        state_bytes=round(characters)
+        + round(characters / CHARACTERS_A_WORD) * INT64_BYTES
+        + 2 * len(pieces) * FLOAT32_BYTES,
+        ask_slots=slots + work.query_positions,
+        ask_flops=shape.forward_flops(slots) + answer_flops(shape, work, slots, has_bos=True),
+        positions=slots + work.query_positions,
     )
 
 
 RAG = MethodSpec(
     name="rag",
     summary="all texts and an index; a question reads what it finds",
-    where="ttabench.methods.rag.method:Rag",
+    import_path="ttabench.methods.rag.method:Rag",
     Settings=RagSettings,
     presets={"nano": RagSettings(top=1)},
     growth="linear",
-    looks_at_question=True,
+    query_aware=True,
     cost=cost,
     keep=lambda amount: {"read": amount},
-    checked=RagSettings(top=2),
-    retired={"question_retriever": "", "k1": 1.5, "b": 0.75},
+    test_settings=RagSettings(top=2),
+    deprecated_settings={"question_retriever": "", "k1": 1.5, "b": 0.75},
     paper="2403.04317",
 )
 METHODS = (RAG,)

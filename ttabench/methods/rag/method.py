@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ttabench.core.types import JOINER, Ask, Observe
+from ttabench.core.types import JOINER, Chunk, Query
 from ttabench.lm.forward.patching import check_fits
-from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
+from ttabench.lm.forward.tokens import chunk_ids, new_chunk_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
@@ -34,48 +34,60 @@ if TYPE_CHECKING:
 
 Scorer: TypeAlias = Callable[[Tensor], NDArray[np.float32]]
 """How well a question matches each document, [K]."""
-MEND = "Read fewer or shorter ones: --set top=N, --set document_tokens=N."
+FEWER_DOCUMENTS_HINT = "Read fewer or shorter ones: --set top=N, --set document_tokens=N."
 NUL = "\0"
 K1, B = 1.5, 0.75
 """Of BM25: how soon a word that is repeated counts no more, and how much longer documents count less."""
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it turns its debugging on
 
 
-def appended(tensors: Mapping[str, Tensor], name: str, new: Sequence[Tensor]) -> dict[str, Tensor]:
+def append_items(
+    tensors: Mapping[str, Tensor], name: str, new: Sequence[Tensor]
+) -> dict[str, Tensor]:
     """Both tensors of that name with more items, each of which may have a length of its own."""
-    whole = [*items(tensors, name), *new]
+    whole = [*split_items(tensors, name), *new]
     sizes = torch.tensor([[len(item) for item in whole]], dtype=torch.int32)
     return {name: torch.cat(whole)[None], f"{name}_sizes": sizes} if whole else {}
 
 
-def items(tensors: Mapping[str, Tensor], name: str) -> list[Tensor]:
+def split_items(tensors: Mapping[str, Tensor], name: str) -> list[Tensor]:
     """The items, in order, on the CPU; none while nothing was appended."""
-    return list(torch.split(tensors[name][0].cpu(), tensors[f"{name}_sizes"][0].tolist())) if name in tensors else []
+    return (
+        list(torch.split(tensors[name][0].cpu(), tensors[f"{name}_sizes"][0].tolist()))
+        if name in tensors
+        else []
+    )
 
 
-def packed(piece: Observe) -> Tensor:
+def encode_chunk(chunk: Chunk) -> Tensor:
     """The bytes of a piece, uint8, all but its key."""
-    fields = {"joiner": piece.joiner, "turns": piece.turns, "ids": piece.ids}
+    fields = {"joiner": chunk.joiner, "turns": chunk.turns, "ids": chunk.ids}
     more = {name: value for name, value in fields.items() if value not in (JOINER, None, ())}
-    tail = NUL + json.dumps(more, separators=(",", ":")) if more or NUL in piece.text else ""
-    return torch.frombuffer(bytearray((piece.text + tail).encode("utf-8", "surrogatepass")), dtype=torch.uint8)
+    tail = NUL + json.dumps(more, separators=(",", ":")) if more or NUL in chunk.text else ""
+    return torch.frombuffer(
+        bytearray((chunk.text + tail).encode("utf-8", "surrogatepass")), dtype=torch.uint8
+    )
 
 
-def unpacked(data: Tensor) -> Observe:
+def decode_chunk(data: Tensor) -> Chunk:
     """The piece of these bytes, without a key."""
     whole = data.numpy().tobytes().decode("utf-8", "surrogatepass")
     text, nul, tail = whole.rpartition(NUL)
     if not nul:
-        return Observe(text=whole)
-    told = json.loads(tail).items()
-    more: dict[str, Any] = {name: value if name == "joiner" else tuple(value) for name, value in told}
-    return Observe(text=text, **more)
+        return Chunk(text=whole)
+    fields_given = json.loads(tail).items()
+    more: dict[str, Any] = {
+        name: value if name == "joiner" else tuple(value) for name, value in fields_given
+    }
+    return Chunk(text=text, **more)
 
 
 @lru_cache(maxsize=2**16)
 def _hash(word: str) -> int:
     """64 bits of a word: two words of a vocabulary of a million share them once in 30 million vocabularies."""
-    return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
+    return int.from_bytes(
+        hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True
+    )
 
 
 class WordRetriever:
@@ -93,7 +105,9 @@ class WordRetriever:
     def scorer(self, documents: Sequence[Tensor]) -> Scorer:
         """BM25 over these documents; 0 where one has no word of a question."""
         words_of_documents = [document.tolist() for document in documents]
-        places = {word: place for place, word in enumerate(sorted(set().union(*words_of_documents)))}
+        places = {
+            word: place for place, word in enumerate(sorted(set().union(*words_of_documents)))
+        }
         index = bm25s.BM25(k1=K1, b=B)
         if places:
             ids = [[places[word] for word in words] for words in words_of_documents]
@@ -101,18 +115,22 @@ class WordRetriever:
 
         def scores(words: Tensor) -> NDArray[np.float32]:
             asked = [places[word] for word in words.tolist() if word in places]
-            return index.get_scores_from_ids(asked) if asked else np.zeros(len(documents), dtype=np.float32)
+            return (
+                index.get_scores_from_ids(asked)
+                if asked
+                else np.zeros(len(documents), dtype=np.float32)
+            )
 
         return scores
 
 
 class Rag(BaseMethod[RagSettings]):
     """Retrieval. State: `texts` [1, bytes], and `words` [1, words] or `vectors` [1, K, D]; `.._sizes` of each [1, K],
-    see `appended`."""
+    see `append_items`."""
 
     spec = RAG
     counts = ("tokens_read", "truncated_documents")
-    one_reader = True
+    supports_batching = False
 
     def __init__(self, lm: LM, settings: RagSettings) -> None:
         super().__init__(lm, settings)
@@ -121,59 +139,87 @@ class Rag(BaseMethod[RagSettings]):
             from ttabench.methods.rag.dense import DenseRetriever
 
             self.retriever = DenseRetriever(settings.retriever, lm.device)
-        self._settled: tuple[Tensor, Scorer] | None = None
+        self._cached_scorer: tuple[Tensor, Scorer] | None = None
 
     def begin(self, rows: int) -> State:
         """No documents."""
         return State(rows, meta={**super().begin(rows).meta, "keys": [[]]})
 
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Keep the documents, and what their index is made of."""
-        lengths, most = [len(ids) for ids in new_ids(self.lm, state, chunks)[0]], self.settings.document_tokens
-        kept = [self._cut(piece) if size > most else piece for (piece,), size in zip(chunks, lengths, strict=True)]
+        lengths, most = (
+            [len(ids) for ids in new_chunk_ids(self.lm, state, chunks)[0]],
+            self.settings.document_tokens,
+        )
+        kept = [
+            self._truncate(chunk) if size > most else chunk
+            for (chunk,), size in zip(chunks, lengths, strict=True)
+        ]
         meta = {
-            "tokens_read": [state.meta["tokens_read"][0] + sum(min(size, most) for size in lengths)],
-            "truncated_documents": [state.meta["truncated_documents"][0] + sum(size > most for size in lengths)],
-            "keys": [[*state.meta["keys"][0], *(piece.key for piece in kept)]],
+            "tokens_read": [
+                state.meta["tokens_read"][0] + sum(min(size, most) for size in lengths)
+            ],
+            "truncated_documents": [
+                state.meta["truncated_documents"][0] + sum(size > most for size in lengths)
+            ],
+            "keys": [[*state.meta["keys"][0], *(chunk.key for chunk in kept)]],
         }
-        indexed = self.retriever.documents([piece.text for piece in kept])
-        tensors = appended(state.tensors, "texts", [packed(piece) for piece in kept])
-        return State(1, tensors | appended(state.tensors, self.retriever.tensor, indexed), meta)
+        indexed = self.retriever.documents([chunk.text for chunk in kept])
+        tensors = append_items(state.tensors, "texts", [encode_chunk(chunk) for chunk in kept])
+        return State(1, tensors | append_items(state.tensors, self.retriever.tensor, indexed), meta)
 
-    def _cut(self, piece: Observe) -> Observe:
+    def _truncate(self, chunk: Chunk) -> Chunk:
         """The first tokens of a document that is longer."""
-        ids = piece_ids(self.lm, replace(piece, turns=None), first=True)[: self.settings.document_tokens]
-        return Observe(text=self.lm.decode(ids), key=piece.key, joiner=piece.joiner)
+        ids = chunk_ids(self.lm, replace(chunk, turns=None), first=True)[
+            : self.settings.document_tokens
+        ]
+        return Chunk(text=self.lm.decode(ids), key=chunk.key, joiner=chunk.joiner)
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:
         """The documents found for each question, in the window."""
-        if not asks or "texts" not in state.tensors:
+        if not queries or "texts" not in state.tensors:
             return Patch()
-        read = [[token for ids in found.values() for token in ids] for found in self.found(state, asks)]
-        check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for ids in read], MEND)
+        read = [
+            [token for ids in found.values() for token in ids]
+            for found in self.find_documents(state, queries)
+        ]
+        check_fits(
+            self.lm, None, [len(self.lm.start_ids) + len(ids) for ids in read], FEWER_DOCUMENTS_HINT
+        )
         ids_BT, mask_BT = pad(read, self.lm.pad_id, "right")
         return Patch(ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
 
-    def found(self, state: State, asks: Sequence[Ask]) -> list[dict[int, list[int]]]:
+    def find_documents(self, state: State, queries: Sequence[Query]) -> list[dict[int, list[int]]]:
         """Ids of the documents that each question reads as they stand in the window, by their number, from 0 in the
         order of the stream; where room decides, of as many as fit, the worst one cut."""
         held = state.tensors["texts"]
-        if self._settled is None or self._settled[0] is not held:  # the index stays while one state is asked
-            self._settled = held, self.retriever.scorer(items(state.tensors, self.retriever.tensor))
-        texts, (read,) = items(state.tensors, "texts"), state.meta["tokens_read"]
-        room = self.settings.room(read, len(self.lm.start_ids))
+        if (
+            self._cached_scorer is None or self._cached_scorer[0] is not held
+        ):  # the index stays while one state is asked
+            self._cached_scorer = (
+                held,
+                self.retriever.scorer(split_items(state.tensors, self.retriever.tensor)),
+            )
+        texts, (read,) = split_items(state.tensors, "texts"), state.meta["tokens_read"]
+        room = self.settings.token_limit(read, len(self.lm.start_ids))
         by_question = []
-        for question in self.retriever.questions([ask.question_text for ask in asks]):
+        for question in self.retriever.questions([query.question_text for query in queries]):
             # the best first, of equal ones the last
-            ranked = np.argsort(self._settled[1](question), kind="stable")[::-1].tolist()
+            ranked = np.argsort(self._cached_scorer[1](question), kind="stable")[::-1].tolist()
             if room is None:
                 ranked = ranked[: self.settings.top]
             else:
-                lengths = accumulate(len(piece_ids(self.lm, unpacked(texts[n]), first=False)) for n in ranked)
-                ranked = ranked[: 1 + sum(1 for _ in takewhile(lambda length: length < room, lengths))]
+                lengths = accumulate(
+                    len(chunk_ids(self.lm, decode_chunk(texts[n]), first=False)) for n in ranked
+                )
+                ranked = ranked[
+                    : 1 + sum(1 for _ in takewhile(lambda length: length < room, lengths))
+                ]
             found, left = dict[int, list[int]](), room
             for number in ranked:
-                found[number] = piece_ids(self.lm, unpacked(texts[number]), first=number == min(ranked))[:left]
+                found[number] = chunk_ids(
+                    self.lm, decode_chunk(texts[number]), first=number == min(ranked)
+                )[:left]
                 left = None if left is None else left - len(found[number])
             by_question.append(dict(sorted(found.items())))
         return by_question

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ttabench.core.errors import at_least
-from ttabench.cost import INTEGER, Cost, Shape, Workload, closed_book, in_window
+from ttabench.core.errors import require_at_least
+from ttabench.cost import INT64_BYTES, Cost, Shape, Workload, closed_book_cost, window_cost
 from ttabench.methods.spec import MethodSpec, Recipe
 
 
@@ -23,7 +23,7 @@ class StillSettings:
     """Of the weights at the start."""
 
     def __post_init__(self) -> None:
-        at_least(1, slots=self.slots, heads=self.heads)
+        require_at_least(1, slots=self.slots, heads=self.heads)
         if self.width < 1 or self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads={self.heads}, got {self.width}")
 
@@ -33,37 +33,67 @@ def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
     together."""
     s, heads, w = settings, shape.kv_heads, settings.width
     entries = 2 * heads * shape.head_dim
-    token = entries * w + 3 * w * w  # enters; keys and values of attention; what mixes
-    latent = 6 * w * w + w * heads * w + w * entries  # queries and output of attention, feed-forward; mixes; changes
-    small = 2 * entries + w * (s.slots + 1) + 4 * w + 4 * w + 3 * w + heads * w + entries + 1  # norms, latents, biases
-    added = shape.layers * (token + latent + small)
-    if not work.pieces:
-        return replace(closed_book(shape, work), added_parameters=added)
-    slots, tokens = shape.starts + s.slots * len(work.pieces), shape.starts + work.tokens
-    looked = 2 * w + heads * w + entries  # of a latent and a token: attention, and what is mixed
-    networks = 2 * shape.layers * (work.tokens * (token + s.slots * looked) + len(work.pieces) * s.slots * latent)
-    return in_window(
-        shape, work, slots, added_parameters=added, state_floats=shape.slot_floats * slots,
-        state_bytes=shape.cache_bytes(slots, work.value_bytes) + INTEGER, adapt_slots=tokens,
-        adapt_flops=shape.forward(tokens) + networks, positions=tokens + work.asked,
-    )  # fmt: skip
+    token_size = entries * w + 3 * w * w  # enters; keys and values of attention; what mixes
+    latent_size = (
+        6 * w * w + w * heads * w + w * entries
+    )  # queries and output of attention, feed-forward; mixes; changes
+    small_size = (
+        2 * entries + w * (s.slots + 1) + 4 * w + 4 * w + 3 * w + heads * w + entries + 1
+    )  # norms, latents, biases
+    added = shape.layers * (token_size + latent_size + small_size)
+    if not work.chunk_tokens:
+        return replace(closed_book_cost(shape, work), added_parameters=added)
+    slots, tokens = (
+        shape.bos_tokens + s.slots * len(work.chunk_tokens),
+        shape.bos_tokens + work.tokens,
+    )
+    attended_flops = (
+        2 * w + heads * w + entries
+    )  # of a latent and a token: attention, and what is mixed
+    networks = (
+        2
+        * shape.layers
+        * (
+            work.tokens * (token_size + s.slots * attended_flops)
+            + len(work.chunk_tokens) * s.slots * latent_size
+        )
+    )
+    return window_cost(
+        shape,
+        work,
+        slots,
+        added_parameters=added,
+        state_floats=shape.slot_floats * slots,
+        state_bytes=shape.cache_bytes(slots, work.value_bytes) + INT64_BYTES,
+        adapt_slots=tokens,
+        adapt_flops=shape.forward_flops(tokens) + networks,
+        positions=tokens + work.query_positions,
+    )
 
 
 STILL = MethodSpec(
     name="still",
     summary="keys and values that a small Perceiver a layer writes of each piece",
-    where="ttabench.methods.still.method:Still",
+    import_path="ttabench.methods.still.method:Still",
     Settings=StillSettings,
     presets={"nano": StillSettings(slots=4), "smollm2-135m": StillSettings(slots=4, width=256)},
     recipes={
-        "": Recipe(documents=(2, 4, 8), batch_documents=32, steps=400, lr=1e-3, warmup=20, schedule="cosine",
-                   beta2=0.98, clip=1.0),
+        "": Recipe(
+            documents=(2, 4, 8),
+            batch_documents=32,
+            steps=400,
+            lr=1e-3,
+            warmup=20,
+            schedule="cosine",
+            beta2=0.98,
+            clip=1.0,
+        )
     },
     growth="linear",
     trainable=True,
     cost=cost,
-    checked=StillSettings(slots=2, width=16, heads=2),
+    test_settings=StillSettings(slots=2, width=16, heads=2),
     paper="2606.07878",
-)  # fmt: skip
+)
 
 METHODS = (STILL,)

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.forward.patching import read
-from ttabench.lm.forward.tokens import new_ids
-from ttabench.lm.forward.ways import Rotary, ways_of
+from ttabench.core.types import Chunk, Episode, Query
+from ttabench.lm.forward.capabilities import Rotary, get_capabilities
+from ttabench.lm.forward.patching import prefill
+from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.parts.kept import cached, prefix_of
-from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, laid
+from ttabench.methods.parts.kept import prefix_from_tensors, prefix_tensors
+from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, episode_row
 from ttabench.methods.still import STILL, StillSettings
 from ttabench.methods.trainable import Trainable
 
@@ -41,48 +41,62 @@ class Compactor(nn.Module):
         self.attention = nn.MultiheadAttention(width, settings.heads, batch_first=True)
         self.between, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
         self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.mixes, self.mixed = nn.Linear(width, heads * width), nn.Linear(width, width, bias=False)
+        self.mixes, self.mixed = (
+            nn.Linear(width, heads * width),
+            nn.Linear(width, width, bias=False),
+        )
         self.changes = nn.Linear(width, entries)
         self.near = nn.Parameter(torch.tensor(4.0))
         for zero in (self.mixes.weight, self.mixes.bias, self.changes.weight, self.changes.bias):
             nn.init.zeros_(zero)
 
-    def forward(self, keys_BHTD: Tensor, values_BHTD: Tensor, real_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, keys_BHTD: Tensor, values_BHTD: Tensor, real_BT: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Keys and values [B, H, P, D] of the slots, from those of the tokens; keys are not rotated."""
         both_BTHE = torch.cat([keys_BHTD, values_BHTD], 3).transpose(1, 2).float()
         tokens_BTC = self.enter(self.norm(both_BTHE.flatten(2)))
         latents_BPC = self.latents_PC.expand(len(tokens_BTC), -1, -1)
-        seen_BPC, _ = self.attention(latents_BPC, tokens_BTC, tokens_BTC, ~real_BT, need_weights=False)
-        latents_BPC = self.between(latents_BPC + seen_BPC)
+        attended_BPC, _ = self.attention(
+            latents_BPC, tokens_BTC, tokens_BTC, ~real_BT, need_weights=False
+        )
+        latents_BPC = self.between(latents_BPC + attended_BPC)
         latents_BPC = self.after(latents_BPC + self.narrow(gelu(self.wide(latents_BPC))))
         mixes_BPHC = self.mixes(latents_BPC).unflatten(2, (self.heads, -1))
-        scores_BHPT = torch.einsum("bphc,btc->bhpt", mixes_BPHC, self.mixed(tokens_BTC)) / tokens_BTC.shape[-1] ** 0.5
-        scores_BHPT = scores_BHPT - self.near * self._apart(real_BT)[:, None]
+        scores_BHPT = (
+            torch.einsum("bphc,btc->bhpt", mixes_BPHC, self.mixed(tokens_BTC))
+            / tokens_BTC.shape[-1] ** 0.5
+        )
+        scores_BHPT = scores_BHPT - self.near * self._squared_distances(real_BT)[:, None]
         shares_BHPT = scores_BHPT.masked_fill(~real_BT[:, None, None], -torch.inf).softmax(-1)
         slots_BHPE = torch.einsum("bhpt,bthe->bhpe", shares_BHPT, both_BTHE)
-        slots_BHPE = slots_BHPE + self.changes(latents_BPC).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        slots_BHPE = slots_BHPE + self.changes(latents_BPC).unflatten(
+            2, (self.heads, -1)
+        ).transpose(1, 2)
         keys, values = slots_BHPE.to(keys_BHTD.dtype).chunk(2, 3)
         return keys, values
 
-    def _apart(self, real_BT: Tensor) -> Tensor:
+    def _squared_distances(self, real_BT: Tensor) -> Tensor:
         """How far each token stands from where a slot stands, squared, in distances between slots: [B, P, T]."""
         slots = len(self.latents_PC)
-        at_BT = (torch.arange(real_BT.shape[1], device=real_BT.device) + 0.5) / real_BT.sum(1, keepdim=True)
-        at_P = (torch.arange(slots, device=real_BT.device) + 0.5) / slots
-        return ((at_BT[:, None] - at_P[:, None]) * slots).square()
+        token_place_BT = (
+            torch.arange(real_BT.shape[1], device=real_BT.device) + 0.5
+        ) / real_BT.sum(1, keepdim=True)
+        slot_place_P = (torch.arange(slots, device=real_BT.device) + 0.5) / slots
+        return ((token_place_BT[:, None] - slot_place_P[:, None]) * slots).square()
 
 
 class Still(Trainable[StillSettings]):
     """State: the cache (keys, values) of what begins a text and of the slots of all pieces."""
 
     spec = STILL
-    reads = "run"
-    one_reader = True
-    needs = ("cache", "hooks", "gaps", "shape")
+    granularity = "segment"
+    supports_batching = False
+    required_capabilities = ("cache", "hooks", "gaps", "shape")
 
     def __init__(self, lm: LM, settings: StillSettings) -> None:
         super().__init__(lm, settings)
-        self.rotary: Rotary | None = ways_of(lm).rotary
+        self.rotary: Rotary | None = get_capabilities(lm).rotary
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             layers = [Compactor(lm.kv_heads, lm.head_dim, settings) for _ in range(lm.layers)]
@@ -93,83 +107,133 @@ class Still(Trainable[StillSettings]):
         return nn.ModuleDict({"layers": self.layers})
 
     @torch.no_grad()
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read all pieces as one text behind the slots of those before; then write the slots of each."""
-        texts = list(filter(None, new_ids(self.lm, state, chunks)[0]))
+        texts = list(filter(None, new_chunk_ids(self.lm, state, chunks)[0]))
         if not texts:
             return state
-        held = prefix_of(state.tensors)
-        whole = read(self.lm, Patch(prefix=held), torch.tensor([list(chain(*texts))]))
+        prefix = prefix_from_tensors(state.tensors)
+        full = prefill(self.lm, Patch(prefix=prefix), torch.tensor([list(chain(*texts))]))
         count = sum(map(len, texts))
-        before = whole.keys_LBHPD[0].shape[2] - count
-        first = int(whole.next_position_B) - count
-        spans = [range(end - len(text), end) for text, end in zip(texts, accumulate(map(len, texts)), strict=True)]
+        before = full.keys_LBHPD[0].shape[2] - count
+        first = int(full.next_position_B) - count
+        spans = [
+            range(end - len(text), end)
+            for text, end in zip(texts, accumulate(map(len, texts)), strict=True)
+        ]
         positions_1T = torch.arange(first, first + count, device=self.lm.device)[None]
         keys, values = list[Tensor](), list[Tensor]()
-        for layer, pair in enumerate(zip(whole.keys_LBHPD, whole.values_LBHPD, strict=True)):
+        for layer, pair in enumerate(zip(full.keys_LBHPD, full.values_LBHPD, strict=True)):
             new_keys, new_values = (part[:, :, before:] for part in pair)
-            slots = self._written(layer, new_keys, new_values, positions_1T, [spans])
-            for kept, part, new in zip((keys, values), pair, slots, strict=True):
-                kept.append(torch.cat([part[:, :, :before], new], 2))
-        left = replace(whole, keys_LBHPD=tuple(keys), values_LBHPD=tuple(values))
-        return State(1, cached(left), {"tokens_read": [state.meta["tokens_read"][0] + count]})
+            slots = self._write_slots(layer, new_keys, new_values, positions_1T, [spans])
+            for parts, part, new in zip((keys, values), pair, slots, strict=True):
+                parts.append(torch.cat([part[:, :, :before], new], 2))
+        compacted = replace(full, keys_LBHPD=tuple(keys), values_LBHPD=tuple(values))
+        return State(
+            1, prefix_tensors(compacted), {"tokens_read": [state.meta["tokens_read"][0] + count]}
+        )
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The cache."""
-        return Patch(prefix=prefix_of(state.tensors))
+        return Patch(prefix=prefix_from_tensors(state.tensors))
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, written anew and asked in one forward."""
-        return {"answer": answer_loss(self.lm, [self._laid(episode) for episode in episodes], {}, slots=self._slots)}
+        return {
+            "answer": answer_loss(
+                self.lm,
+                [self._episode_row(episode) for episode in episodes],
+                {},
+                slots=self._batch_slots,
+            )
+        }
 
-    def _laid(self, episode: Episode) -> Row:
+    def _episode_row(self, episode: Episode) -> Row:
         """An episode as one row: pieces see those since the last question as text, and those before it as slots."""
-        asked = 0
+        chunks_before_query = 0
 
-        def piece(row: Row, ids: list[int], first: int) -> None:
+        def add_chunk(row: Row, ids: list[int], first: int) -> None:
             if ids:
-                row.texts.append(row.add(ids, first, [*row.starts, *row.texts[asked:]], asked))
+                row.texts.append(
+                    row.add(
+                        ids,
+                        first,
+                        [*row.starts, *row.texts[chunks_before_query:]],
+                        chunks_before_query,
+                    )
+                )
 
-        def question(row: Row, _: int) -> tuple[list[int], int]:
-            nonlocal asked
-            asked = len(row.texts)
-            return row.starts, asked
+        def add_query(row: Row, _: int) -> tuple[list[int], int]:
+            nonlocal chunks_before_query
+            chunks_before_query = len(row.texts)
+            return row.starts, chunks_before_query
 
-        return laid(self.lm, episode, piece, question)
+        return episode_row(self.lm, episode, add_chunk, add_query)
 
-    def _slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
+    def _batch_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
         """The slots of all pieces of each row."""
         spans = [[row.spans[block] for block in row.texts] for row in rows]
-        most = _most(spans)
-        made_E = torch.arange(1, most + 1, device=self.lm.device).repeat_interleave(self.settings.slots)
-        there_B = torch.tensor([len(own) for own in spans], device=self.lm.device)
-        sees_BTE = (made_E <= batch.memories_BT[..., None]) & (made_E <= there_B[:, None, None])
-        return lambda call: self._written(call.layer, call.key, call.value, batch.positions_BT, spans), sees_BTE
+        max_chunks = _max_chunks(spans)
+        chunk_number_E = torch.arange(1, max_chunks + 1, device=self.lm.device).repeat_interleave(
+            self.settings.slots
+        )
+        chunk_count_B = torch.tensor([len(row_spans) for row_spans in spans], device=self.lm.device)
+        sees_BTE = (chunk_number_E <= batch.memories_BT[..., None]) & (
+            chunk_number_E <= chunk_count_B[:, None, None]
+        )
+        return lambda call: self._write_slots(
+            call.layer, call.key, call.value, batch.positions_BT, spans
+        ), sees_BTE
 
-    def _written(
-        self, layer: int, keys_BHTD: Tensor, values_BHTD: Tensor, positions_BT: Tensor, spans: Sequence[Sequence[range]]
+    def _write_slots(
+        self,
+        layer: int,
+        keys_BHTD: Tensor,
+        values_BHTD: Tensor,
+        positions_BT: Tensor,
+        spans: Sequence[Sequence[range]],
     ) -> tuple[Tensor, Tensor]:
         """Keys and values [B, H, E, D] of the slots of these spans of each row; nothing of value where a row has fewer
         spans than another. `keys_BHTD`: of a layer, as the model rotated them to `positions_BT`."""
-        turn = self.rotary.turns[layer] if self.rotary else None
-        if turn:
-            keys_BHTD = turn(keys_BHTD, positions_BT, back=True)
-        most, longest = _most(spans), max((len(span) for own in spans for span in own), default=1)
-        pieces = [(row, span) for row, own in enumerate(spans) for span in [*own, *[range(1)] * (most - len(own))]]
-        places = torch.tensor([[*span, *[0] * (longest - len(span))] for _, span in pieces], device=self.lm.device)
-        lengths = torch.tensor([len(span) for _, span in pieces], device=self.lm.device)
-        row_N1 = torch.tensor([[row] for row, _ in pieces], device=self.lm.device)
+        rotate = self.rotary.rotations[layer] if self.rotary else None
+        if rotate:
+            keys_BHTD = rotate(keys_BHTD, positions_BT, inverse=True)
+        max_chunks, longest = (
+            _max_chunks(spans),
+            max((len(span) for row_spans in spans for span in row_spans), default=1),
+        )
+        padded_spans = [
+            (row, span)
+            for row, row_spans in enumerate(spans)
+            for span in [*row_spans, *[range(1)] * (max_chunks - len(row_spans))]
+        ]
+        token_index_NT = torch.tensor(
+            [[*span, *[0] * (longest - len(span))] for _, span in padded_spans],
+            device=self.lm.device,
+        )
+        lengths = torch.tensor([len(span) for _, span in padded_spans], device=self.lm.device)
+        row_N1 = torch.tensor([[row] for row, _ in padded_spans], device=self.lm.device)
         real_NT = torch.arange(longest, device=self.lm.device) < lengths[:, None]
-        taken = (held.transpose(1, 2)[row_N1, places].transpose(1, 2) for held in (keys_BHTD, values_BHTD))
-        keys, values = self.layers[layer](*taken, real_NT)
-        if turn:
+        gathered = (
+            tensor.transpose(1, 2)[row_N1, token_index_NT].transpose(1, 2)
+            for tensor in (keys_BHTD, values_BHTD)
+        )
+        keys, values = self.layers[layer](*gathered, real_NT)
+        if rotate:
             slots = self.settings.slots
-            into = (torch.arange(slots, device=self.lm.device) + 0.5) / slots * lengths[:, None]
-            keys = turn(keys, positions_BT[row_N1, places[:, :1] + into.long()], back=False)
-        keys, values = (part.unflatten(0, (len(spans), most)).transpose(1, 2).flatten(2, 3) for part in (keys, values))
+            offset_NP = (
+                (torch.arange(slots, device=self.lm.device) + 0.5) / slots * lengths[:, None]
+            )
+            keys = rotate(
+                keys, positions_BT[row_N1, token_index_NT[:, :1] + offset_NP.long()], inverse=False
+            )
+        keys, values = (
+            part.unflatten(0, (len(spans), max_chunks)).transpose(1, 2).flatten(2, 3)
+            for part in (keys, values)
+        )
         return keys, values
 
 
-def _most(spans: Sequence[Sequence[range]]) -> int:
+def _max_chunks(spans: Sequence[Sequence[range]]) -> int:
     """Pieces of the row that has most of them, one at least: what no row has is seen by nobody."""
     return max(1, *map(len, spans))

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ttabench.core.errors import at_least
+from ttabench.core.errors import require_at_least
 from ttabench.core.types import Json
-from ttabench.cost import INTEGER, SINGLE, Cost, Shape, Workload, answer, closed_book, targeted
+from ttabench.cost import (
+    FLOAT32_BYTES,
+    INT64_BYTES,
+    Cost,
+    Shape,
+    Workload,
+    answer_flops,
+    closed_book_cost,
+    select_linears,
+)
 from ttabench.methods.spec import MethodSpec, Recipe
 
 
@@ -42,84 +51,133 @@ class StreamAdapterSettings:
     """Of initial weights."""
 
     def __post_init__(self) -> None:
-        at_least(1, queries=self.queries, down=self.down, chunk=self.chunk, stride=self.stride)
-        at_least(0, query_std=self.query_std)
+        require_at_least(
+            1, queries=self.queries, down=self.down, chunk=self.chunk, stride=self.stride
+        )
+        require_at_least(0, query_std=self.query_std)
         if self.temperature <= 0:
             raise ValueError(f"temperature must be positive, got {self.temperature}")
         if self.window is None:
             return
         if self.window <= self.stride:
-            raise ValueError(f"window must be larger than the stride {self.stride}, got {self.window}")
+            raise ValueError(
+                f"window must be larger than the stride {self.stride}, got {self.window}"
+            )
         if self.chunk > self.window:
-            raise ValueError(f"chunk must be no larger than the window {self.window}, got {self.chunk}")
+            raise ValueError(
+                f"chunk must be no larger than the window {self.window}, got {self.chunk}"
+            )
         if self.stride % self.chunk:
             raise ValueError(f"stride must be whole chunks of {self.chunk}, got {self.stride}")
 
 
-_NANO = Recipe(schedule="cosine", clip=1.0, beta2=0.98)
-_PAPER = Recipe(schedule="cosine", beta2=0.95, decay=0.01)
+_NANO_RECIPE = Recipe(schedule="cosine", clip=1.0, beta2=0.98)
+_PAPER_RECIPE = Recipe(schedule="cosine", beta2=0.95, decay=0.01)
 
 
 def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
     """StreamAdapter (arXiv 2411.09289, equations 4 to 8). Without `window` everything is read by the base model and
     mapped; with it, the oldest `stride` tokens leave a full window, are read by the weights in force and mapped, and
     what stays is read anew."""
-    s, maps, wide = settings, targeted(settings.targets, shape), shape.kv_heads * settings.down
-    inputs, outputs = (shape.layers * sum(getattr(one, end) for one in maps) for end in ("inputs", "outputs"))
+    s, maps, state_width = (
+        settings,
+        select_linears(settings.targets, shape),
+        shape.kv_heads * settings.down,
+    )
+    inputs, outputs = (
+        shape.layers * sum(getattr(linear, end) for linear in maps) for end in ("inputs", "outputs")
+    )
     vectors = shape.layers * len(maps) * s.queries  # of the state, each of `wide` numbers
     # queries, a down-projection for all heads, and a gate
-    own = shape.kv_heads * s.queries * shape.head_dim + shape.head_dim * s.down + wide + 1
-    added = shape.layers * len(maps) * own + wide * inputs + s.queries * outputs
-    state, written, token = vectors * wide, 2 * s.queries * wide * inputs, 2 * s.queries * (inputs + outputs)
-    shared = written + (2 * shape.layers * s.queries * sum(one.size for one in maps) if s.merge else 0)
-    asked = 0 if s.merge else token  # of a token under deltas that are not merged
+    map_parameters = (
+        shape.kv_heads * s.queries * shape.head_dim + shape.head_dim * s.down + state_width + 1
+    )
+    added = shape.layers * len(maps) * map_parameters + state_width * inputs + s.queries * outputs
+    state, delta_flops, token_flops = (
+        vectors * state_width,
+        2 * s.queries * state_width * inputs,
+        2 * s.queries * (inputs + outputs),
+    )
+    shared = delta_flops + (
+        2 * shape.layers * s.queries * sum(linear.size for linear in maps) if s.merge else 0
+    )
+    asked_token_flops = 0 if s.merge else token_flops  # of a token under deltas that are not merged
 
-    def mapped(chunks: int, slots: int) -> int:
+    def mapping_flops(chunks: int, slots: int) -> int:
         """Attention to each slot, projection, gate, and a sum over chunks, a product where there are several."""
         attended = 4 * shape.kv_heads * shape.head_dim * vectors * slots
         return chunks * (attended + (2 * shape.head_dim + (4 if chunks > 1 else 2)) * state)
 
-    bare, start = replace(closed_book(shape, work), added_parameters=added), shape.starts
-    if not work.pieces:
+    bare, start = replace(closed_book_cost(shape, work), added_parameters=added), shape.bos_tokens
+    if not work.chunk_tokens:
         return bare
     if s.window is None:
-        (chunks, left), rest = divmod(work.tokens, s.chunk), s.chunk - 1  # room for a chunk that is not full
-        short = mapped(1, rest if shape.dense else left) if left else 0
+        (chunks, tail), max_tail = (
+            divmod(work.tokens, s.chunk),
+            s.chunk - 1,
+        )  # room for a chunk that is not full
+        tail_flops = (
+            mapping_flops(1, max_tail if shape.counts_masked_pairs else tail) if tail else 0
+        )
         return replace(
             bare,
-            state_floats=state + shape.slot_floats * rest,
-            state_bytes=SINGLE * state + shape.cache_bytes(rest, work.value_bytes) + INTEGER,
-            adapt_slots=rest + start + work.tokens,
-            ask_slots=rest + bare.ask_slots,
-            adapt_flops=shape.forward(start + work.tokens) + mapped(chunks, s.chunk) + short + shared,
-            ask_flops=bare.ask_flops + asked * (start + work.asked),
+            state_floats=state + shape.slot_floats * max_tail,
+            state_bytes=FLOAT32_BYTES * state
+            + shape.cache_bytes(max_tail, work.value_bytes)
+            + INT64_BYTES,
+            adapt_slots=max_tail + start + work.tokens,
+            ask_slots=max_tail + bare.ask_slots,
+            adapt_flops=shape.forward_flops(start + work.tokens)
+            + mapping_flops(chunks, s.chunk)
+            + tail_flops
+            + shared,
+            ask_flops=bare.ask_flops + asked_token_flops * (start + work.query_positions),
             positions=max(start + work.tokens, bare.positions),
         )
-    times, leaving = max(0, 1 + (work.tokens - (s.window - 1)) // s.stride), start + s.stride
-    kept = work.tokens - times * s.stride
-    slots, most = (start + kept if kept else 0), leaving if times else 0
-    evicting = written + shape.forward(leaving) + token * leaving + mapped(s.stride // s.chunk, s.chunk)
-    prompted = work.asked + (0 if kept else start)
+    evictions, evicted_slots = (
+        max(0, 1 + (work.tokens - (s.window - 1)) // s.stride),
+        start + s.stride,
+    )
+    kept = work.tokens - evictions * s.stride
+    slots, max_evicted_slots = (start + kept if kept else 0), evicted_slots if evictions else 0
+    eviction_flops = (
+        delta_flops
+        + shape.forward_flops(evicted_slots)
+        + token_flops * evicted_slots
+        + mapping_flops(s.stride // s.chunk, s.chunk)
+    )
+    prompt_tokens = work.query_positions + (0 if kept else start)
     return replace(
         bare,
         state_floats=state,
-        state_bytes=SINGLE * state + INTEGER * (s.window - 2 + 1),
-        adapt_slots=max(slots, most),
-        ask_slots=slots + prompted,
-        adapt_flops=times * evicting + shared + shape.forward(slots) + asked * slots,
-        ask_flops=answer(shape, work, slots, begun=bool(kept)) + asked * prompted,
-        positions=max(slots + prompted, most),
+        state_bytes=FLOAT32_BYTES * state + INT64_BYTES * (s.window - 2 + 1),
+        adapt_slots=max(slots, max_evicted_slots),
+        ask_slots=slots + prompt_tokens,
+        adapt_flops=evictions * eviction_flops
+        + shared
+        + shape.forward_flops(slots)
+        + asked_token_flops * slots,
+        ask_flops=answer_flops(shape, work, slots, has_bos=bool(kept))
+        + asked_token_flops * prompt_tokens,
+        positions=max(slots + prompt_tokens, max_evicted_slots),
     )
 
 
 RETIRED: Mapping[str, Json] = {
-    "keep_cache": False, "mapping": "recurrent", "gate_spread": 0.0, "centred": False, "share_heads": True,
-    "bptt": "detach", "form": "queries", "step_segments": 4, "rehearse": False,
-}  # fmt: skip
+    "keep_cache": False,
+    "mapping": "recurrent",
+    "gate_spread": 0.0,
+    "centred": False,
+    "share_heads": True,
+    "bptt": "detach",
+    "form": "queries",
+    "step_segments": 4,
+    "rehearse": False,
+}
 STREAMADAPTER = MethodSpec(
     name="streamadapter",
     summary="weight deltas mapped from keys and values",
-    where="ttabench.methods.streamadapter.method:StreamAdapter",
+    import_path="ttabench.methods.streamadapter.method:StreamAdapter",
     Settings=StreamAdapterSettings,
     presets={
         "nano": StreamAdapterSettings(down=16, chunk=64, query_std=3.0),
@@ -127,7 +185,14 @@ STREAMADAPTER = MethodSpec(
         # 6.4 M parameters, 4.6 % of adapter and base together. Keys of SmolLM2 vary by a norm of 10.5 in a page, so
         # that queries of 1.5 begin with attention logits of a standard deviation of 2.
         "smollm2-135m-book": StreamAdapterSettings(
-            queries=14, down=8, chunk=32, query_std=1.5, gate_bias=-0.4, scale=0.02, window=256, stride=128
+            queries=14,
+            down=8,
+            chunk=32,
+            query_std=1.5,
+            gate_bias=-0.4,
+            scale=0.02,
+            window=256,
+            stride=128,
         ),
         # What `profile` measures: any length in flat memory, decoding like the base model.
         "stream": StreamAdapterSettings(window=1024, merge=True),
@@ -140,7 +205,7 @@ STREAMADAPTER = MethodSpec(
     # in sequences of `--task-set sequence_tokens` (the paper: 8,192 for TinyLlama, 16,384 for the others).
     recipes={
         "nano": replace(
-            _NANO,
+            _NANO_RECIPE,
             documents=(5, 10, 20, 30),
             rounds=600,
             questions=8,
@@ -149,20 +214,36 @@ STREAMADAPTER = MethodSpec(
             lr=2.5e-4,
             warmup=50,
         ),
-        "nano-book": replace(_NANO, documents=(1,), batch_documents=1, steps=300, lr=4e-5, warmup=20),
-        "smollm2-135m-book": replace(
-            _NANO, documents=(1,), batch_documents=2, steps=4000, lr=5e-4, warmup=20, schedule="constant"
+        "nano-book": replace(
+            _NANO_RECIPE, documents=(1,), batch_documents=1, steps=300, lr=4e-5, warmup=20
         ),
-        "tinyllama-1.1b": replace(_PAPER, documents=(30,), batch_documents=480, lr=5e-5, warmup=100),
-        "tinyllama-1.1b-book": replace(_PAPER, documents=(1,), batch_documents=8, lr=5e-5, warmup=500),
-        "llama-3-8b": replace(_PAPER, documents=(60,), batch_documents=240, lr=2e-5, warmup=500),
-        "phi-3-medium": replace(_PAPER, documents=(60,), batch_documents=120, lr=1e-5, warmup=800),
+        "smollm2-135m-book": replace(
+            _NANO_RECIPE,
+            documents=(1,),
+            batch_documents=2,
+            steps=4000,
+            lr=5e-4,
+            warmup=20,
+            schedule="constant",
+        ),
+        "tinyllama-1.1b": replace(
+            _PAPER_RECIPE, documents=(30,), batch_documents=480, lr=5e-5, warmup=100
+        ),
+        "tinyllama-1.1b-book": replace(
+            _PAPER_RECIPE, documents=(1,), batch_documents=8, lr=5e-5, warmup=500
+        ),
+        "llama-3-8b": replace(
+            _PAPER_RECIPE, documents=(60,), batch_documents=240, lr=2e-5, warmup=500
+        ),
+        "phi-3-medium": replace(
+            _PAPER_RECIPE, documents=(60,), batch_documents=120, lr=1e-5, warmup=800
+        ),
     },
     growth="constant",
     trainable=True,
     cost=cost,
-    checked=StreamAdapterSettings(queries=4, down=4, chunk=4, window=16, stride=8),
+    test_settings=StreamAdapterSettings(queries=4, down=4, chunk=4, window=16, stride=8),
     paper="2411.09289",
-    retired=RETIRED,
+    deprecated_settings=RETIRED,
 )
 METHODS = (STREAMADAPTER,)

@@ -13,13 +13,13 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Chunk, Query
 from ttabench.lm.forward.patching import check_fits, deltas_applied
-from ttabench.lm.forward.tokens import new_ids, pad
+from ttabench.lm.forward.tokens import new_chunk_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch, State
-from ttabench.methods.parts.kept import ids_of, read_on, window_of
-from ttabench.methods.parts.lora import dense
+from ttabench.methods.parts.kept import extend_prefix, stored_ids, window_patch
+from ttabench.methods.parts.lora import dense_deltas
 from ttabench.methods.streamadapter import STREAMADAPTER, StreamAdapterSettings
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
 from ttabench.methods.trainable import Trainable
@@ -29,67 +29,97 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
     """StreamAdapter. State: `h` [L, B, M, R, E]; the unfinished chunk's keys and values, or the window's tokens."""
 
     spec = STREAMADAPTER
-    own_tensors = ("tokens", "lengths")
-    needs = ("cache", "shape")
+    unswapped_tensors = ("tokens", "lengths")
+    required_capabilities = ("cache", "shape")
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
         super().__init__(lm, settings)
         self.networks = StreamAdapterNetworks(lm, settings)
-        self.reads = "run" if settings.window is None else "pieces"
+        self.granularity = "segment" if settings.window is None else "chunk"
 
     def modules(self) -> nn.ModuleDict:
         """mappers, one a layer."""
         return nn.ModuleDict(dict(self.networks.named_children()))
 
-    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read all pieces of a row as one text; without a window its later pieces see the earlier ones."""
-        rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
-        read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
-        with torch.set_grad_enabled(self._learning):
-            tensors = self._whole(state, rows) if self.settings.window is None else self._windows(state, rows)
+        rows = [list(chain(*pieces)) for pieces in new_chunk_ids(self.lm, state, chunks)]
+        read = [
+            before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)
+        ]
+        with torch.set_grad_enabled(self._is_training):
+            tensors = (
+                self._absorb_texts(state, rows)
+                if self.settings.window is None
+                else self._slide_windows(state, rows)
+            )
         return State(state.rows, tensors, {"tokens_read": read})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """Deltas of every adapted linear map, with the tokens of the window."""
         if "h" not in state.tensors:
-            return window_of(state.tensors)
-        with torch.set_grad_enabled(self._learning):
-            hooked = self.networks.deltas(self.networks.flushed(state.tensors))
-            deltas: Mapping[str, Delta] = hooked
+            return window_patch(state.tensors)
+        with torch.set_grad_enabled(self._is_training):
+            low_rank = self.networks.deltas(self.networks.flush_tail(state.tensors))
+            deltas: Mapping[str, Delta] = low_rank
             if self.settings.merge and state.rows == 1:
-                deltas = dense(self.lm, hooked)
-        return replace(window_of(state.tensors), deltas=deltas)
+                deltas = dense_deltas(self.lm, low_rank)
+        return replace(window_patch(state.tensors), deltas=deltas)
 
-    def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
+    def _absorb_texts(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
         """The state after these texts, which go into the weights as a whole."""
         lm, start = self.lm, list(self.lm.start_ids)
-        ids_BT, mask_BT = (part.to(lm.device) for part in pad([start + row for row in rows], lm.pad_id, "right"))
-        check_fits(lm, None, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
+        ids_BT, mask_BT = (
+            part.to(lm.device) for part in pad([start + row for row in rows], lm.pad_id, "right")
+        )
+        check_fits(
+            lm,
+            None,
+            mask_BT.sum(1),
+            "Read through a sliding window: --set window=1024 (presets *-book).",
+        )
         with torch.no_grad():
-            text = read_on(lm, None, ids_BT, mask_BT).layers_as(lambda layer: layer[:, :, len(start) :])
-        before = state.tensors or self.networks.empty(state.rows)
-        return self.networks.absorbed(before, text.keys_LBHPD, text.values_LBHPD, mask_BT[:, len(start) :])
+            text = extend_prefix(lm, None, ids_BT, mask_BT).map_layers(
+                lambda layer: layer[:, :, len(start) :]
+            )
+        before = state.tensors or self.networks.empty_state(state.rows)
+        return self.networks.absorb(
+            before, text.keys_LBHPD, text.values_LBHPD, mask_BT[:, len(start) :]
+        )
 
-    def _windows(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
+    def _slide_windows(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
         """The state after these texts, of which what leaves the window goes into the weights."""
         assert self.settings.window is not None
         window, stride = self.settings.window, self.settings.stride
-        h_LBMRE = (state.tensors or self.networks.empty(state.rows))["h"]
-        rows = [[*old, *new] for old, new in zip(ids_of(state.tensors, state.rows), rows_new, strict=True)]
+        h_LBMRE = (state.tensors or self.networks.empty_state(state.rows))["h"]
+        rows = [
+            [*old, *new]
+            for old, new in zip(stored_ids(state.tensors, state.rows), rows_new, strict=True)
+        ]
         while leaving := [row for row, ids in enumerate(rows) if len(ids) >= window - 1]:
             index_N = torch.tensor(leaving, device=h_LBMRE.device)
-            moved = self._evicted(h_LBMRE.index_select(1, index_N), [rows[row][:stride] for row in leaving])
-            h_LBMRE = moved if len(leaving) == len(rows) else h_LBMRE.index_copy(1, index_N, moved)
+            advanced_LBMRE = self._absorb_evicted(
+                h_LBMRE.index_select(1, index_N), [rows[row][:stride] for row in leaving]
+            )
+            h_LBMRE = (
+                advanced_LBMRE
+                if len(leaving) == len(rows)
+                else h_LBMRE.index_copy(1, index_N, advanced_LBMRE)
+            )
             rows = [ids[stride:] if row in leaving else ids for row, ids in enumerate(rows)]
         lengths_B = torch.tensor([len(ids) for ids in rows], device=h_LBMRE.device)
         tokens_BT = pad([*rows, [0] * (window - 2)], self.lm.pad_id, "right")[0][:-1]
         return {"h": h_LBMRE, "tokens": tokens_BT.to(h_LBMRE.device), "lengths": lengths_B}
 
-    def _evicted(self, h_LBMRE: Tensor, rows: list[list[int]]) -> Tensor:
+    def _absorb_evicted(self, h_LBMRE: Tensor, rows: list[list[int]]) -> Tensor:
         """The state after these tokens, as the weights in force see them, have gone into it."""
         h_LBMRE, start, device = h_LBMRE.detach(), list(self.lm.start_ids), self.lm.device
         ids_BT = torch.tensor([start + row for row in rows], device=device)
         with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):
-            text = read_on(self.lm, None, ids_BT).layers_as(lambda layer: layer[:, :, len(start) :])
-        full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
-        return self.networks.advanced(h_LBMRE, text.keys_LBHPD, text.values_LBHPD, full_B)
+            text = extend_prefix(self.lm, None, ids_BT).map_layers(
+                lambda layer: layer[:, :, len(start) :]
+            )
+        full_B = torch.full(
+            (len(rows),), self.settings.stride // self.settings.chunk, device=device
+        )
+        return self.networks.advance(h_LBMRE, text.keys_LBHPD, text.values_LBHPD, full_B)

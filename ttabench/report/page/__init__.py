@@ -18,21 +18,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ttabench.core import __version__
-from ttabench.core.errors import printable
+from ttabench.core.errors import escape_control_characters
 from ttabench.core.files import read_text
-from ttabench.records.local_paths import without_homes
-from ttabench.records.samples import is_digest, kept_text
+from ttabench.records.local_paths import shorten_paths
+from ttabench.records.samples import is_digest, text_or_empty
 from ttabench.report import pictures
-from ttabench.report.blocks import called
-from ttabench.report.compare import Block, Comparison
-from ttabench.report.comparison_tables import GLOSSARY, differences_table, entries_table, not_paired, overview, title_of
-from ttabench.report.differences import worth
-from ttabench.report.entries import plain, running, shown
-from ttabench.report.show import Cells, gold, likelihood, prediction, tail
-from ttabench.report.stored import Place, Query, cells_of, seed_of
-from ttabench.report.tables import about_tables
+from ttabench.report.compare import Comparison, ComparisonGroup
+from ttabench.report.comparison_tables import (
+    GLOSSARY,
+    differences_table,
+    group_table,
+    group_title,
+    overview_table,
+    untested_pairs,
+)
+from ttabench.report.differences import oriented_value
+from ttabench.report.groups import short_group_name
+from ttabench.report.method_rows import contenders, format_value, format_without_error
+from ttabench.report.show import SampleCells, gold, likelihood, prediction, tail
+from ttabench.report.stored import QueryId, QueryKey, sample_cells, seed_of
+from ttabench.report.tables import detail_tables
 from ttabench.report.verdict import sentences
-from ttabench.stats.metrics import known
+from ttabench.stats.metrics import metric_or_default
 from ttabench.terminal.table import Bold, Table
 
 if TYPE_CHECKING:
@@ -40,21 +47,26 @@ if TYPE_CHECKING:
 
 TEMPLATE, STYLE, SCRIPT = "page.html", "page.css", "page.js"
 HERE = Path(__file__).parent
-NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python", "itables": "itables", "jinja2": "jinja2"}
+REQUIRED_PACKAGES = {
+    "altair": "altair",
+    "vl_convert": "vl-convert-python",
+    "itables": "itables",
+    "jinja2": "jinja2",
+}
 """Packages that the page is made of, by the module that they bring."""
-EARLY = 'document.documentElement.dataset.scripts = "yes";'
+EARLY_SCRIPT = 'document.documentElement.dataset.scripts = "yes";'
 """Runs before anything is shown: of long tables only the first page."""
-SENTENCES = 6
+MAX_SENTENCES = 6
 """Of the verdict; of more, the others open at a click."""
-SAMPLES = 20
+DEFAULT_SAMPLES = 20
 """Queries of a block that are shown, by default."""
 Row: TypeAlias = dict[str, str]
-MISSING = -1e308
+MISSING_ORDER = -1e308
 """Order of a number that is not known."""
 UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NUMBER = re.compile(r"<?(-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?)(?: (\w+))?")
 COLUMNS = ("mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
-LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
+MAX_PROMPT_CHARS, MAX_ANSWER_CHARS, MAX_QUESTION_CHARS = 2000, 800, 120
 
 
 class Libraries(NamedTuple):
@@ -74,78 +86,107 @@ def libraries() -> Libraries:
     import itables
     import vl_convert
 
-    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])  # as vl-convert takes it
+    version = ".".join(
+        altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2]
+    )  # as vl-convert takes it
     folder = Path(itables.__file__).parent / "html"
     tables = read_text(folder / "dt_bundle.js")
     name = re.search(r"export\{[^}]*?\b(\w+) as default\b[^}]*\}", tables)
     assert name is not None, "the bundle of itables exports no table"
     return Libraries(
-        charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)),
-        tables=closed(f"{tables}\nwindow.DataTable = {name[1]};\n"),
+        charts=escape_script(
+            vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
+        ),
+        tables=escape_script(f"{tables}\nwindow.DataTable = {name[1]};\n"),
         style=read_text(folder / "dt_bundle.css").replace("</", "<\\/"),
     )
 
 
-def closed(script: str) -> str:
+def escape_script(script: str) -> str:
     """A script in which nothing ends the element that it stands in, or begins a comment there."""
     return re.sub(r"</(?=script)", r"<\\/", script, flags=re.IGNORECASE).replace("<!--", "<\\!--")
 
 
-def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> str:
+def page(
+    comparison: Comparison, *, samples: int = DEFAULT_SAMPLES, remarks: Sequence[str] = ()
+) -> str:
     """The page of a comparison, with so many queries of each block at most, and remarks on what was left out."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ttabench.report.charts import charts_of
+    from ttabench.report.charts import make_charts
 
     environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    look = pictures.styles(entry.method for entry in comparison.entries)
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_printable_value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    method_styles = pictures.styles(method_row.method for method_row in comparison.method_rows)
     specs: list[dict[str, Any]] = []
 
-    def placed(charts: Sequence[Chart]) -> list[tuple[int, Chart]]:
+    def number_charts(charts: Sequence[Chart]) -> list[tuple[int, Chart]]:
         """Charts, each with its place among all of the page."""
         specs.extend(chart.spec for chart in charts)
         return list(enumerate(charts, len(specs) - len(charts)))
 
-    blocks: list[dict[str, Any]] = [
-        {"name": block.place.name, "title": title_of(block), "charts": placed(charts_of(block, look)),
-         "several": len(block.entries) > 1, "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
-        for block in comparison.blocks
-    ]  # fmt: skip
-    first = blocks[0]["charts"][:1]
-    if len(blocks) == 1:  # of several, it stands with its block, too
-        del blocks[0]["charts"][:1]
+    groups: list[dict[str, Any]] = [
+        {
+            "name": group.group_key.name,
+            "title": group_title(group),
+            "charts": number_charts(make_charts(group, method_styles)),
+            "several": len(group.method_rows) > 1,
+            "not_paired": untested_pairs(group),
+            "samples": disagreeing_samples(group, samples),
+        }
+        for group in comparison.groups
+    ]
+    first = groups[0]["charts"][:1]
+    if len(groups) == 1:  # of several, it stands with its block, too
+        del groups[0]["charts"][:1]
     scripts, script = libraries(), read_text(HERE / SCRIPT)
-    policy = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-eval' " + " ".join(
-        map(digest, (EARLY, scripts.charts, scripts.tables, script))
+    policy = (
+        "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-eval' "
+        + " ".join(map(csp_digest, (EARLY_SCRIPT, scripts.charts, scripts.tables, script)))
     )
-    runs = sum(len(entry.runs) for entry in comparison.entries)
+    runs = sum(len(method_row.runs) for method_row in comparison.method_rows)
     return environment.get_template(TEMPLATE).render(
-        version=__version__, title=f"{runs:,} {'run' if runs == 1 else 'runs'} compared",
-        sentences=list(sentences(comparison)), most=SENTENCES, remarks=remarks,
-        tables=tables_of(comparison), first=first, blocks=blocks, aside=comparison.aside,
+        version=__version__,
+        title=f"{runs:,} {'run' if runs == 1 else 'runs'} compared",
+        sentences=list(sentences(comparison)),
+        most=MAX_SENTENCES,
+        remarks=remarks,
+        tables=tables_of(comparison),
+        first=first,
+        groups=groups,
+        excluded=comparison.excluded,
         runs=list(about_runs(comparison)),
-        charts=embedded(specs), policy=policy, script=script, scripts=scripts, style=read_text(HERE / STYLE),
-        early=EARLY,
-    )  # fmt: skip
+        charts=escape_json(specs),
+        policy=policy,
+        script=script,
+        scripts=scripts,
+        style=read_text(HERE / STYLE),
+        early=EARLY_SCRIPT,
+    )
 
 
-def digest(script: str) -> str:
+def csp_digest(script: str) -> str:
     """The source of a policy that lets this script run."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def embedded(value: Any) -> str:
+def escape_json(value: Any) -> str:
     """JSON that can stand in an element of HTML: nothing in it ends the element, or a line of a script."""
-    text = without_homes(json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")))
+    text = shorten_paths(
+        json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    )
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _finalized(value: Any) -> Any:
+def _printable_value(value: Any) -> Any:
     """A value as a template puts it into the page: control characters are shown, and no home folder is."""
-    return printable(without_homes(value)) if type(value) is str else value
+    return escape_control_characters(shorten_paths(value)) if type(value) is str else value
 
 
 class Cell(NamedTuple):
@@ -158,20 +199,34 @@ class Cell(NamedTuple):
 
 def tables_of(comparison: Comparison) -> list[dict[str, Any]]:
     """All blocks beside each other, where there are several; every line; every difference. One block is not named."""
-    blocks = comparison.blocks
-    lines, pairs = list[Row](), list[Row]()
-    for block in blocks:
-        name = {"block": called(block.place, [other.place for other in blocks])} if len(blocks) > 1 else {}
-        for row in _rows(entries_table(block, every=True)):
-            value = f"#{block.place.metric} ± stderr"
-            cells = [("#value ± stderr" if column == value else column, cell) for column, cell in row.items()]
-            cells[1:1] = [("metric", block.place.metric)]
-            lines.append(name | dict(cells))
-        pairs += [name | row for row in (_rows(differences_table(block)) if block.differences else ())]
-    tables = [_shown("lines", "Lines", "", lines), _shown("differences", "Differences", "", pairs)]
-    if len(blocks) > 1 and (whole := overview(blocks)) is not None:
+    groups = comparison.groups
+    line_rows, pairs = list[Row](), list[Row]()
+    for group in groups:
+        name = (
+            {"block": short_group_name(group.group_key, [other.group_key for other in groups])}
+            if len(groups) > 1
+            else {}
+        )
+        for row in _rows(group_table(group, all_columns=True)):
+            value = f"#{group.group_key.metric} ± stderr"
+            cells = [
+                ("#value ± stderr" if column == value else column, cell)
+                for column, cell in row.items()
+            ]
+            cells[1:1] = [("metric", group.group_key.metric)]
+            line_rows.append(name | dict(cells))
+        pairs += [
+            name | row for row in (_rows(differences_table(group)) if group.differences else ())
+        ]
+    tables = [
+        _shown("lines", "Lines", "", line_rows),
+        _shown("differences", "Differences", "", pairs),
+    ]
+    if len(groups) > 1 and (whole := overview_table(groups)) is not None:
         rows = [{column or "block": cell for column, cell in row.items()} for row in _rows(whole)]
-        caption = f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold."
+        caption = (
+            f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold."
+        )
         tables.insert(0, _shown("overview", "All blocks", caption, rows))
     return [table for table in tables if table["rows"]]
 
@@ -186,60 +241,100 @@ def _shown(name: str, title: str, caption: str, rows: Sequence[Row]) -> dict[str
     columns = list(dict.fromkeys(column for row in rows for column in row))
     meanings = [meaning for column, meaning in GLOSSARY.items() if column in columns]
     return {
-        "name": name, "title": title, "caption": " ".join(filter(None, [*meanings, caption])),
+        "name": name,
+        "title": title,
+        "caption": " ".join(filter(None, [*meanings, caption])),
         "columns": [column.removeprefix("#") for column in columns],
         "rows": [[_cell(row.get(column, ""), column) for column in columns] for row in rows],
-    }  # fmt: skip
+    }
 
 
 def _cell(text: str, column: str) -> Cell:
     order: float | str = text
     if column.startswith("#"):
         match = NUMBER.match(text)
-        order = float(match[1].replace(",", "")) * UNITS.get(match[2], 1.0) if match else MISSING
+        order = (
+            float(match[1].replace(",", "")) * UNITS.get(match[2], 1.0) if match else MISSING_ORDER
+        )
     return Cell(text, order, isinstance(text, Bold))
 
 
 def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Every run that stands in a block, in the order of their lines: its facts, all settings and all costs."""
-    places = [block.place for block in comparison.blocks]
-    for entry in comparison.entries:
-        for record in entry.records:
-            row, (about, settings, costs, _) = record.value(entry.metric), about_tables(record, everything=True)
+    places = [group.group_key for group in comparison.groups]
+    for method_row in comparison.method_rows:
+        for record in method_row.records:
+            row, (about, settings, costs, _) = (
+                record.value(method_row.metric),
+                detail_tables(record, everything=True),
+            )
             yield {
-                "id": record.id, "label": entry.label, "block": called(entry.place, places), "seed": seed_of(record),
-                "value": f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
+                "id": record.id,
+                "label": method_row.label,
+                "block": short_group_name(method_row.group_key, places),
+                "seed": seed_of(record),
+                "value": f"{row.metric} {format_value(row.metric, row.value, row.stderr)}"
+                if row
+                else "",
                 "facts": list(zip(about.columns[1:], about.rows[0][1:], strict=True)),
                 "settings": "\n".join(f"{name} = {value}" for name, value, _ in settings.rows),
                 "costs": "\n".join(f"{name} = {value}" for name, value in costs.rows),
-            }  # fmt: skip
+            }
 
 
-def disagreeing(block: Block, most: int) -> dict[str, Any]:
+def disagreeing_samples(group: ComparisonGroup, most: int) -> dict[str, Any]:
     """The queries of a block that its methods did not answer equally well: so many at most (`shown`), how many there
     are (`count`), and which columns are not kept (`note`)."""
-    if not any(entry.values for entry in block.entries):
-        return {"shown": [], "count": 0, "note": "Answers are not stored with these runs, only their figures."}
-    gains: dict[Query, dict[int, float]] = {}  # by the place of the line in the block; more is better
-    for place, entry in enumerate(block.entries):
-        for query, value in entry.values.items():
-            if (gain := worth(value, block.place.metric)) is not None:
+    if not any(method_row.values for method_row in group.method_rows):
+        return {
+            "shown": [],
+            "count": 0,
+            "note": "Answers are not stored with these runs, only their figures.",
+        }
+    gains: dict[
+        QueryId, dict[int, float]
+    ] = {}  # by the place of the line in the block; more is better
+    for place, method_row in enumerate(group.method_rows):
+        for query, value in method_row.values.items():
+            if (gain := oriented_value(value, group.group_key.metric)) is not None:
                 gains.setdefault(query, {})[place] = gain
-    methods = running(block.entries)
-    among = {place for place, entry in enumerate(block.entries) if len(methods) < 2 or entry in methods}
-    counted = {query: [gain for place, gain in own.items() if place in among] for query, own in gains.items()}
-    apart = {query: max(own, default=0.0) - min(own, default=0.0) for query, own in counted.items()}
-    chosen = sorted((query for query in apart if apart[query] > 0), key=lambda query: (-apart[query], query))
+    methods = contenders(group.method_rows)
+    counted_places = {
+        place
+        for place, method_row in enumerate(group.method_rows)
+        if len(methods) < 2 or method_row in methods
+    }
+    counted = {
+        query: [gain for place, gain in own.items() if place in counted_places]
+        for query, own in gains.items()
+    }
+    ranges = {
+        query: max(own, default=0.0) - min(own, default=0.0) for query, own in counted.items()
+    }
+    chosen = sorted(
+        (query for query in ranges if ranges[query] > 0), key=lambda query: (-ranges[query], query)
+    )
     first = chosen[:most]
-    texts = [cells_of(entry.runs, COLUMNS) for entry in block.entries] if first else []
+    texts = (
+        [sample_cells(method_row.runs, COLUMNS) for method_row in group.method_rows]
+        if first
+        else []
+    )
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
-    note = "Scores are stored with these runs, and not the texts of prompts and answers." if hidden else ""
-    shown = [_disagreement(block, query, gains[query], texts) for query in first]
+    note = (
+        "Scores are stored with these runs, and not the texts of prompts and answers."
+        if hidden
+        else ""
+    )
+    shown = [_disagreeing_sample(group, query, gains[query], texts) for query in first]
     return {"shown": shown, "count": len(chosen), "note": note}
 
 
-def _disagreement(
-    block: Block, query: Query, gains: Mapping[int, float], texts: Sequence[Mapping[Place, Cells]]
+def _disagreeing_sample(
+    group: ComparisonGroup,
+    query: QueryId,
+    gains: Mapping[int, float],
+    texts: Sequence[Mapping[QueryKey, SampleCells]],
 ) -> dict[str, Any]:
     """One query, and what every line that was asked it answered, the best first."""
     ordered = sorted(gains, key=lambda place: -gains[place])
@@ -247,16 +342,28 @@ def _disagreement(
     first = next(filter(None, kept), {})
     seed, episode, key = query[:3]
     step = f"step {first['step']:,}" if first.get("step") else ""
-    prompt = kept_text(str(first.get("prompt") or ""))
-    metric = block.place.metric
+    prompt = text_or_empty(str(first.get("prompt") or ""))
+    metric = group.group_key.metric
     sides = [
-        {"label": block.entries[place].marked, "prediction": prediction(cells, LONGEST_ANSWER) if cells else "",
-         "nats": likelihood(cells),  # a query's figure, or nats where the metric is no mean over queries (`ppl`)
-         "gain": f"{abs(gains[place]):,.2f} nats" if known(metric).ratio else plain(metric, abs(gains[place]))}
+        {
+            "label": group.method_rows[place].marked_label,
+            "prediction": prediction(cells, MAX_ANSWER_CHARS) if cells else "",
+            "nats": likelihood(
+                cells
+            ),  # a query's figure, or nats where the metric is no mean over queries (`ppl`)
+            "gain": f"{abs(gains[place]):,.2f} nats"
+            if metric_or_default(metric).ratio
+            else format_without_error(metric, abs(gains[place])),
+        }
         for place, cells in zip(ordered, kept, strict=True)
-    ]  # fmt: skip
+    ]
     return {
-        "key": key, "place": ", ".join(filter(None, [str(first.get("subtask") or episode), f"seed {seed}", step])),
-        "question": tail(" ".join(prompt.split()), LONGEST_QUESTION), "prompt": tail(prompt, LONGEST_PROMPT),
-        "gold": gold(first)[:LONGEST_ANSWER], "sides": sides,
-    }  # fmt: skip
+        "key": key,
+        "place": ", ".join(
+            filter(None, [str(first.get("subtask") or episode), f"seed {seed}", step])
+        ),
+        "question": tail(" ".join(prompt.split()), MAX_QUESTION_CHARS),
+        "prompt": tail(prompt, MAX_PROMPT_CHARS),
+        "gold": gold(first)[:MAX_ANSWER_CHARS],
+        "sides": sides,
+    }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ttabench.core.errors import at_least
-from ttabench.cost import Cost, Shape, Workload, read_again
+from ttabench.core.errors import require_at_least
+from ttabench.cost import Cost, Shape, Workload, reread_cost
 from ttabench.methods.spec import MethodSpec, Recipe
 
 
@@ -19,18 +19,18 @@ class NotebookSettings:
     """Of the trained delta."""
 
     def __post_init__(self) -> None:
-        at_least(1, tokens=self.tokens, rank=self.rank)
+        require_at_least(1, tokens=self.tokens, rank=self.rank)
 
 
 def cost(settings: NotebookSettings, shape: Shape, work: Workload) -> Cost:
     """The last tokens, read once."""
-    return read_again(shape, work, min(settings.tokens, work.tokens))
+    return reread_cost(shape, work, min(settings.tokens, work.tokens))
 
 
 NOTEBOOK = MethodSpec(
     name="notebook",
     summary="keep the last tokens, under a trained delta of one linear map",
-    where="notebook.method:Notebook",
+    import_path="notebook.method:Notebook",
     Settings=NotebookSettings,
     presets={"short": NotebookSettings(tokens=16)},
     recipes={"": Recipe(documents=(2,), steps=2, lr=1e-2)},

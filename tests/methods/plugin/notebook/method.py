@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from notebook import NOTEBOOK, NotebookSettings
-from ttabench.core.types import Ask, Observe
-from ttabench.lm.forward.tokens import new_ids
+from ttabench.core.types import Chunk, Query
+from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.methods.parts.kept import appended, window_of
+from ttabench.methods.parts.kept import append_ids, window_patch
 from ttabench.methods.trainable import Trainable
 
 
@@ -34,13 +34,15 @@ class Notebook(Trainable[NotebookSettings]):
         """Both factors."""
         return nn.ModuleDict({"factors": nn.ParameterList([self.a, self.b])})
 
-    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, pieces: Sequence[Sequence[Chunk]]) -> State:
         """Keep the last tokens."""
-        rows = [list(chain(*row)) for row in new_ids(self.lm, state, pieces)]
-        read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
-        kept = appended(self.lm, state.tensors, rows, self.settings.tokens)
+        rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, pieces)]
+        read = [
+            before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)
+        ]
+        kept = append_ids(self.lm, state.tensors, rows, self.settings.tokens)
         return replace(state, tensors=kept, meta={"tokens_read": read})
 
-    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, asks: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The tokens in the window, and the delta."""
-        return replace(window_of(state.tensors), deltas={self.map: LowRank(self.a, self.b)})
+        return replace(window_patch(state.tensors), deltas={self.map: LowRank(self.a, self.b)})

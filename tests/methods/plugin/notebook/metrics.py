@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ttabench.core.types import Ask
+from ttabench.core.types import Query
 
 
-def opening(prediction: str, ask: Ask) -> float:
+def opening(prediction: str, ask: Query) -> float:
     """Whether the answer begins with the letter that the right one begins with."""
     return float(prediction[:1] == ask.answers[0][:1])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ttabench.core.types import Ask, Episode, Generate, Json, Observe, Step
-from ttabench.readers.base import Bound, Training
+from ttabench.core.types import Chunk, Episode, Generate, Json, Query, Step
+from ttabench.readers.base import Task, Training
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.sources import Request, resolve, table
+from ttabench.readers.sources import Request, load_table, resolve_settings
 from ttabench.readers.tokens import Tokens
 
 
@@ -19,18 +19,20 @@ class Settings(ProtocolSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Bound[Settings]):
+class Pairs(Task[Settings]):
     """A `readers.Task` of facts."""
 
     rows: Sequence[Mapping[str, Json]]
 
     def _episode(self, key: str, rows: Sequence[Mapping[str, Json]]) -> Episode:
-        read = [Observe(text=row["fact"], key=row["question"]) for row in rows]
-        return Episode(key=key, steps=(*read, *(self._ask(row) for row in rows)))
+        read = [Chunk(text=row["fact"], key=row["question"]) for row in rows]
+        return Episode(key=key, steps=(*read, *(self._query(row) for row in rows)))
 
-    def _ask(self, row: Mapping[str, Json]) -> Ask:
+    def _query(self, row: Mapping[str, Json]) -> Query:
         want = Generate(answers=(row["answer"],), max_new_tokens=self.settings.max_new_tokens)
-        return Ask(prompt=row["question"], key=row["question"], want=want, source_key=row["question"])
+        return Query(
+            prompt=row["question"], key=row["question"], want=want, source_key=row["question"]
+        )
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002  # the contract's
         """One, of all rows."""
@@ -39,11 +41,16 @@ class Pairs(Bound[Settings]):
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """So many rows drawn at random."""
         while True:
-            yield self.split, self._episode("", training.draws.choices(list(self.rows), k=training.documents)).steps
+            yield (
+                self.split,
+                self._episode(
+                    "", training.rng.choices(list(self.rows), k=training.documents)
+                ).steps,
+            )
 
     def counts(self) -> dict[str, Json]:
         """Facts and questions."""
-        return {"documents": len(self.rows), "questions": self.n_asks}
+        return {"documents": len(self.rows), "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
         """All cells."""
@@ -52,7 +59,9 @@ class Pairs(Bound[Settings]):
 
 def read(card: Card, request: Request) -> Pairs:
     """The reader."""
-    settings, arguments = resolve(card, request, Settings)
-    found = table(card, request)
+    settings, arguments = resolve_settings(card, request, Settings)
+    found = load_table(card, request)
     rows = [row.values for row in found.rows]
-    return Pairs(card=card, request=request, settings=settings, arguments=arguments, data=found, rows=rows)
+    return Pairs(
+        card=card, request=request, settings=settings, arguments=arguments, data=found, rows=rows
+    )

@@ -13,22 +13,28 @@ from typing import TYPE_CHECKING
 from pydantic import InstanceOf, PositiveInt
 
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import as_typed, checked_arguments, model_of, validated
-from ttabench.core.environment import restored
+from ttabench.core.declared import (
+    create_fields_model,
+    format_setting,
+    validate_arguments,
+    validate_model,
+)
+from ttabench.core.deprecation import renamed
+from ttabench.core.environment import restore_global_state
 from ttabench.core.errors import UserError
 from ttabench.records.run_fields import DEFAULT_OUT
 from ttabench.records.samples import read_samples
 from ttabench.records.schema import RunRecord
-from ttabench.report.compare import compared
+from ttabench.report.compare import compare_runs
 from ttabench.report.comparison_tables import comparison_data
-from ttabench.report.entries import shown
-from ttabench.report.finding import at_path, loaded
-from ttabench.report.tables import answering
+from ttabench.report.method_rows import format_value
+from ttabench.report.selection import load_runs, runs_at_path
+from ttabench.report.tables import method_with_state
 from ttabench.report.verdict import verdict
-from ttabench.run.evaluation import MODELS, execute
+from ttabench.run.evaluation import MODEL_CACHE, execute
 from ttabench.run.plan import make_plan
-from ttabench.run.request import Place
-from ttabench.sweep.suite import ASSIGNED, Some, cells
+from ttabench.run.request import UserPath
+from ttabench.sweep.suite import FIELD_OF_OPTION, RunPattern, expand_suite
 
 if TYPE_CHECKING:
     import pandas
@@ -59,12 +65,17 @@ class Run:
     def __repr__(self) -> str:
         record = self.record
         row = record.value(record.main_metric)
-        figure = f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "no figure"
-        return f"<{answering(record)} on {record.config.get('task')}, base {record.base}: {figure}, in {self.folder}>"
+        figure = (
+            f"{row.metric} {format_value(row.metric, row.value, row.stderr)}"
+            if row
+            else "no figure"
+        )
+        task = record.config.get("task")
+        return f"<{method_with_state(record)} on {task}, base {record.base}: {figure}, in {self.folder}>"
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonResult:
     """What `ttabench compare` shows of runs."""
 
     verdict: str
@@ -77,14 +88,14 @@ class Compared:
         return self.verdict
 
 
-@checked_arguments
+@validate_arguments
 def evaluate(
     method: str | Path = "icl",
     task: str | Path = "streamingqa",
     model: str | Path = NANO,
     *,
     seed: int = 0,
-    out: Place | None = None,
+    out: UserPath | None = None,
     force: bool = False,
     threads: PositiveInt | None = None,
     **options: object,
@@ -100,47 +111,58 @@ def evaluate(
 
     A UserError of an option, name or value that means nothing, and of what `ttabench eval` refuses.
     """
-    named = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
-    given = {name: _plain(name, value) for name, value in options.items() if value is not None}
-    validated(Some, {**named, **given}, "evaluate")
-    wanted = cells({"include": [{**named, **given}]})
-    if len(wanted) > 1:
-        raise UserError(f"A call makes one run, and these options make {len(wanted)}.", "Call it for each of them.")
-    with restored(threads) if threads else nullcontext():
-        plan = make_plan(wanted[0].request, wanted[0].seed)
-        place = Path(out or os.environ.get("TTABENCH_OUT") or DEFAULT_OUT)
-        outcome = execute(plan, MODELS, place, force=force)
-    return Run(outcome.folder, outcome.record)
+    run_names = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
+    run_options = {
+        name: _to_option_value(name, value) for name, value in options.items() if value is not None
+    }
+    validate_model(RunPattern, {**run_names, **run_options}, "evaluate")
+    run_cells = expand_suite({"include": [{**run_names, **run_options}]})
+    if len(run_cells) > 1:
+        raise UserError(
+            f"A call makes one run, and these options make {len(run_cells)}.",
+            "Call it for each of them.",
+        )
+    with restore_global_state(threads) if threads else nullcontext():
+        plan = make_plan(run_cells[0].request, run_cells[0].seed)
+        out_folder = Path(out or os.environ.get("TTABENCH_OUT") or DEFAULT_OUT)
+        result = execute(plan, MODEL_CACHE, out_folder, force=force)
+    return Run(result.folder, result.record)
 
 
-def _plain(name: str, value: object) -> object:
+def _to_option_value(name: str, value: object) -> object:
     """A value of an option as a suite has it; a list in a setting is one value there."""
-    if name in ASSIGNED and isinstance(value, Mapping):
-        return {key: as_typed(part) if isinstance(part, list | tuple) else part for key, part in value.items()}
+    if name in FIELD_OF_OPTION and isinstance(value, Mapping):
+        return {
+            key: format_setting(part) if isinstance(part, list | tuple) else part
+            for key, part in value.items()
+        }
     return str(value) if isinstance(value, Path) else value
 
 
-def load(*names: Place) -> list[Run]:
+def load(*names: UserPath) -> list[Run]:
     """Stored runs, in the order of the names: folders of runs, or of such folders; single runs; patterns of them,
     `"results/**"`.
 
     A UserError of a name that is nothing of this, or of damaged runs alone; other damaged ones are a warning each.
     """
-    validated(model_of({"names": tuple[Place, ...]}), {"names": names}, "load")
+    validate_model(create_fields_model({"names": tuple[UserPath, ...]}), {"names": names}, "load")
     folders: dict[Path, None] = {}
     for name in names:
-        runs = at_path(str(name))
+        runs = runs_at_path(str(name))
         if not runs:
-            raise UserError(f"{name} leads to no run.", 'Name a folder, or a pattern: ttabench.load("results/**").')
+            raise UserError(
+                f"{name} leads to no run.",
+                'Name a folder, or a pattern: ttabench.load("results/**").',
+            )
         folders.update(dict.fromkeys(runs))
-    stored = loaded(folders)
-    for line in stored.damaged:
+    found = load_runs(folders)
+    for line in found.damaged:
         warnings.warn(f"Left out: {line}", stacklevel=2)
-    return [Run(folder, record) for folder, record in stored.runs]
+    return [Run(folder, record) for folder, record in found.runs]
 
 
-@checked_arguments
-def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -> Compared:
+@validate_arguments
+def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -> ComparisonResult:
     """Compare runs by a metric, by default each task's main one: who leads, quality beside cost, and every difference,
     paired, with its interval; `all_pairs` tests every pair.
 
@@ -149,10 +171,16 @@ def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -
     import pandas
 
     runs = list(runs)
-    validated(model_of({"runs": list[InstanceOf[Run]]}), {"runs": runs}, "compare")
-    comparison = compared([(run.folder, run.record) for run in runs], metric, all_pairs=all_pairs)
-    lacking = [f"run {run} lacks the metric" for run in comparison.without_metric]
-    for line in (*comparison.damaged, *lacking):
+    validate_model(create_fields_model({"runs": list[InstanceOf[Run]]}), {"runs": runs}, "compare")
+    comparison = compare_runs(
+        [(run.folder, run.record) for run in runs], metric, all_pairs=all_pairs
+    )
+    without_metric_notes = [f"run {run} lacks the metric" for run in comparison.runs_without_metric]
+    for line in (*comparison.damaged, *without_metric_notes):
         warnings.warn(f"Left out: {line}", stacklevel=2)
     tables = {table.title: pandas.DataFrame(table.data) for table in comparison_data(comparison)}
-    return Compared(verdict(comparison), tables)
+    return ComparisonResult(verdict(comparison), tables)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Compared": "ComparisonResult"})

@@ -22,23 +22,23 @@ from torch.utils.checkpoint import checkpoint
 
 from ttabench.core.errors import UserError
 from ttabench.lm.forward import patching
+from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.forward.tokens import pad
-from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 
-Item = tuple[list[int], list[int]]
+ScoringItem = tuple[list[int], list[int]]
 """Prompt ids and target ids, without BOS."""
-Question = tuple[list[int], list[list[int]]]
+ChoiceItem = tuple[list[int], list[list[int]]]
 """Prompt ids and the ids of each option, without BOS."""
 
-Read = Callable[[LM, Tensor, Tensor], Tensor]
+TargetFunction = Callable[[LM, Tensor, Tensor], Tensor]
 """(lm, hidden_ND of the places that predict, targets_N) to one row of values a target."""
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredContinuation:
     """A continuation under the model."""
 
     logprobs: Tensor
@@ -48,75 +48,106 @@ class Scored:
 
 
 @torch.no_grad()
-def token_logprobs(lm: LM, patch: Patch, items: Sequence[Item], batch_size: int = 32) -> list[Tensor]:
+def token_logprobs(
+    lm: LM, patch: Patch, items: Sequence[ScoringItem], batch_size: int = 32
+) -> list[Tensor]:
     """Log-probability of every target token (natural log), float32 on the CPU, in the order of the items."""
     questions = [(prompt, [target]) for prompt, target in items]
-    return [values for (values,) in _in_batches(lm, patch, questions, batch_size, logprobs_of)]
+    return [
+        values for (values,) in _score_in_batches(lm, patch, questions, batch_size, logprobs_of)
+    ]
 
 
-def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
+def answer_nll(lm: LM, patch: Patch, items: Sequence[ScoringItem]) -> tuple[Tensor, int]:
     """(sum of the negative log-likelihoods of all target tokens, their count); one differentiable forward."""
     values = target_logprobs(lm, patch, items)
     return -torch.cat(values).sum(), sum(len(value) for value in values)
 
 
-def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item], read: Read | None = None) -> list[Tensor]:
+def target_logprobs(
+    lm: LM, patch: Patch, items: Sequence[ScoringItem], read: TargetFunction | None = None
+) -> list[Tensor]:
     """Log-probability of every target token, or what else is read, one tensor an item: one differentiable forward."""
     questions = [(prompt, [target]) for prompt, target in items]
-    return [values for (values,) in _values(lm, patching.encoded(lm, patch), questions, read or logprobs_of)]
+    return [
+        values
+        for (values,) in _score_options(
+            lm, patching.encode_patch(lm, patch), questions, read or logprobs_of
+        )
+    ]
 
 
-def target_hidden(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
+def target_hidden(lm: LM, patch: Patch, items: Sequence[ScoringItem]) -> list[Tensor]:
     """Last hidden states [N, D] that every target is predicted from, one tensor an item; see `target_logprobs`."""
     return target_logprobs(lm, patch, items, lambda _lm, hidden_ND, _targets: hidden_ND)
 
 
 @torch.no_grad()
-def choose(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[Tensor]:
+def option_logprobs(
+    lm: LM, patch: Patch, items: Sequence[ChoiceItem], batch_size: int = 32
+) -> list[Tensor]:
     """Summed log-probability of each option after its prompt, float32 on the CPU."""
-    scores = _in_batches(lm, patch, items, batch_size, logprobs_of)
+    scores = _score_in_batches(lm, patch, items, batch_size, logprobs_of)
     return [torch.stack([values.sum() for values in options]) for options in scores]
 
 
 @torch.no_grad()
-def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[list[Scored]]:
+def score_options(
+    lm: LM, patch: Patch, items: Sequence[ChoiceItem], batch_size: int = 32
+) -> list[list[ScoredContinuation]]:
     """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it."""
-    scores = _in_batches(lm, patch, items, batch_size, logprobs_and_best)
+    scores = _score_in_batches(lm, patch, items, batch_size, logprobs_and_best)
     pairs = [[values_N2.view(-1, 2).unbind(1) for values_N2 in options] for options in scores]
-    return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in pairs]
+    return [
+        [ScoredContinuation(values, bool((values >= best).all())) for values, best in options]
+        for options in pairs
+    ]
 
 
-def _in_batches(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int, read: Read) -> list[list[Tensor]]:
+def _score_in_batches(
+    lm: LM, patch: Patch, items: Sequence[ChoiceItem], batch_size: int, read: TargetFunction
+) -> list[list[Tensor]]:
     """For each question and option what `read` finds at its tokens, on the CPU."""
-    patch = patching.encoded(lm, patch)
-    assert patching.patch_rows(patch) in (1, len(items)), (
-        f"patch of {patching.patch_rows(patch)} rows for {len(items)} items"
+    patch = patching.encode_patch(lm, patch)
+    assert patching.patch_batch_size(patch) in (1, len(items)), (
+        f"patch of {patching.patch_batch_size(patch)} rows for {len(items)} items"
     )
     results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    for chosen in by_length(lm, lengths, batch_size):
-        scores = _values(lm, patching.select_rows(patch, chosen), [items[i] for i in chosen], read)
+    for chosen in batches_by_length(lm, lengths, batch_size):
+        scores = _score_options(
+            lm, patching.select_rows(patch, chosen), [items[i] for i in chosen], read
+        )
         for index, options in zip(chosen, scores, strict=True):
             results[index] = [values.cpu() for values in options]
     return results
 
 
-def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list[list[Tensor]]:
+def _score_options(
+    lm: LM, patch: Patch, items: Sequence[ChoiceItem], read: TargetFunction
+) -> list[list[Tensor]]:
     """What `read` finds at every target of every option, under an encoded patch."""
     start = patching.text_start(lm, patch)
     texts = [(start + prompt, options) for prompt, options in items]
     evicts = patch.prefix is not None and patch.prefix.eviction is not None
     if evicts and all(len(option) < 2 for _, options in items for option in options):
         assert patch.prefix is not None
-        patch, evicts = replace(patch, prefix=replace(patch.prefix, eviction=None)), False  # nothing is read after it
+        patch, evicts = (
+            replace(patch, prefix=replace(patch.prefix, eviction=None)),
+            False,
+        )  # nothing is read after it
     if evicts or any(len(options) != 1 for _, options in items):
-        of_options = iter(_behind_prompts(lm, patch, texts, read, evicts=evicts))
+        of_options = iter(_score_after_prompts(lm, patch, texts, read, evicts=evicts))
     else:
-        of_options = iter(_at_once(lm, patch, [(text, option) for text, (option,) in texts], read))
+        of_options = iter(
+            _score_in_one_forward(lm, patch, [(text, option) for text, (option,) in texts], read)
+        )
     return [[next(of_options) for _ in options] for _, options in items]
 
 
-def _at_once(lm: LM, patch: Patch, items: Sequence[Item], read: Read) -> list[Tensor]:
+def _score_in_one_forward(
+    lm: LM, patch: Patch, items: Sequence[ScoringItem], read: TargetFunction
+) -> list[Tensor]:
     """What `read` finds at the targets of each item: text and targets in one forward of right-padded rows."""
     rows = [text + target[:-1] for text, target in items]
     targets = [target if text else target[1:] for text, target in items]
@@ -126,7 +157,9 @@ def _at_once(lm: LM, patch: Patch, items: Sequence[Item], read: Read) -> list[Te
     patching.check_fits(lm, patch.prefix, list(map(len, rows)))
     ids_BT = pad(rows, lm.pad_id, "right")[0].to(lm.device)
     ends = [row * ids_BT.shape[1] + len(ids) for row, ids in enumerate(rows)]
-    places = [place for end, count in zip(ends, counts, strict=True) for place in range(end - count, end)]
+    places = [
+        place for end, count in zip(ends, counts, strict=True) for place in range(end - count, end)
+    ]
     targets_N = torch.tensor([token for target in targets for token in target], device=lm.device)
     with patching.deltas_applied(lm, patch.deltas, len(rows)):
         # padding stands behind the text, where causal attention never looks: no mask, and a fast kernel
@@ -135,8 +168,13 @@ def _at_once(lm: LM, patch: Patch, items: Sequence[Item], read: Read) -> list[Te
         return list(torch.split(read(lm, hidden_ND, targets_N), counts))
 
 
-def _behind_prompts(
-    lm: LM, patch: Patch, items: Sequence[tuple[list[int], list[list[int]]]], read: Read, *, evicts: bool
+def _score_after_prompts(
+    lm: LM,
+    patch: Patch,
+    items: Sequence[tuple[list[int], list[list[int]]]],
+    read: TargetFunction,
+    *,
+    evicts: bool,
 ) -> list[Tensor]:
     """What `read` finds at every target of every option: the prompts are one forward, then every option is a row.
 
@@ -148,56 +186,79 @@ def _behind_prompts(
             rows.append((item, text, options))
         else:  # every option begins a text with its first token, which is not predicted
             rows += [(item, option[:1], [option[1:]]) for option in options]
-    texts, options = [text for _, text, _ in rows], [option for *_, continuation in rows for option in continuation]
-    owner_R = torch.tensor([row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device)
+    texts, options = (
+        [text for _, text, _ in rows],
+        [option for *_, continuation in rows for option in continuation],
+    )
+    owner_R = torch.tensor(
+        [row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device
+    )
     patch = patching.select_rows(patch, [item for item, _, _ in rows])
     longest = [max(0, *(len(option) - 1 for option in continuation)) for *_, continuation in rows]
-    patching.check_fits(lm, patch.prefix, [len(text) + more for text, more in zip(texts, longest, strict=True)])
+    patching.check_fits(
+        lm, patch.prefix, [len(text) + more for text, more in zip(texts, longest, strict=True)]
+    )
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(rows))
     with patching.deltas_applied(lm, patch.deltas, len(rows)):
-        hidden_BTD = window.feed(ids_BT.to(lm.device), patching.padded(lm, mask_BT))
+        hidden_BTD = window.feed(ids_BT.to(lm.device), patching.prepare_mask(lm, mask_BT))
     hidden = [hidden_BTD[:, -1:].index_select(0, owner_R)]
     window.select(owner_R)
     rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right")[0].to(lm.device)
     with patching.deltas_applied(lm, patching.select_rows(patch, owner_R).deltas, len(options)):
         # Rows that are done go on with padding: nobody reads what comes of it.
-        for part_RT in torch.split(rest_RT, 1 if evicts else rest_RT.shape[1], 1) if rest_RT.shape[1] else ():
+        for part_RT in (
+            torch.split(rest_RT, 1 if evicts else rest_RT.shape[1], 1) if rest_RT.shape[1] else ()
+        ):
             hidden.append(window.feed(part_RT))
         hidden_RSD = torch.cat(hidden, dim=1)
         counts = [len(option) for option in options]
-        targets_N = torch.tensor([token for option in options for token in option], device=lm.device)
+        targets_N = torch.tensor(
+            [token for option in options for token in option], device=lm.device
+        )
         scored_RS = torch.arange(hidden_RSD.shape[1]) < torch.tensor(counts)[:, None]
         return list(torch.split(read(lm, hidden_RSD[scored_RS.to(lm.device)], targets_N), counts))
 
 
-LOGITS_AT_ONCE = 2**26
+MAX_LOGITS = 2**26
 """Float32 logits alive at a time without gradients, or of a trained head (256 MiB), however large vocabulary and batch
 are."""
-LOGITS_TRAINED = {"cpu": 2**22, "cuda": 2**26}
+MAX_LOGITS_WITH_GRADIENTS = {"cpu": 2**22, "cuda": 2**26}
 """The same with gradients through a frozen head. On a CPU 16 MiB: so little is used again without asking."""
 
 
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable."""
     if not torch.is_grad_enabled():
-        values_N = torch.cat([_chosen(lm.logits(h), t) for h, t in _slices(lm, LOGITS_AT_ONCE, hidden_ND, targets_N)])
-        refuse_not_finite(values_N)
+        values_N = torch.cat(
+            [
+                _gather_logprobs(lm.logits(h), t)
+                for h, t in _split_by_logits(lm, MAX_LOGITS, hidden_ND, targets_N)
+            ]
+        )
+        refuse_non_finite(values_N)
         return values_N
     head = lm.model.get_output_embeddings()
-    plain = lm.linear_head and type(head) is nn.Linear and not head._forward_hooks
-    moves = plain and any(part is not None and part.requires_grad for part in (head.weight, head.bias))
+    plain = lm.has_linear_head and type(head) is nn.Linear and not head._forward_hooks
+    moves = plain and any(
+        part is not None and part.requires_grad for part in (head.weight, head.bias)
+    )
     if not plain or moves or head.weight.device != hidden_ND.device:
-        slices = _slices(lm, LOGITS_AT_ONCE, hidden_ND, targets_N)
+        slices = _split_by_logits(lm, MAX_LOGITS, hidden_ND, targets_N)
         if not plain or len(slices) == 1:
-            return _chosen(lm.logits(hidden_ND), targets_N)
+            return _gather_logprobs(lm.logits(hidden_ND), targets_N)
         weight_VD, bias_V = head.weight, head.bias  # of this forward, whatever stands there
 
         def of_slice(hidden: Tensor, targets: Tensor) -> Tensor:
-            return _chosen(linear(hidden.to(weight_VD.device), weight_VD, bias_V), targets.to(weight_VD.device))
+            return _gather_logprobs(
+                linear(hidden.to(weight_VD.device), weight_VD, bias_V), targets.to(weight_VD.device)
+            )
 
         # what is more than that is computed again on the way back
-        values = [checkpoint(of_slice, *part, use_reentrant=False, preserve_rng_state=False) for part in slices]
+        values = [
+            checkpoint(of_slice, *part, use_reentrant=False, preserve_rng_state=False)
+            for part in slices
+        ]
         return torch.cat(values).to(hidden_ND.device)
     frozen_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head.weight, head.bias)  # type: ignore[no-untyped-call]
     return frozen_N
@@ -211,10 +272,17 @@ class _FrozenHead(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, targets_N: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
-        size = max(1, LOGITS_TRAINED.get(hidden_ND.device.type, LOGITS_AT_ONCE) // len(weight_VD))
+    def forward(
+        ctx: Any, hidden_ND: Tensor, targets_N: Tensor, weight_VD: Tensor, bias_V: Tensor | None
+    ) -> Tensor:
+        size = max(
+            1, MAX_LOGITS_WITH_GRADIENTS.get(hidden_ND.device.type, MAX_LOGITS) // len(weight_VD)
+        )
         kind = torch.promote_types(hidden_ND.dtype, torch.float32)
-        values_N, slopes_ND = hidden_ND.new_empty(len(hidden_ND), dtype=kind), torch.empty_like(hidden_ND)
+        values_N, slopes_ND = (
+            hidden_ND.new_empty(len(hidden_ND), dtype=kind),
+            torch.empty_like(hidden_ND),
+        )
         logits = hidden_ND.new_empty(min(size, len(hidden_ND)), len(weight_VD))
         logprobs = torch.empty_like(logits, dtype=kind)
         # d log p(target) / d hidden = (onehot - p) W, slice by slice of X tokens, so that no logits [N, V] are kept
@@ -226,7 +294,9 @@ class _FrozenHead(torch.autograd.Function):
                 logits_XV += bias_V
             torch.log_softmax(logits_XV, -1, dtype=kind, out=logprobs_XV)
             values_N[part] = logprobs_XV.gather(1, targets_X1)[:, 0]
-            logprobs_XV.exp_().neg_().scatter_add_(1, targets_X1, logprobs_XV.new_ones(targets_X1.shape))
+            logprobs_XV.exp_().neg_().scatter_add_(
+                1, targets_X1, logprobs_XV.new_ones(targets_X1.shape)
+            )
             torch.mm(logprobs_XV.to(weight_VD.dtype), weight_VD, out=slopes_ND[part])
         ctx.save_for_backward(hidden_ND, targets_N, weight_VD, bias_V, slopes_ND)
         return values_N
@@ -236,7 +306,7 @@ class _FrozenHead(torch.autograd.Function):
         hidden_ND, targets_N, weight_VD, bias_V, slopes_ND = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return slopes_ND * gradients[0][:, None].to(slopes_ND.dtype), None, None, None
-        values_N = _chosen(linear(hidden_ND, weight_VD, bias_V), targets_N)
+        values_N = _gather_logprobs(linear(hidden_ND, weight_VD, bias_V), targets_N)
         (slope_ND,) = torch.autograd.grad(values_N, hidden_ND, gradients[0], create_graph=True)
         return slope_ND, None, None, None
 
@@ -244,34 +314,38 @@ class _FrozenHead(torch.autograd.Function):
 def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     """Log-probabilities of the targets and of the likeliest tokens, float32 [N, 2]."""
     parts = []
-    for hidden, targets in _slices(lm, LOGITS_AT_ONCE, hidden_ND, targets_N):
+    for hidden, targets in _split_by_logits(lm, MAX_LOGITS, hidden_ND, targets_N):
         logprobs_NV = lm.logits(hidden).float().log_softmax(-1)
-        parts.append(torch.stack([logprobs_NV.gather(1, targets[:, None])[:, 0], logprobs_NV.amax(1)], dim=1))
+        parts.append(
+            torch.stack([logprobs_NV.gather(1, targets[:, None])[:, 0], logprobs_NV.amax(1)], dim=1)
+        )
     values_N2 = torch.cat(parts)
-    refuse_not_finite(values_N2)
+    refuse_non_finite(values_N2)
     return values_N2
 
 
-def _slices(lm: LM, most: int, hidden_ND: Tensor, targets_N: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _split_by_logits(
+    lm: LM, most: int, hidden_ND: Tensor, targets_N: Tensor
+) -> list[tuple[Tensor, Tensor]]:
     """Hidden states and targets of so few tokens that there are at most so many logits of them."""
     size = max(1, most // lm.vocab_size)
     return list(zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True))
 
 
-def _chosen(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+def _gather_logprobs(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
     kind = torch.promote_types(logits_NV.dtype, torch.float32)
     return -cross_entropy(logits_NV.to(kind), targets_N, reduction="none")
 
 
-def by_length(lm: LM, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+def batches_by_length(lm: LM, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
     """Places of rows in batches of at most so many, longest first: what does not fit fails at once."""
-    size = size if ways_of(lm).rows else 1
+    size = size if get_capabilities(lm).supports_batching else 1
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     for begin in range(0, len(order), size):
         yield order[begin : begin + size]
 
 
-class NotFinite(UserError):
+class NonFiniteError(UserError):
     """Answers that are no numbers.
 
     A log-probability of minus infinity is refused as well: a continuation of probability 0 has an infinite perplexity,
@@ -279,8 +353,10 @@ class NotFinite(UserError):
     """
 
 
-def refuse_not_finite(values: Tensor) -> None:
+def refuse_non_finite(values: Tensor) -> None:
     """See that logits or log-probabilities that answers are made of are numbers."""
     if not bool(torch.isfinite(values).all()):
         fault = "The model's logits are not finite (NaN or infinity)."
-        raise NotFinite(fault, "Try --dtype float32, and check the weights, checkpoint or state.")
+        raise NonFiniteError(
+            fault, "Try --dtype float32, and check the weights, checkpoint or state."
+        )

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from packing import pack
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.report.test_compare import stored
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.report import finding
-from ttabench.report.finding import Loaded, load_run, selected
+from ttabench.report import selection
+from ttabench.report.selection import LoadedRuns, load_run, select_runs
 
 VALUES = {"a": 1.0, "b": 0.0}
 
@@ -28,16 +28,19 @@ def out(tmp_path: Path) -> Path:
     return folder
 
 
-def ids(found: Loaded) -> list[str]:
+def ids(found: LoadedRuns) -> list[str]:
     return sorted(record.id for _, record in found.runs)
 
 
 def test_methods_tasks_and_families(out: Path) -> None:
-    assert len(ids(selected([], out, {}))) == 5
-    assert ids(selected(["mac"], out, {})) == ["onemac", "twomac"]
-    assert ids(selected(["mac", "icl"], out, {"task": ("two",)})) == ["twoicl", "twomac"]
-    assert ids(selected(["kvpress"], out, {})) == ["onepress"]
-    assert ids(selected([], out, {"method": ("kvpress, mac",), "task": ("one",)})) == ["onemac", "onepress"]
+    assert len(ids(select_runs([], out, {}))) == 5
+    assert ids(select_runs(["mac"], out, {})) == ["onemac", "twomac"]
+    assert ids(select_runs(["mac", "icl"], out, {"task": ("two",)})) == ["twoicl", "twomac"]
+    assert ids(select_runs(["kvpress"], out, {})) == ["onepress"]
+    assert ids(select_runs([], out, {"method": ("kvpress, mac",), "task": ("one",)})) == [
+        "onemac",
+        "onepress",
+    ]
 
 
 def test_methods_choose_among_the_folders_given(out: Path, tmp_path: Path) -> None:
@@ -46,24 +49,32 @@ def test_methods_choose_among_the_folders_given(out: Path, tmp_path: Path) -> No
     stored(other, "elsewhere", VALUES, method="mac")
     stored(other, "not", VALUES, method="icl")
     pack(other)
-    assert ids(selected(["mac", str(other)], out, {})) == ["elsewhere"]
-    assert ids(selected([str(tmp_path / "suites")], out, {})) == ["elsewhere", "not"], "a folder of suites"
-    assert ids(selected(["onemac"], out, {})) == ["onemac"], "an id"
+    assert ids(select_runs(["mac", str(other)], out, {})) == ["elsewhere"]
+    assert ids(select_runs([str(tmp_path / "suites")], out, {})) == ["elsewhere", "not"], (
+        "a folder of suites"
+    )
+    assert ids(select_runs(["onemac"], out, {})) == ["onemac"], "an id"
 
 
-def test_for_six_digits_of_an_id_no_other_record_is_read(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_six_digits_of_an_id_no_other_record_is_read(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored(out, "own", VALUES, method="onem")
     stored(out, "abcdef01", VALUES, method="mac")
     read: list[Path] = []
-    monkeypatch.setattr(finding, "load_run", lambda folder: read.append(folder) or load_run(folder))
-    assert ids(selected(["abcdef"], out, {})) == ["abcdef01"]
+    monkeypatch.setattr(
+        selection, "load_run", lambda folder: read.append(folder) or load_run(folder)
+    )
+    assert ids(select_runs(["abcdef"], out, {})) == ["abcdef01"]
     assert read == [out / "abcdef01"]
-    assert ids(selected(["onem"], out, {})) == ["own"], "a method of one's own, though an id begins like it"
+    assert ids(select_runs(["onem"], out, {})) == ["own"], (
+        "a method of one's own, though an id begins like it"
+    )
     assert len(read) > 6
     pack(out)
-    assert ids(selected(["onepre"], out, {})) == ["onepress"]
+    assert ids(select_runs(["onepre"], out, {})) == ["onepress"]
     with pytest.raises(UserError, match="There is no file or folder"):
-        selected([str(out / "onepres")], out, {})
+        select_runs([str(out / "onepres")], out, {})
 
 
 def test_what_no_run_has_is_refused(out: Path) -> None:
@@ -74,18 +85,22 @@ def test_what_no_run_has_is_refused(out: Path) -> None:
         (["mca"], {}, "mac"),
     ):
         with pytest.raises(UnknownName) as raised:
-            selected(names, out, wanted)
+            select_runs(names, out, wanted)
         assert told in str(raised.value)
     with pytest.raises(UserError, match="None of 5 runs is of all of these: two, kvpress"):
-        selected([], out, {"task": ("two",), "method": ("kvpress",)})
+        select_runs([], out, {"task": ("two",), "method": ("kvpress",)})
 
 
-def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, ttabench: Command) -> None:
+def test_what_holds_no_runs_is_skipped_and_counted(
+    out: Path, tmp_path: Path, ttabench: Command
+) -> None:
     table, empty = tmp_path / "table.md", tmp_path / "empty"
     table.write_text("# a table")
     empty.mkdir()
     ran = ttabench("compare", table, out, empty)
     assert ran.code == 0
-    assert f"Skipped 2 of 3 names, which hold no runs: {table}, {empty}" in " ".join(ran.err.split())
-    assert "is no record of a run" in one_line(ttabench("compare", table))
-    assert "There are no runs in" in one_line(ttabench("compare", empty))
+    assert f"Skipped 2 of 3 names, which hold no runs: {table}, {empty}" in " ".join(
+        ran.err.split()
+    )
+    assert "is no record of a run" in error_line(ttabench("compare", table))
+    assert "There are no runs in" in error_line(ttabench("compare", empty))

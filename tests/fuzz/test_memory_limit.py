@@ -11,11 +11,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.attack.dying import alone
+from tests.fuzz.crash_helpers import run_forked
 from ttabench.cli import app as cli
 
 STATUS = Path("/proc/self/status")
-pytestmark = pytest.mark.skipif(not STATUS.is_file(), reason="this system does not say what is in use")
+pytestmark = pytest.mark.skipif(
+    not STATUS.is_file(), reason="this system does not say what is in use"
+)
 MIB = 2**20
 
 
@@ -43,11 +45,13 @@ def limited(more: int, *words: object) -> tuple[int, str]:
     in_use = int(STATUS.read_text().partition("VmData:")[2].split()[0])
     most = in_use // 1024 + more // MIB
     typed = [*map(str, words), "--device", "cpu", "--memory-limit", f"{most}MiB"]
-    return alone(lambda: cli.run(typed))
+    return run_forked(lambda: cli.run(typed))
 
 
 def line_of(ran: tuple[int, str]) -> str:
-    lines = [line for line in ran[1].splitlines() if line.startswith("Error: ") or "Traceback" in line]
+    lines = [
+        line for line in ran[1].splitlines() if line.startswith("Error: ") or "Traceback" in line
+    ]
     assert (ran[0], len(lines)) == (2, 1), ran
     return lines[0]
 
@@ -62,7 +66,11 @@ def test_a_model_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**said, "vocab_size": 2**24}))
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(**{**said, "vocab_size": 2**24}))
-    sparse_weights(folder / "model.safetensors", {name: tuple(p.shape) for name, p in model.named_parameters()})
-    line = line_of(limited(200 * MIB, "eval", "--method", "none", "--model", folder, "--source", "mini"))
+    sparse_weights(
+        folder / "model.safetensors", {name: tuple(p.shape) for name, p in model.named_parameters()}
+    )
+    line = line_of(
+        limited(200 * MIB, "eval", "--method", "none", "--model", folder, "--source", "mini")
+    )
     assert "large' does not fit into memory" in line
     assert "Take a smaller --model or --dtype bfloat16" in line

@@ -25,9 +25,9 @@ LIMIT = 120
 """Seconds after which a fork hangs."""
 
 
-def forked(work: Callable[[int], int]) -> tuple[int, bytes]:
+def fork_and_wait(work: Callable[[int], int]) -> tuple[int, bytes]:
     """Exit code of a piece of work in a fork of this process, and what it wrote into the pipe that it is handed."""
-    out, into = os.pipe()
+    read_end, write_end = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -35,20 +35,20 @@ def forked(work: Callable[[int], int]) -> tuple[int, bytes]:
         code = 70
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            code = work(into)
+            code = work(write_end)
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
-    os.close(into)
-    with os.fdopen(out, "rb") as told:
-        text = told.read()
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe_end:
+        text = pipe_end.read()
     return _waited(child), text
 
 
 @dataclass
-class Dying:
+class KilledProcess:
     """One fork and where it dies; `at` 0 lets it live."""
 
     folder: Path
@@ -58,32 +58,32 @@ class Dying:
     def run(self, work: Callable[[], int]) -> tuple[int, int]:
         """Exit code of the work (-9 where it was killed), and the steps it came to."""
 
-        def watched(into: int) -> int:
+        def watched(write_end: int) -> int:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._watch(into)
+            self._watch(write_end)
             return work()
 
-        code, steps = forked(watched)
+        code, steps = fork_and_wait(watched)
         return code, len(steps)
 
-    def _watch(self, into: int) -> None:
+    def _watch(self, write_end: int) -> None:
         written = os.write
         synced = os.fsync
 
         def step(fatal: Callable[[], object] = lambda: None) -> None:
             self.steps.append("")
-            written(into, b".")
+            written(write_end, b".")
             if len(self.steps) == self.at:
                 fatal()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        def hear(event: str, given: tuple[Any, ...]) -> None:
+        def audit(event: str, given: tuple[Any, ...]) -> None:
             opened = event == "open" and isinstance(given[2], int) and given[2] & WRITING
             if (opened or event in EVENTS) and self._ours(given):
                 step()
 
         def write(number: int, data: bytes) -> int:
-            if number != into:
+            if number != write_end:
                 step()
                 step(lambda: written(number, data[: len(data) // 2]))
             return written(number, data)
@@ -93,24 +93,29 @@ class Dying:
             synced(number)
 
         os.write, os.fsync = write, fsync
-        sys.addaudithook(hear)
+        sys.addaudithook(audit)
 
     def _ours(self, given: tuple[Any, ...]) -> bool:
         paths = [str(each) for each in given if isinstance(each, str | Path)]
-        inside = any(isinstance(each, int) and each > 2 for each in given[1:])  # names below an open folder
-        return any(path.startswith(str(self.folder)) or (inside and not path.startswith("/")) for path in paths)
+        inside = any(
+            isinstance(each, int) and each > 2 for each in given[1:]
+        )  # names below an open folder
+        return any(
+            path.startswith(str(self.folder)) or (inside and not path.startswith("/"))
+            for path in paths
+        )
 
 
-def alone(work: Callable[[], int]) -> tuple[int, str]:
+def run_forked(work: Callable[[], int]) -> tuple[int, str]:
     """Exit code and standard error of a piece of work in a fork of this process, for instance under a limit."""
 
-    def heard(into: int) -> int:
-        os.dup2(into, 2)
+    def redirected(write_end: int) -> int:
+        os.dup2(write_end, 2)
         sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
         sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", buffering=1)
         return work()
 
-    code, text = forked(heard)
+    code, text = fork_and_wait(redirected)
     return code, text.decode("utf-8", "replace")
 
 

@@ -35,14 +35,67 @@ LIMIT = 20
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """What a terminal would obey."""
 HOSTILE: list[Any] = [
-    None, True, -1, 0, 1.5, 1e308, float("nan"), float("inf"), 10**30, "", " ", "\x1b[2J\x07", "\u202ea", "é漢𝄞",
-    "\x00", "x" * 3000, "../../etc/passwd", "~", "-1", [], {}, [None], {"a": None}, {"": 1}, ["x"] * 50,
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+    10**30,
+    "",
+    " ",
+    "\x1b[2J\x07",
+    "\u202ea",
+    "é漢𝄞",
+    "\x00",
+    "x" * 3000,
+    "../../etc/passwd",
+    "~",
+    "-1",
+    [],
+    {},
+    [None],
+    {"a": None},
+    {"": 1},
+    ["x"] * 50,
+]
 """Values that fit nowhere, or look as if they did."""
 TYPED = [
-    "", " ", "-1", "0", "1.5", "x", "NaN", "inf", "1e9", "9" * 30, "9" * 5000, "../x", "/", ".", "~", "é漢", "\x1b[2J",
-    "a=b", "=", "a=", ",", "1,,2", "--", "none", "auto", "mini", "x" * 300, "a\nb", "\ud800", "a**b", "[", "$(id)",
-]  # fmt: skip
+    "",
+    " ",
+    "-1",
+    "0",
+    "1.5",
+    "x",
+    "NaN",
+    "inf",
+    "1e9",
+    "9" * 30,
+    "9" * 5000,
+    "../x",
+    "/",
+    ".",
+    "~",
+    "é漢",
+    "\x1b[2J",
+    "a=b",
+    "=",
+    "a=",
+    ",",
+    "1,,2",
+    "--",
+    "none",
+    "auto",
+    "mini",
+    "x" * 300,
+    "a\nb",
+    "\ud800",
+    "a**b",
+    "[",
+    "$(id)",
+]
 """What somebody may type."""
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="refused: no timers here")
 Words = list[object]
@@ -86,8 +139,12 @@ def value_of(value: Any, random: Random) -> Any:
 def bytes_of(data: bytes, random: Random) -> bytes:
     """Bytes cut, overwritten, put in or turned over at a place."""
     at = random.randrange(len(data) + 1)
-    put = random.choice([b'"', b"\n", b",", b"\x00", b"\xff\xfe", b"{", b"\\", b"\x1b[2J", data[at : at + 50]])
-    return random.choice([data[:at], data[:at] + put + data[at:], data[:at] + bytes(8) + data[at + 8 :]])
+    put = random.choice(
+        [b'"', b"\n", b",", b"\x00", b"\xff\xfe", b"{", b"\\", b"\x1b[2J", data[at : at + 50]]
+    )
+    return random.choice(
+        [data[:at], data[:at] + put + data[at:], data[:at] + bytes(8) + data[at + 8 :]]
+    )
 
 
 def damage(path: Path, random: Random) -> None:
@@ -103,19 +160,53 @@ def damage(path: Path, random: Random) -> None:
     else:
         lines = data.splitlines() if path.suffix == ".jsonl" else [data]
         at = random.randrange(len(lines))
-        lines[at] = json.dumps(value_of(json.loads(lines[at]), random), ensure_ascii=False).encode("utf-8", "replace")
+        lines[at] = json.dumps(value_of(json.loads(lines[at]), random), ensure_ascii=False).encode(
+            "utf-8", "replace"
+        )
         path.write_bytes(b"\n".join(lines) + b"\n")
 
 
 def small(base: object, *more: object, method: str = "none") -> Words:
     """An evaluation that takes no time."""
-    return ["eval", "--method", method, "--model", base, "--source", "mini", "--task-set", "documents=1",
-            "--task-set", "max_new_tokens=1", "--limit", 2, "--json", *more]  # fmt: skip
+    return [
+        "eval",
+        "--method",
+        method,
+        "--model",
+        base,
+        "--source",
+        "mini",
+        "--task-set",
+        "documents=1",
+        "--task-set",
+        "max_new_tokens=1",
+        "--limit",
+        2,
+        "--json",
+        *more,
+    ]
 
 
 def training(base: object) -> Words:
-    return ["train", "--method", "lora", "--set", "rank=1", "--model", base, "--source", "mini", "--steps", 2,
-            "--documents", 1, "--questions", 1, "--save-every", 1]  # fmt: skip
+    return [
+        "train",
+        "--method",
+        "lora",
+        "--set",
+        "rank=1",
+        "--model",
+        base,
+        "--source",
+        "mini",
+        "--steps",
+        2,
+        "--documents",
+        1,
+        "--questions",
+        1,
+        "--save-every",
+        1,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +221,21 @@ def good(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(cards_folder(), at / "cards", ignore=shutil.ignore_patterns("[!s]*"))
     made(*training(tiny_base), "--out", at / "lora", "--quiet")
     (at / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
-    made("adapt", "--model", tiny_base, "--context", at / "notes.txt", "--quiet", "--out", at / "state")
+    made(
+        "adapt",
+        "--model",
+        tiny_base,
+        "--context",
+        at / "notes.txt",
+        "--quiet",
+        "--out",
+        at / "state",
+    )
     made(*small(tiny_base), "--out", at / "runs")
-    rows = [{"text": f"Ada {n} sails.", "question": f"What does Ada {n} do?", "answers": "sail"} for n in range(4)]
+    rows = [
+        {"text": f"Ada {n} sails.", "question": f"What does Ada {n} do?", "answers": "sail"}
+        for n in range(4)
+    ]
     (at / "data").mkdir()
     lines = at / "data" / "rows.jsonl"
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -150,39 +253,68 @@ FILE, FOLDER, BASE = "{file}", "{folder}", "{base}"
 DAMAGED: dict[str, tuple[str, int, list[Words]]] = {
     "cards": ("*", 160, [small(BASE, "--task", FILE)]),
     "data": ("*", 400, [[*small(BASE), "--task", "streamingqa", "--source", FILE]]),
-    "lora": ("*", 160, [[*small(BASE, method="lora"), "--checkpoint", FOLDER],
-                        [*small(BASE), "--base-checkpoint", FOLDER],
-                        [*training(BASE), "--steps", 3, "--out", FOLDER]]),
-    "state": ("state*", 160, [small(BASE, "--state", FOLDER, "--ask-only", method="icl"),
-                              ["ask", "?", "--state", FOLDER]]),
-    "runs": ("*", 160, [["compare", FOLDER], ["list", "runs", "--out", FOLDER], small(BASE, "--out", FOLDER)]),
+    "lora": (
+        "*",
+        160,
+        [
+            [*small(BASE, method="lora"), "--checkpoint", FOLDER],
+            [*small(BASE), "--base-checkpoint", FOLDER],
+            [*training(BASE), "--steps", 3, "--out", FOLDER],
+        ],
+    ),
+    "state": (
+        "state*",
+        160,
+        [
+            small(BASE, "--state", FOLDER, "--ask-only", method="icl"),
+            ["ask", "?", "--state", FOLDER],
+        ],
+    ),
+    "runs": (
+        "*",
+        160,
+        [["compare", FOLDER], ["list", "runs", "--out", FOLDER], small(BASE, "--out", FOLDER)],
+    ),
     "model": ("*", 160, [small(FOLDER)]),
     "gguf": ("*", 70, [small(FILE)]),
-}  # fmt: skip
+}
 """By the folder of good files: which of them are damaged, how many cases there are, and commands that read them."""
 FLAGS: dict[str, str] = {
     "eval": "method task source split limit preset set task-set seed seeds checkpoint state device dtype batch-size "
-            "bos threads memory-limit base-checkpoint model nonsense keep metric",
+    "bos threads memory-limit base-checkpoint model nonsense keep metric",
     "train": "lr warmup schedule beta2 clip decay save-every validate-every stored rounds documents "
-             "questions preset set task split checkpoint memory-limit",
+    "questions preset set task split checkpoint memory-limit",
     "compare": "metric format task method size",
     "profile": "methods prefill generate dtype piece-tokens model preset set repeat format",
     "sweep": "methods tasks models seeds keep keep-tokens engine engine-set shard jobs",
-}  # fmt: skip
+}
 """Options that are typed."""
 
 
 def options(good: Path, out: Path, random: Random) -> Words:
     """What is typed."""
     commands: dict[str, Words] = {
-        "eval": small(good / "model", "--out", out / "o"), "train": [*training(good / "model"), "--out", out / "o"],
-        "compare": ["compare", good / "runs"], "profile": ["profile", "--analytic", "--model", "llama-3-8b"],
-        "sweep": ["sweep", "--methods", "none", "--tasks", "streamingqa", "--dry-run", "--out", out / "o"],
-    }  # fmt: skip
+        "eval": small(good / "model", "--out", out / "o"),
+        "train": [*training(good / "model"), "--out", out / "o"],
+        "compare": ["compare", good / "runs"],
+        "profile": ["profile", "--analytic", "--model", "llama-3-8b"],
+        "sweep": [
+            "sweep",
+            "--methods",
+            "none",
+            "--tasks",
+            "streamingqa",
+            "--dry-run",
+            "--out",
+            out / "o",
+        ],
+    }
     name = random.choice(list(commands))
     flag, text = random.choice(FLAGS[name].split()), random.choice(TYPED)
     if flag in ("set", "task-set") and random.random() < 0.7:
-        text = f"{random.choice(['documents', 'max_new_tokens', 'prompt', 'rank', 'nope', ''])}={text}"
+        text = (
+            f"{random.choice(['documents', 'max_new_tokens', 'prompt', 'rank', 'nope', ''])}={text}"
+        )
     return [*commands[name], f"--{flag}", text]
 
 
@@ -190,7 +322,9 @@ def files(kind: str, good: Path, out: Path, random: Random) -> Words:
     """What lies in a folder: a copy of which one file is damaged."""
     pattern, _, commands = DAMAGED[kind]
     shutil.copytree(good / kind, out / kind)
-    there = sorted(file for file in (out / kind).rglob(pattern) if file.is_file() and file.name != ".lock")
+    there = sorted(
+        file for file in (out / kind).rglob(pattern) if file.is_file() and file.name != ".lock"
+    )
     file = random.choice(there)
     damage(file, random)
     places = {FILE: file, FOLDER: out / kind, BASE: good / "model"}
@@ -206,27 +340,45 @@ def fault(ttabench: Command, words: Words) -> str:
     except BaseException:
         return traceback.format_exc()[-1500:]
     if ran.code == 0:
-        return f"obeyed: {ran.out + ran.err!r}" if OBEYED.search((ran.out + ran.err).replace("\r", "")) else ""
+        return (
+            f"obeyed: {ran.out + ran.err!r}"
+            if OBEYED.search((ran.out + ran.err).replace("\r", ""))
+            else ""
+        )
     lines = [line for line in ran.err.splitlines() if line.strip()]
-    if ran.code != 2 or len(lines) != 1 or not lines[0].startswith("Error: ") or OBEYED.search(lines[0]):
+    if (
+        ran.code != 2
+        or len(lines) != 1
+        or not lines[0].startswith("Error: ")
+        or OBEYED.search(lines[0])
+    ):
         return f"exit code {ran.code}, not one line: {lines}"
     return "too long a line" if len(lines[0]) > 2000 else ""
 
 
 @pytest.mark.parametrize("kind", ["options", *DAMAGED])
 def test_every_case_ends_well(
-    kind: str, ttabench: Command, good: Path, tmp_path: Path, all_of_it: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    ttabench: Command,
+    good: Path,
+    tmp_path: Path,
+    runs_all: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in (("HF_HUB_OFFLINE", "1"), ("TTABENCH_CACHE", str(tmp_path / "cache"))):
         monkeypatch.setenv(name, value)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     wrong = []
-    for number in range(0, DAMAGED[kind][1] if kind in DAMAGED else 330, 1 if all_of_it else EVERY):
+    for number in range(0, DAMAGED[kind][1] if kind in DAMAGED else 330, 1 if runs_all else EVERY):
         folder, random = tmp_path / f"{number}", Random(f"{kind} {number}")
         folder.mkdir()
-        words = files(kind, good, folder, random) if kind in DAMAGED else options(good, folder, random)
+        words = (
+            files(kind, good, folder, random) if kind in DAMAGED else options(good, folder, random)
+        )
         if told := fault(ttabench, words):
-            wrong.append(f"{kind} {number} {' '.join(repr(str(word))[:90] for word in words)}\n    {told}")
+            wrong.append(
+                f"{kind} {number} {' '.join(repr(str(word))[:90] for word in words)}\n    {told}"
+            )
         shutil.rmtree(folder)
     assert not wrong, "\n".join(wrong)

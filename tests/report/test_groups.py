@@ -14,25 +14,41 @@ VALUES = {"a": 1.0, "b": 0.0, "c": 1.0}
 
 def test_lengths_of_one_task_are_never_paired_though_they_ask_the_same(tmp_path: Path) -> None:
     folders = [
-        stored(tmp_path, f"{method}{count}", VALUES, method=method, task_options={"documents": count})
+        stored(
+            tmp_path, f"{method}{count}", VALUES, method=method, task_options={"documents": count}
+        )
         for count in (32, 16)
         for method in ("icl", "none")
     ]
     found = compare(folders, all_pairs=True)
-    assert [block.place.brief for block in found.blocks] == ["t documents=16", "t documents=32"], "ascending"
-    assert [[entry.label for entry in block.entries] for block in found.blocks] == [["none", "icl"]] * 2
-    assert [(each.left, each.right, each.n) for each in found.differences] == [("icl", "none", 3)] * 2
+    assert [group.group_key.brief for group in found.groups] == [
+        "t documents=16",
+        "t documents=32",
+    ], "ascending"
+    assert [[method_row.label for method_row in group.method_rows] for group in found.groups] == [
+        ["none", "icl"]
+    ] * 2
+    assert [(each.left, each.right, each.n) for each in found.differences] == [
+        ("icl", "none", 3)
+    ] * 2
 
 
 def test_what_leaves_queries_as_they_are_stays_in_the_block(tmp_path: Path) -> None:
-    folders = [stored(tmp_path, f"r{ratio}", VALUES, task_options={"ratio": ratio}) for ratio in (0.0, 1.0)]
-    assert len(compare(folders).blocks) == 2, "an option of that name of another reader"
+    folders = [
+        stored(tmp_path, f"r{ratio}", VALUES, task_options={"ratio": ratio}) for ratio in (0.0, 1.0)
+    ]
+    assert len(compare(folders).groups) == 2, "an option of that name of another reader"
     for folder in folders:
         record = load_record(folder)
-        save_record(record.model_copy(update={"task": {**record.task, "reader": "demonstrations"}}), folder)
-    (block,) = compare(folders).blocks
-    assert [entry.label for entry in block.entries] == ["icl ratio=0.0", "icl ratio=1.0"]
-    assert len(block.differences) == 1
+        save_record(
+            record.model_copy(update={"task": {**record.task, "reader": "demonstrations"}}), folder
+        )
+    (group,) = compare(folders).groups
+    assert [method_row.label for method_row in group.method_rows] == [
+        "icl ratio=0.0",
+        "icl ratio=1.0",
+    ]
+    assert len(group.differences) == 1
 
 
 def test_labels_name_what_differs_in_the_block_alone(tmp_path: Path) -> None:
@@ -42,8 +58,15 @@ def test_labels_name_what_differs_in_the_block_alone(tmp_path: Path) -> None:
         stored(tmp_path, "three", VALUES, task="second", settings={"keep": 0.5, "other": "y"}),
     ]
     found = compare(folders)
-    assert [entry.label for entry in found.entries] == ["icl", "icl other=x", "icl other=y"]
-    assert [block.place.name for block in found.blocks] == ["first (mini), base nano", "second (mini), base nano"]
+    assert [method_row.label for method_row in found.method_rows] == [
+        "icl",
+        "icl other=x",
+        "icl other=y",
+    ]
+    assert [group.group_key.name for group in found.groups] == [
+        "first (mini), base nano",
+        "second (mini), base nano",
+    ]
 
 
 def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
@@ -52,8 +75,8 @@ def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
         place.mkdir()
         stored(place, "r1", VALUES)
         stored(place, "r2", VALUES, seed=1)
-    (entry,) = compare([place / run for place in places for run in ("r1", "r2")]).entries
-    assert (entry.n, entry.ids) == (6, ("r1", "r2"))
+    (method_row,) = compare([place / run for place in places for run in ("r1", "r2")]).method_rows
+    assert (method_row.n, method_row.ids) == (6, ("r1", "r2"))
 
 
 def test_a_run_that_has_other_figures_in_another_folder_is_named(tmp_path: Path) -> None:
@@ -61,17 +84,23 @@ def test_a_run_that_has_other_figures_in_another_folder_is_named(tmp_path: Path)
         (tmp_path / place).mkdir()
         stored(tmp_path / place, "r1", {"a": value})
     found = compare([tmp_path / "one" / "r1", tmp_path / "two" / "r1"])
-    assert [entry.value for entry in found.entries] == [1.0]
+    assert [method_row.value for method_row in found.method_rows] == [1.0]
     assert str(tmp_path / "two" / "r1") in found.damaged[0]
 
 
 def test_an_edited_card_asks_otherwise(tmp_path: Path) -> None:
-    one = [stored(tmp_path, f"{name}{seed}", VALUES, method=name, seed=seed, inputs={"card": "c1" * 8})
-           for name in ("none", "icl") for seed in range(2)]  # fmt: skip
-    assert [(entry.label, entry.seeds) for entry in compare(one).entries] == [("none", (0, 1)), ("icl", (0, 1))]
+    one = [
+        stored(tmp_path, f"{name}{seed}", VALUES, method=name, seed=seed, inputs={"card": "c1" * 8})
+        for name in ("none", "icl")
+        for seed in range(2)
+    ]
+    assert [(method_row.label, method_row.seeds) for method_row in compare(one).method_rows] == [
+        ("none", (0, 1)),
+        ("icl", (0, 1)),
+    ]
     other = stored(tmp_path, "other", VALUES, seed=2, inputs={"card": "c2" * 8})
-    blocks = compare([*one, other]).blocks
-    assert [block.place.brief for block in blocks] == ["t card=c1c1c1", "t card=c2c2c2"]
+    groups = compare([*one, other]).groups
+    assert [group.group_key.brief for group in groups] == ["t card=c1c1c1", "t card=c2c2c2"]
 
 
 @pytest.mark.parametrize("name", ["model", "metric f1", "reader", "rows"])
@@ -82,9 +111,14 @@ def test_runs_whose_files_differ_are_never_pooled(tmp_path: Path, name: str) -> 
         for digest in ("a1" * 8, "b2" * 8)
         for seed in range(2)
     ]
-    assert sorted(entry.seeds for entry in compare(folders).entries) == [(0, 1), (0, 1)]
+    assert sorted(method_row.seeds for method_row in compare(folders).method_rows) == [
+        (0, 1),
+        (0, 1),
+    ]
 
 
-def test_runs_of_one_seed_that_differ_in_their_id_alone_stand_in_lines_of_their_own(tmp_path: Path) -> None:
+def test_runs_of_one_seed_that_differ_in_their_id_alone_stand_in_lines_of_their_own(
+    tmp_path: Path,
+) -> None:
     folders = [stored(tmp_path, name, VALUES, seed=0) for name in ("r1", "r2")]
-    assert [entry.ids for entry in compare(folders).entries] == [("r1",), ("r2",)]
+    assert [method_row.ids for method_row in compare(folders).method_rows] == [("r1",), ("r2",)]

@@ -6,6 +6,6 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def all_of_it(request: pytest.FixtureRequest) -> bool:
+def runs_all(request: pytest.FixtureRequest) -> bool:
     """Whether every case is run, or a share of them."""
     return bool(request.config.getoption("--all-attacks"))

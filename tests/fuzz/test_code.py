@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, one_line
+from tests.conftest import Command, error_line
 from tests.records.test_records import record
 from ttabench.methods.states import header_digest
 from ttabench.records.schema import save_record
@@ -26,11 +26,26 @@ def test_a_record_names_no_file_to_run(ttabench: Command, mine: Path, tmp_path: 
     for name in ("a", "b"):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
-        config: dict[str, Any] = {"method": str(mine), "task": "streamingqa", "model": "nano", "seed": 0}
+        config: dict[str, Any] = {
+            "method": str(mine),
+            "task": "streamingqa",
+            "model": "nano",
+            "seed": 0,
+        }
         save_record(record(name, config=config), folder)
     ttabench("compare", tmp_path / "runs")
     ttabench("list", "runs", "--out", tmp_path / "runs")
-    ttabench("eval", "--method", "none", "--limit", 1, "--task-set", "max_new_tokens=1", "--out", tmp_path / "runs")
+    ttabench(
+        "eval",
+        "--method",
+        "none",
+        "--limit",
+        1,
+        "--task-set",
+        "max_new_tokens=1",
+        "--out",
+        tmp_path / "runs",
+    )
     assert not (tmp_path / "RUN").exists()
 
 
@@ -50,13 +65,20 @@ def test_a_state_names_no_file_to_run(
 ) -> None:
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     out = tmp_path / "state"
-    assert ttabench("adapt", "--model", tiny_base, "--context", tmp_path / "notes.txt", "--out", out).code == 0
+    assert (
+        ttabench(
+            "adapt", "--model", tiny_base, "--context", tmp_path / "notes.txt", "--out", out
+        ).code
+        == 0
+    )
     said = json.loads((out / "state.json").read_text())
     made = {**said, "made_with": {**said["made_with"], "method": str(mine)}}
     (out / "state.json").write_text(json.dumps({**made, "digest": header_digest(made)}))
-    line = one_line(ttabench("ask", "Who?", "--state", out, *compare))
+    line = error_line(ttabench("ask", "Who?", "--state", out, *compare))
     assert "a file runs only if you name it" in line
     assert f"--method {mine}" in line
     assert not (tmp_path / "RUN").exists()
-    assert "holds no method" in one_line(ttabench("ask", "Who?", "--state", out, "--method", mine))
+    assert "holds no method" in error_line(
+        ttabench("ask", "Who?", "--state", out, "--method", mine)
+    )
     assert (tmp_path / "RUN").exists(), "what the user names is run"

@@ -43,17 +43,22 @@ class Short(InContext):
         return super().patch(state, asks)
 '''
 Write = Callable[[int], None]
-KINDS: dict[str, Callable[[], tuple[Write, dict[str, Any]]]] = {}
+RECORD_TYPES: dict[str, Callable[[], tuple[Write, dict[str, Any]]]] = {}
 """By kind of file: how the current folder gets its first or second version, and the options that read it."""
 
 
-def kind(made: Callable[[], tuple[Write, dict[str, Any]]]) -> Callable[[], tuple[Write, dict[str, Any]]]:
-    KINDS[made.__name__] = made
+def kind(
+    made: Callable[[], tuple[Write, dict[str, Any]]],
+) -> Callable[[], tuple[Write, dict[str, Any]]]:
+    RECORD_TYPES[made.__name__] = made
     return made
 
 
 def scaled(folder: Path, factor: float, name: str = "model.safetensors") -> None:
-    tensors = {key: tensor * factor if tensor.ndim > 1 else tensor for key, tensor in load_file(folder / name).items()}
+    tensors = {
+        key: tensor * factor if tensor.ndim > 1 else tensor
+        for key, tensor in load_file(folder / name).items()
+    }
     save_file(tensors, folder / name, metadata={"format": "pt"})
 
 
@@ -63,9 +68,16 @@ def trained(folder: Path, version: int) -> None:
         ttabench.train("lora", "streamingqa", out=folder, steps=1, settings={"rank": 1})
     path = folder / "adapter.safetensors"
     with safe_open(path, "pt") as file:
-        metadata, shapes = file.metadata(), {name: file.get_tensor(name).shape for name in file.keys()}  # noqa: SIM118
+        metadata, shapes = (
+            file.metadata(),
+            {name: file.get_tensor(name).shape for name in file.keys()},  # noqa: SIM118
+        )
     generator = torch.Generator().manual_seed(version)
-    save_file({name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}, path, metadata)
+    save_file(
+        {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()},
+        path,
+        metadata,
+    )
 
 
 @kind
@@ -100,7 +112,10 @@ def folder_after_chdir() -> tuple[Write, dict[str, Any]]:
 
 @kind
 def base_checkpoint() -> tuple[Write, dict[str, Any]]:
-    return lambda version: trained(Path("ck"), version), {"method": "icl", "base_checkpoint": "./ck"}
+    return lambda version: trained(Path("ck"), version), {
+        "method": "icl",
+        "base_checkpoint": "./ck",
+    }
 
 
 @kind
@@ -137,7 +152,9 @@ def metric_file() -> tuple[Write, dict[str, Any]]:
 def helper_of_a_metric() -> tuple[Write, dict[str, Any]]:
     def write(version: int) -> None:
         Path("helper_metric.py").write_text(f"VALUE = {version / 4}\n")
-        Path("mine.py").write_text("import helper_metric\ndef near(prediction, ask):\n    return helper_metric.VALUE\n")
+        Path("mine.py").write_text(
+            "import helper_metric\ndef near(prediction, ask):\n    return helper_metric.VALUE\n"
+        )
 
     return write, {"method": "none", "metric": "./mine.py:near"}
 
@@ -145,19 +162,31 @@ def helper_of_a_metric() -> tuple[Write, dict[str, Any]]:
 @kind
 def rows() -> tuple[Write, dict[str, Any]]:
     def write(version: int) -> None:
-        row = {"context": f"The code of Ada is {version}{version}.", "question": "What is the code of Ada?",
-               "answers": [f"{version}{version}"]}  # fmt: skip
+        row = {
+            "context": f"The code of Ada is {version}{version}.",
+            "question": "What is the code of Ada?",
+            "answers": [f"{version}{version}"],
+        }
         Path("q.jsonl").write_text(json.dumps(row) + "\n")
 
-    return write, {"method": "icl", "task": "./q.jsonl", "limit": None, "task_set": {"max_new_tokens": 2}}
+    return write, {
+        "method": "icl",
+        "task": "./q.jsonl",
+        "limit": None,
+        "task_set": {"max_new_tokens": 2},
+    }
 
 
 @kind
 def task_card() -> tuple[Write, dict[str, Any]]:
     def write(version: int) -> None:
-        text = (ROOT / "tasks/streamingqa.yaml").read_text().replace("name: streamingqa", "name: mine")
+        text = (
+            (ROOT / "tasks/streamingqa.yaml").read_text().replace("name: streamingqa", "name: mine")
+        )
         assert "{question}" in text
-        Path("mine.yaml").write_text(text if version == 1 else text.replace("{question}", "Well, {question}"))
+        Path("mine.yaml").write_text(
+            text if version == 1 else text.replace("{question}", "Well, {question}")
+        )
 
     return write, {"method": "icl", "task": "./mine.yaml"}
 
@@ -165,8 +194,11 @@ def task_card() -> tuple[Write, dict[str, Any]]:
 @kind
 def retriever() -> tuple[Write, dict[str, Any]]:
     return lambda version: sentence(Path("e"), seed=version), {
-        "method": "rag", "set": {"retriever": "./e", "top": 1}, "limit": 8, "task_set": {"documents": 8}
-    }  # fmt: skip
+        "method": "rag",
+        "set": {"retriever": "./e", "top": 1},
+        "limit": 8,
+        "task_set": {"documents": 8},
+    }
 
 
 @kind
@@ -184,29 +216,41 @@ def outcome(options: dict[str, Any], out: Path) -> list[Any]:
     return [run.record.id, [row.value for row in run.record.rows]]
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_changed_file_is_seen_in_the_same_process(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", RECORD_TYPES)
+def test_a_changed_file_is_seen_in_the_same_process(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    write, options = KINDS[name]()
+    write, options = RECORD_TYPES[name]()
     write(1)
     first = outcome(options, tmp_path / "runs")
     write(2)
     second = outcome(options, tmp_path / "runs")
     again = f"outcome(KINDS[{name!r}]()[1], Path({str(tmp_path / 'again')!r}))"
-    code = f"from tests.attack.test_changed_files import *; print(json.dumps({again}))"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
-                         env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    code = f"from tests.fuzz.test_changed_files import *; print(json.dumps({again}))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert ran.returncode == 0, ran.stderr
     assert second == json.loads(ran.stdout.splitlines()[-1]), "as in a new process"
     assert second[0] != first[0]
     assert second[1] != first[1]
 
 
-def test_two_checkpoints_of_one_name_are_two_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_checkpoints_of_one_name_are_two_bases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for version, place in ((1, "a"), (2, "b")):
         trained(Path(place, "ck"), version)
-    found = [outcome({"method": "none", "base_checkpoint": f"{place}/ck"}, tmp_path / "runs") for place in "ab"]
+    found = [
+        outcome({"method": "none", "base_checkpoint": f"{place}/ck"}, tmp_path / "runs")
+        for place in "ab"
+    ]
     alone = outcome({"method": "none", "base_checkpoint": "b/ck"}, tmp_path / "again")
     assert found[1] == alone
     assert found[0] != alone

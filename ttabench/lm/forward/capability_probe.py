@@ -1,0 +1,335 @@
+"""Which ways through a model give what transformers' own forward gives: tried once, on a few made-up tokens.
+
+Each way reads a text whole, on behind a cache, token by token, and in rows of unequal length, beyond the model's own
+windows; the first one whose logits are equal is taken. There is no list of architectures.
+
+Shape letters: B rows · T tokens · S slots · V vocabulary · L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ttabench.core import environment
+from ttabench.core.environment import is_out_of_memory, quiet_loading
+from ttabench.core.errors import UserError
+from ttabench.lm.attention import (
+    AttentionCall,
+    MaskFunction,
+    learn_mask_functions,
+    observe_attention,
+)
+from ttabench.lm.forward.capabilities import (
+    MISSING_CAPABILITY_REASONS,
+    Angles,
+    Capabilities,
+    Rotary,
+    apply_capabilities,
+    capability_probes,
+    learn_rotary,
+    record_angles,
+)
+from ttabench.lm.forward.tokens import pad
+from ttabench.lm.forward.window import Layout, Window
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Prefix
+
+MAX_LOGPROB_DIFFERENCE = {
+    torch.float64: 1e-3,
+    torch.float32: 1e-3,
+    torch.float16: 0.02,
+    torch.bfloat16: 0.15,
+}
+"""Largest difference of log-probabilities that counts as equal; their mean, where half precision is all there is."""
+MAX_FLOAT32_BYTES = 2**33
+"""Of weights in float32 beside those in half precision, while a model is tried on a CPU."""
+PROBE_WINDOW_TOKENS = 8
+"""What windows of a model are cut to while it is tried."""
+TEXT_TOKENS, FIRST_PART_TOKENS, SHARED_TOKENS, SHIFT_POSITIONS = 18, 11, 5, 32
+"""Tokens of the text, those in front of what is read on, those that two texts share, and how far keys are moved."""
+GAP_SLOTS = 2**13
+"""Padded slots between two tokens while a model is tried: a window of fewer slots, whatever its name, is noticed."""
+
+
+def probe_capabilities(lm: LM) -> Capabilities:
+    """How this model is run."""
+    with torch.no_grad(), torch.random.fork_rng(), quiet_loading(), _in_float32(lm):
+        return _probe(lm)
+
+
+@contextmanager
+def _in_float32(lm: LM) -> Iterator[None]:
+    """Try a model of half precision in float32, where memory allows: else rounding would be taken for a fault."""
+    tensors = [*lm.model.parameters(), *lm.model.buffers()]
+    held = {
+        tensor: tensor.data for tensor in tensors if tensor.dtype in (torch.float16, torch.bfloat16)
+    }
+    room = (environment.call_device_function(lm.device, "mem_get_info") or (MAX_FLOAT32_BYTES,))[0]
+    fits = 4 * sum(tensor.numel() for tensor in held) < room
+    try:
+        for tensor in held if fits else ():
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, data in held.items():
+            tensor.data = data
+
+
+def _probe(lm: LM) -> Capabilities:
+    texts = _make_texts(lm)
+    with _short_windows(lm):
+        try:
+            capabilities = _first_correct(lm, texts, [reference_logprobs(lm, ids) for ids in texts])
+        except Exception as error:  # whatever a model raises that cannot run at all
+            reason = " ".join(str(error).split())[:160].rstrip(".")
+            fault = f"{lm.name} ({lm.config.model_type}) cannot read a text: {reason}"
+            raise UserError(f"{fault}.", MISSING_CAPABILITY_REASONS["none"][1]) from error
+    if capabilities.attention == "none":
+        return capabilities
+    apply_capabilities(lm, capabilities)
+    angles, local = _learn_angles_and_masks(lm, capabilities)
+    capabilities = replace(capabilities, local_masks=local)
+    apply_capabilities(lm, capabilities)
+    return (
+        replace(capabilities, rotary=_learn_rotary(lm, angles, texts[0]))
+        if capabilities.supports_hooks
+        else capabilities
+    )
+
+
+def _make_texts(lm: LM) -> list[Tensor]:
+    """Two texts of unequal length, the second shorter; they begin alike."""
+    made = torch.Generator().manual_seed(0)
+    least = min(lm.vocab_size - 1, 16)
+    ids_1T = torch.randint(least, lm.vocab_size, (1, TEXT_TOKENS), generator=made).to(lm.device)
+    other_1T = torch.randint(least, lm.vocab_size, (1, TEXT_TOKENS - 7), generator=made).to(
+        lm.device
+    )
+    return [ids_1T, torch.cat([ids_1T[:, :SHARED_TOKENS], other_1T[:, SHARED_TOKENS:]], dim=1)]
+
+
+@contextmanager
+def _short_windows(lm: LM) -> Iterator[None]:
+    """The model's own windows, for both sides of the comparison, so short that the text goes beyond them."""
+    windows = {
+        name: getattr(lm.config, name, None) for name in ("sliding_window", "attention_chunk_size")
+    }
+    long = {
+        name: value
+        for name, value in windows.items()
+        if isinstance(value, int) and value > PROBE_WINDOW_TOKENS
+    }
+    try:
+        for name in long:
+            setattr(lm.config, name, PROBE_WINDOW_TOKENS)
+        yield
+    finally:
+        for name, value in long.items():
+            setattr(lm.config, name, value)
+
+
+def reference_logprobs(lm: LM, ids_1T: Tensor) -> Tensor:
+    """Log-probabilities [T, V] by transformers alone: its eager forward of a whole text [1, T], with its own head."""
+    used = lm.attention_implementation or lm.native_attention
+    lm.set_attention(lm.native_attention)
+    try:
+        logits: Tensor = lm.model(input_ids=ids_1T, use_cache=False).logits
+    finally:
+        lm.set_attention(used)
+    return logits[0].float().log_softmax(-1)
+
+
+def _first_correct(lm: LM, texts: Sequence[Tensor], reference: Sequence[Tensor]) -> Capabilities:
+    """The first way that is right in all, else the first that is right row by row."""
+    unbatched = Capabilities(attention="none")
+    for attention, positions in (
+        ("sdpa", True),
+        ("transformers", True),
+        ("transformers", False),
+        ("again", False),
+    ):
+        try:
+            capabilities = _check_capabilities(
+                lm, Capabilities(attention=attention, takes_positions=positions), texts, reference
+            )
+        except (
+            Exception
+        ) as error:  # whatever a model raises there, it is not this way that is right
+            if is_out_of_memory(error):
+                raise
+            continue
+        if capabilities.supports_batching:
+            return capabilities
+        unbatched = capabilities if unbatched.attention == "none" else unbatched
+    return unbatched
+
+
+def _check_capabilities(
+    lm: LM, capabilities: Capabilities, texts: Sequence[Tensor], reference: Sequence[Tensor]
+) -> Capabilities:
+    """The way with what it can do."""
+    apply_capabilities(lm, capabilities)
+    if capabilities.supports_hooks:
+        capabilities = replace(
+            capabilities, local_masks=_learn_angles_and_masks(lm, capabilities)[1]
+        )
+        apply_capabilities(lm, capabilities)
+    hidden = Window(lm, None, 1, retain=False).feed(texts[0])
+    assert _is_equal(lm, _logprobs(lm, hidden), reference[0]), "other logits"
+    with suppress(Exception):
+        linear = lm.model.get_output_embeddings()(hidden)[0].float().log_softmax(-1)
+        capabilities = replace(capabilities, has_linear_head=_is_equal(lm, linear, reference[0]))
+        apply_capabilities(lm, capabilities)
+    window = Window(lm, None, 1)
+    assert _reads_correctly(
+        lm, window, texts[:1], reference, [(0, FIRST_PART_TOKENS, TEXT_TOKENS - 1, TEXT_TOKENS)]
+    ), "other logits behind a cache"
+    if not capabilities.supports_cache:
+        return replace(capabilities, supports_batching=False)
+    rows, prefix = False, window.prefix()
+    with suppress(Exception):
+        cuts = [
+            (0, FIRST_PART_TOKENS, TEXT_TOKENS - 3, TEXT_TOKENS),
+            (0, SHARED_TOKENS, TEXT_TOKENS - 11, TEXT_TOKENS - 7),
+        ]
+        rows = _reads_correctly(
+            lm, Window(lm, None, 2), texts, reference, cuts
+        ) and _reads_correctly_over_gap(lm, texts, reference)
+    pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
+    shapes = frozenset((keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in pairs)
+    capabilities = replace(capabilities, supports_batching=rows, kv_shapes=shapes)
+    return (
+        _check_hooks(lm, capabilities, texts, reference)
+        if capabilities.supports_hooks
+        else capabilities
+    )
+
+
+def _check_hooks(
+    lm: LM, capabilities: Capabilities, texts: Sequence[Tensor], reference: Sequence[Tensor]
+) -> Capabilities:
+    """The same where attention is ours: whether tokens may stand otherwise."""
+    seen, shared, first = (
+        set[tuple[int, int, int]](),
+        Window(lm, None, 1),
+        texts[0][:, :SHARED_TOKENS],
+    )
+    with observe_attention(
+        lambda call: seen.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))
+    ):
+        shared.feed(first)
+    assert seen == capabilities.kv_shapes, "attention is given other keys than are held"
+    behind = Window(lm, shared.prefix(), 2)
+    assert _reads_correctly(
+        lm, behind, texts, reference, [(SHARED_TOKENS, texts[1].shape[1])] * 2
+    ), "other logits behind a shared prefix"
+    embeds = False
+    apply_capabilities(lm, replace(capabilities, supports_embeddings=True))
+    with suppress(Exception):
+        hidden = Window(lm, None, 1).feed(first, layout=Layout(embeddings_BTC=lm.embed(first)))
+        embeds = _is_equal(lm, _logprobs(lm, hidden), reference[0][:SHARED_TOKENS])
+    steps_1T, keys = torch.arange(SHARED_TOKENS, device=lm.device)[None], list[dict[int, Tensor]]()
+    for gap in (0, 5):
+        held = dict[int, Tensor]()
+        with observe_attention(lambda call, held=held: held.update({call.layer: call.key})):  # type: ignore[misc]
+            hidden = Window(lm, None, 1).feed(
+                first, layout=Layout(positions_BT=steps_1T + gap * (steps_1T > 1))
+            )
+        keys.append(held)
+    broken = bool(reference[0].isnan().any())  # of weights that are no numbers nothing is known
+    # under small random weights positions change keys, and hardly what is written
+    moved = any((keys[1][layer] - key).norm() > 1e-2 * key.norm() for layer, key in keys[0].items())
+    gaps = broken or moved or not _is_equal(lm, _logprobs(lm, hidden), reference[0][:SHARED_TOKENS])
+    return replace(capabilities, supports_embeddings=embeds, supports_gaps=gaps)
+
+
+def _reads_correctly(
+    lm: LM,
+    window: Window,
+    texts: Sequence[Tensor],
+    reference: Sequence[Tensor],
+    cuts: Sequence[Sequence[int]],
+) -> bool:
+    """Whether texts are read right side by side, part by part: padded in front, then behind, where they are unequal."""
+    seen: list[list[Tensor]] = [[] for _ in texts]
+    for step in range(len(cuts[0]) - 1):
+        parts = [
+            ids[0, cut[step] : cut[step + 1]].tolist() for ids, cut in zip(texts, cuts, strict=True)
+        ]
+        ids_BT, mask_BT = (
+            table.to(lm.device) for table in pad(parts, 0, "right" if step == 1 else "left")
+        )
+        hidden = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
+        for row, own in enumerate(seen):
+            own.append(hidden[row][mask_BT[row]])
+    rows = zip(seen, reference, cuts, strict=False)
+    return all(
+        _is_equal(lm, _logprobs(lm, torch.cat(own)[None]), right[cut[0] : cut[-1]])
+        for own, right, cut in rows
+    )
+
+
+def _reads_correctly_over_gap(lm: LM, texts: Sequence[Tensor], reference: Sequence[Tensor]) -> bool:
+    """Whether padding behind the first token changes nothing: a window that counts slots would lose sight of it."""
+    window, slots = Window(lm, None, 1), min(GAP_SLOTS, lm.max_positions - SHARED_TOKENS)
+    window.feed(texts[0][:, :1])
+    first = window.prefix()
+    keys, values = (
+        tuple(layer.expand(-1, -1, slots, -1) for layer in part)
+        for part in (first.keys_LBHPD, first.values_LBHPD)
+    )
+    mask_1P = torch.arange(slots, device=lm.device)[None] == 0
+    padded = Prefix(keys, values, first.next_position_B, mask_BP=mask_1P)
+    return _reads_correctly(
+        lm, Window(lm, padded, 1, retain=False), texts[:1], reference, [(1, SHARED_TOKENS)]
+    )
+
+
+def _logprobs(lm: LM, hidden_1TD: Tensor) -> Tensor:
+    return lm.logits(hidden_1TD)[0].float().log_softmax(-1)
+
+
+def _is_equal(lm: LM, own: Tensor, expected: Tensor) -> bool:
+    """Whether log-probabilities are equal up to the noise of their number format; a NaN is as good as another."""
+    if lm.dtype in (torch.float16, torch.bfloat16):
+        return float((own - expected).nan_to_num().abs().mean()) <= MAX_LOGPROB_DIFFERENCE[lm.dtype]
+    is_close = (own - expected).abs() <= MAX_LOGPROB_DIFFERENCE[lm.dtype] + 1e-4 * expected.abs()
+    return bool((is_close | (own == expected) | (own.isnan() & expected.isnan())).all())
+
+
+def _learn_angles_and_masks(
+    lm: LM, capabilities: Capabilities
+) -> tuple[list[Angles], dict[int, MaskFunction]]:
+    """What makes the model's angles, and the mask functions of its layers, from one short forward."""
+    ids_1T = torch.full((1, 2), min(16, lm.vocab_size - 1), device=lm.device)
+    with record_angles(lm) as angles, learn_mask_functions() as local:
+        lm.decoder(input_ids=ids_1T, use_cache=False)
+    assert not capabilities.supports_hooks or local.keys() == set(range(lm.layers)), (
+        "layers that do not attend through the interface"
+    )
+    return angles, {
+        layer: local_mask for layer, local_mask in local.items() if local_mask is not None
+    }
+
+
+def _learn_rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | None:
+    """What moves keys and queries as the layers rotate them."""
+    ids_B1, readings = ids_1T.T, list[dict[int, AttentionCall]]()
+    at_B1 = torch.arange(len(ids_B1), device=lm.device)[:, None]
+    with suppress(Exception):  # whatever it raises, its keys cannot be moved
+        for shift in (0, SHIFT_POSITIONS):
+            begun, seen = Prefix((), (), at_B1[:, 0] + shift), dict[int, AttentionCall]()
+            with observe_attention(lambda call, seen=seen: seen.update({call.layer: call})):  # type: ignore[misc]
+                Window(lm, begun, len(ids_B1)).feed(ids_B1)
+            readings.append(seen)
+        calls = [(readings[0][layer], readings[1][layer]) for layer in range(lm.layers)]
+        return learn_rotary(lm, angles, calls, at_B1, SHIFT_POSITIONS)
+    return None
+
+
+capability_probes[:] = [probe_capabilities]
