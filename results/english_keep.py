@@ -19,15 +19,20 @@ PERCENT = [f"{100 * share:.0f} %" for share in sorted(SHARES, reverse=True)]
 PLAIN = ("none", "icl", "templora", "qttt", "in_place_ttt", "cartridge")
 """Methods without a budget in shares."""
 ORDER = ("attention_matching", "kvzip", "h2o", "window", "snapkv", "rag", "random_slots")
-HEAD = ("", "all", *PERCENT, f"icl less it, {AT}", "nats", "bytes", "CPU s")
+HEAD = (
+    "method", "F1, full context", *(f"F1 at {share}" for share in PERCENT),
+    f"F1 lost vs. icl at {AT} [95 %]", "NLL (nats/token)", "kept (%)", "CPU s",
+)  # fmt: skip
 README_ROWS = ("icl", "kvzip", "attention_matching", "rag", "snapkv", "random_slots")
 README_COLUMNS = ("method", "F1", "F1 lost vs. icl [95 %]", "NLL (nats/token)", "CPU s")
+TOGETHER_HEAD = ("combination", "F1", "NLL (nats/token)", "part alone", "F1", "NLL (nats/token)", "F1 gained [95 %]")
 COLUMNS = ("4 documents", "8 documents", "16 documents")
-SETS = """{sets} disjoint sets of {each} paragraphs, {documents} in all, {questions} questions, each asked once."""
-LEGEND = f"""F1, per cent ± standard error over sets, by the share of full context's keys and values that is asked
-for; full context's F1 less the method's own at {AT} [95 % interval, paired by question]. At {AT}, too: nats a token of
-the right answer, the share of full context's bytes that the state holds (of `rag`, of the tokens that a question
-reads), and processor seconds of reading everything. Made by `ttabench sweep results/english/keep.yaml`."""
+SETS = """{documents} paragraphs in {sets} disjoint sets of {each}. {questions} questions, each asked once."""
+LEGEND = f"""F1 in per cent ± standard error over sets, at each budget (a share of the keys and values of `icl`). The
+other columns are for the budget of {AT}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question. *NLL*:
+negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl`; for `rag`, the share
+of the tokens that a query reads. *CPU s*: processor time to read all contexts. Run
+`ttabench sweep results/english/keep.yaml` to reproduce it."""
 
 
 def shown(suite: str, column: str, folder: Path = HERE) -> str:
@@ -51,7 +56,7 @@ def lines(runs: Mapping[str, Sequence[Run]]) -> Iterator[tuple[str, ...]]:
 
 
 def measured(runs: Mapping[str, Sequence[Run]], line: str) -> tuple[str, str, str, str]:
-    """What a line loses of full context's F1, its nats, its bytes and its seconds of reading."""
+    """Return the cells of a method row: F1 lost vs. icl, answer NLL, kept share and CPU seconds."""
     if line not in runs:
         return "", "", "", ""
     (entry,), ((_, record), *_) = compared(runs[line]).entries, runs[line]
@@ -61,13 +66,13 @@ def measured(runs: Mapping[str, Sequence[Run]], line: str) -> tuple[str, str, st
     return (
         "" if line == "icl" else f"{number(100 * lost)}{interval}",
         figure(runs[line], "answer_nll"),
-        "" if share is None else f"{100 * share:.1f} %",
+        "" if share is None else f"{100 * share:.1f}",
         number(record.cost["adapt_cpu_seconds"], 0),
     )
 
 
 def together() -> str:
-    """Two methods at once beside each of them alone: F1, nats, bytes, and how far the pair is above each part."""
+    """Compare each combination of two methods with its parts at the same budget."""
     runs = {line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]}
     rows = []
     for pair in (pair for pair in TOGETHER if pair in runs):
@@ -76,7 +81,7 @@ def together() -> str:
             interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
             figures = [figure(runs[line], metric) for metric in ("", "answer_nll") for line in (pair, part)]
             rows.append((pair, figures[0], figures[2], part, figures[1], figures[3], f"{number(100 * more)}{interval}"))
-    return table(("together", "F1", "nats", "alone", "F1", "nats", "F1 more [95 %]"), rows, 1)
+    return table(TOGETHER_HEAD, rows, 1)
 
 
 def shown_in_results() -> str:
@@ -98,8 +103,7 @@ def shown_in_readme() -> str:
 def shown_in_reading() -> str:
     """Both models, and larger sets."""
     parts = [("keep", column) for column in COLUMNS] + [("keep-gemma", COLUMNS[0])]
-    found = [f"**{suite}, {column} read together.** {shown(suite, column)}" for suite, column in parts
+    found = [f"**Suite `{suite}`, {column} per context.** {shown(suite, column)}" for suite, column in parts
              if all((f"{name} {AT}", column) in runs_of(HERE / suite) for name in ORDER)]  # fmt: skip
-    return "\n".join(
-        ["### One budget for all\n", *found, f"{LEGEND}\n", "**Two methods at once**, sets of four.\n", together()]
-    )
+    pairs = "**Two methods combined, 4 documents per context.**\n"
+    return "\n".join(["### All methods at the same budget\n", *found, f"{LEGEND}\n", pairs, together()])
