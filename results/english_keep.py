@@ -19,15 +19,33 @@ PERCENT = [f"{100 * share:.0f} %" for share in sorted(SHARES, reverse=True)]
 PLAIN = ("none", "icl", "templora", "qttt", "in_place_ttt", "cartridge")
 """Methods without a budget in shares."""
 ORDER = ("attention_matching", "kvzip", "h2o", "window", "snapkv", "rag", "random_slots")
-HEAD = ("", "all", *PERCENT, f"icl less it, {AT}", "nats", "bytes", "CPU s")
+HEAD = (
+    "method",
+    "F1, full context",
+    *(f"F1 at {share}" for share in PERCENT),
+    f"F1 lost vs. icl at {AT} [95 %]",
+    "NLL (nats/token)",
+    "kept (%)",
+    "CPU s",
+)
 README_ROWS = ("icl", "kvzip", "attention_matching", "rag", "snapkv", "random_slots")
 README_COLUMNS = ("method", "F1", "F1 lost vs. icl [95 %]", "NLL (nats/token)", "CPU s")
+TOGETHER_HEAD = (
+    "combination",
+    "F1",
+    "NLL (nats/token)",
+    "part alone",
+    "F1",
+    "NLL (nats/token)",
+    "F1 gained [95 %]",
+)
 COLUMNS = ("4 documents", "8 documents", "16 documents")
-SETS = """{sets} disjoint sets of {each} paragraphs, {documents} in all, {questions} questions, each asked once."""
-LEGEND = f"""F1, per cent ± standard error over sets, by the share of full context's keys and values that is asked
-for; full context's F1 less the method's own at {AT} [95 % interval, paired by question]. At {AT}, too: nats a token of
-the right answer, the share of full context's bytes that the state holds (of `rag`, of the tokens that a question
-reads), and processor seconds of reading everything. Made by `ttabench sweep results/english/keep.yaml`."""
+SETS = """{documents} paragraphs in {sets} disjoint sets of {each}. {questions} questions, each asked once."""
+LEGEND = f"""F1 in per cent ± standard error over sets, at each budget (a share of the keys and values of `icl`). The
+other columns are for the budget of {AT}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question. *NLL*:
+negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl`; for `rag`, the share
+of the tokens that a query reads. *CPU s*: processor time to read all contexts. Run
+`ttabench sweep results/english/keep.yaml` to reproduce it."""
 
 
 def shown(suite: str, column: str, folder: Path = HERE) -> str:
@@ -55,7 +73,7 @@ def lines(runs: Mapping[str, Sequence[StoredRun]]) -> Iterator[tuple[str, ...]]:
 
 
 def measured(runs: Mapping[str, Sequence[StoredRun]], line: str) -> tuple[str, str, str, str]:
-    """What a line loses of full context's F1, its nats, its bytes and its seconds of reading."""
+    """Return the cells of a method row: F1 lost vs. icl, answer NLL, kept share and CPU seconds."""
     if line not in runs:
         return "", "", "", ""
     (method_row,), ((_, record), *_) = compare_runs(runs[line]).method_rows, runs[line]
@@ -65,13 +83,13 @@ def measured(runs: Mapping[str, Sequence[StoredRun]], line: str) -> tuple[str, s
     return (
         "" if line == "icl" else f"{format_number(100 * lost)}{interval}",
         figure(runs[line], "answer_nll"),
-        "" if share is None else f"{100 * share:.1f} %",
+        "" if share is None else f"{100 * share:.1f}",
         format_number(record.cost["adapt_cpu_seconds"], 0),
     )
 
 
 def together() -> str:
-    """Two methods at once beside each of them alone: F1, nats, bytes, and how far the pair is above each part."""
+    """Compare each combination of two methods with its parts at the same budget."""
     runs = {
         line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]
     }
@@ -96,7 +114,7 @@ def together() -> str:
                     f"{format_number(100 * more)}{interval}",
                 )
             )
-    return table(("together", "F1", "nats", "alone", "F1", "nats", "F1 more [95 %]"), rows, 1)
+    return table(TOGETHER_HEAD, rows, 1)
 
 
 def shown_in_results() -> str:
@@ -121,16 +139,11 @@ def shown_in_reading() -> str:
     """Both models, and larger sets."""
     parts = [("keep", column) for column in COLUMNS] + [("keep-gemma", COLUMNS[0])]
     found = [
-        f"**{suite}, {column} read together.** {shown(suite, column)}"
+        f"**Suite `{suite}`, {column} per context.** {shown(suite, column)}"
         for suite, column in parts
         if all((f"{name} {AT}", column) in runs_of(HERE / suite) for name in ORDER)
     ]
+    pairs = "**Two methods combined, 4 documents per context.**\n"
     return "\n".join(
-        [
-            "### One budget for all\n",
-            *found,
-            f"{LEGEND}\n",
-            "**Two methods at once**, sets of four.\n",
-            together(),
-        ]
+        ["### All methods at the same budget\n", *found, f"{LEGEND}\n", pairs, together()]
     )

@@ -2,8 +2,8 @@
 
     python results/families.py     draws the picture of README
 
-A cell holds the figure under the own state, in brackets that under another text's, and a tick where the own state is
-better than another's and than an empty one, each by an interval that excludes zero: there it holds the text.
+A cell holds the metric under the own state, then in brackets the metric under a swapped state. A tick marks a memory of
+the context: the own state is better than the swapped and the empty state, and both 95 % intervals exclude zero.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from grids import adapters, markdown, records, runs_of
+from grids import adapters, markdown, records, runs_of, table
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series
@@ -30,12 +30,31 @@ PLACE = HERE.parent / "docs" / "families.svg"
 SUITE = "nine"
 HOLDS = "✓"
 TOLD = {
-    "-labels-diet": ", told the document",
-    "_merge-diet": ", merged",
+    "-labels-diet": " (gold documents)",
+    "_merge-diet": " (merged)",
     "-diet": "",
-    "": ", trained on fewer families",
+    "": " (fewer families)",
 }
 """What is said of adapters whose names end so; those that learned all families end in -diet."""
+SUMMARY_METHODS = (
+    "none",
+    "icl",
+    "kvzip",
+    "compressive",
+    "still",
+    "ccm",
+    "generative_adapter",
+    "mac",
+    "streamadapter",
+    "lora",
+)
+SUMMARY_TASKS = {
+    "streamingqa": "facts, F1 (%)",
+    "metaicl": "demonstrations, accuracy (%)",
+    "msc": "sessions, F1 (%)",
+    "pg19": "books, perplexity",
+}
+"""Families of docs/results.md, and their column headers."""
 LEAST = -100.0
 """Per cent of that way; a method that does harm may be any distance below."""
 LOWEST, HIGHEST = 0.0, 1.0
@@ -87,8 +106,22 @@ def quality(runs: DataFrame, holding: Collection[tuple[str, str]]) -> str:
         text += "" if other is None else f" ({format_value(other['metric'], other['value'], None)})"
         return f"{text} {HOLDS}" if (own["task"], own["line"]) in holding else text
 
-    head = f"main metric ± standard error over queries and draws (under another text's state); {HOLDS}: own text held"
+    head = f"main metric ± standard error over queries and draws (with a swapped state); {HOLDS}: memory of the context"
     return f"**{head}**\n\n{markdown(_grid(runs, cell))}"
+
+
+def summary(out: Path) -> str:
+    """Return the table of docs/results.md: some methods on some families."""
+    runs, holding = read(out / SUITE)
+    chosen = runs[(runs["state_of"] == "own") & runs["line"].isin(SUMMARY_METHODS)]
+
+    def cell(own: Series, _: Series | None) -> str:
+        text = format_value(own["metric"], own["value"], own["stderr"])
+        return f"{text} {HOLDS}" if (own["task"], own["line"]) in holding else text
+
+    grid = _grid(chosen[chosen["task"].isin(SUMMARY_TASKS)], cell)
+    rows = [(f"`{line}`", *grid.loc[line]) for line in SUMMARY_METHODS]
+    return table(("method", *SUMMARY_TASKS.values()), rows, 1)
 
 
 def costs(runs: DataFrame) -> str:
@@ -146,7 +179,7 @@ def draw(suite: Path, left_out: Sequence[str] = ("none", "icl")) -> Figure:
             axes.text(column, row, words, ha="center", va="center", color=colour, fontsize=8)
     axes.set_xticks(range(len(grid.columns)), list(grid.columns), rotation=20)
     axes.set_yticks(range(len(grid.index)), list(grid.index))
-    figure.colorbar(image, label="of the way from none to full context")
+    figure.colorbar(image, label="recovered: share of the improvement of icl over none")
     return figure
 
 

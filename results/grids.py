@@ -38,13 +38,17 @@ ADAPTERS = {
     "trained on": "trained_on",
     "chosen on": "chosen_on",
     "trained weights": "parameters",
-    "documents read": "pieces_read",
-    "questions answered": "queries",
-    "further labels": "labels",
+    "chunks read": "pieces_read",
+    "queries": "queries",
+    "extra labels": "labels",
     "tokens": "tokens",
-    "minutes, beside other work": "minutes",
+    "minutes on a shared machine": "minutes",
 }
 """Columns of the table of adapters, and their keys in `ttabench list adapters`."""
+NINE = (
+    "streamingqa + squad_seq + archivalqa + superglue + metaicl + lamp + msc + dailydialog + pg19"
+)
+"""The tasks of the adapters that learned all families."""
 LARGE = 1000
 """Figures from here on are shown in whole numbers."""
 Cell = Callable[[Sequence[StoredRun]], str]
@@ -124,14 +128,16 @@ def _seen(run: RunRecord) -> bool:
 def adapters(runs: Sequence[StoredRun]) -> str:
     """What the adapters of these runs were trained with and chosen on: a line a shipped one, from its header."""
     names = {str(run.config["checkpoint"]).removeprefix("shipped:") for _, run in runs}
-    lines = [
-        [
-            f"{row[key]:,.0f}" if isinstance(row[key], (int, float)) else str(row[key] or "")
-            for key in ADAPTERS.values()
-        ]
-        for row in adapters_table().data
-        if str(row["adapter"]).rpartition("/")[2] in names
-    ]
+
+    def cell(value: object) -> str:
+        return (
+            f"{value:,.0f}"
+            if isinstance(value, (int, float))
+            else str(value or "").replace(NINE, "all nine families")
+        )
+
+    rows = [row for row in adapters_table().data if str(row["adapter"]).rpartition("/")[2] in names]
+    lines = [[cell(row[key]) for key in ADAPTERS.values()] for row in rows]
     return table(tuple(ADAPTERS), lines, 3)
 
 

@@ -331,8 +331,7 @@ def main() -> None:
             run(suite, options)
     write_suites(options.out)
     if not trial:
-        figures, _, trainings = families.tables(HERE)
-        pages.write(figures + trainings, committed())
+        pages.write(committed())
         write_claims()
 
 

@@ -35,6 +35,8 @@ HERE = Path(__file__).parent / "override"
 MODELS = ("smollm2-135m", "gemma3-270m")
 KINDS = ("agree", "extend", "contradict")
 CONTEXTS, EACH = 16, 4
+LOST = "less full context's [95 %]"
+"""The column with the difference from full context."""
 STRONG = 1.5
 """Nats of a believed answer: about one guess in five is it. Below this a belief is strong."""
 
@@ -113,6 +115,28 @@ def table(folder: Path) -> str:
     return "\n".join(tables)
 
 
+def summary(folder: Path) -> str:
+    """Return the table of docs/results/real-text.md: answers to contradicted questions, by model."""
+    beliefs, cells = pd.read_csv(HERE / "priors.csv"), dict[str, list[str]]()
+    for model, runs in groupby(
+        sorted(grids.runs_of(folder), key=_place), key=lambda run: run[1].model["name"]
+    ):
+        own = beliefs[beliefs["model"] == model]
+        asked = {_name(record): _asked(place, own) for place, record in runs}
+        for name, answers in asked.items():
+            line = _line(answers, asked["icl"])
+            cells.setdefault(name, []).extend((line["contradict"], line[LOST]))
+    rows = [
+        (f"`{name}`", *row) for name, row in cells.items() if "," not in name
+    ]  # others: bfloat16 or a boost
+    heads = [
+        f"{model}: {column}"
+        for model in MODELS
+        for column in ("answers of the context (%)", "vs. icl [95 %]")
+    ]
+    return grids.table(("method", *heads), rows, 1)
+
+
 def _place(run: tuple[Path, RunRecord]) -> tuple[int, int, float, str]:
     """Where a run stands: by model, methods as everywhere, large budgets first."""
     config, names = run[1].config, [*grids.METHODS, "kvzip"]
@@ -160,7 +184,7 @@ def _line(asked: pd.DataFrame, whole: pd.DataFrame) -> dict[str, str]:
     ends = "" if apart.ci_low is None else f" [{100 * apart.ci_low:.1f}, {100 * apart.ci_high:.1f}]"
     return {
         **{kind: _cell(own, own["contains_em"]) for kind, own in by_kind.items()},
-        "less full context's [95 %]": f"{100 * apart.value:.1f}{ends}",
+        LOST: f"{100 * apart.value:.1f}{ends}",
         "of strong beliefs": _cell(own := against[against["nats"] < STRONG], own["contains_em"]),
         "of weak beliefs": _cell(own := against[against["nats"] >= STRONG], own["contains_em"]),
         "the belief instead": _cell(against, pd.Series(said)),

@@ -1,4 +1,4 @@
-"""What the README and the documentation show of the results: put between markers, from the records alone."""
+"""Writer of the generated tables of README and documentation, from the stored runs."""
 
 from __future__ import annotations
 
@@ -7,30 +7,43 @@ from pathlib import Path
 
 import english_keep
 import english_tables
+import families
+import findings
 import grids
+import override
 from suites import LENGTHS, TRANSFER
 
 HERE = Path(__file__).resolve().parent
-README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
+README, FINDINGS, APPENDIX = (
+    HERE.parent / "README.md",
+    HERE.parent / "docs/results.md",
+    HERE.parent / "docs/results",
+)
 READING, READING_ENGLISH = HERE / "reading.md", HERE / "english" / "reading.md"
 
 
-def write(families: str, folders: Sequence[Path]) -> None:
-    """What the documentation shows of the miniature world.
+def write(folders: Sequence[Path]) -> None:
+    """Write the tables of synthetic tasks into the documentation.
 
     Args:
-        families: the grid of every method on every family.
         folders: all committed runs.
     """
-    put(DOCS, "results", families)
-    put(DOCS, "trees", f"{trees(folders)}\n")
+    figures, _, trainings = families.tables(HERE)
+    put(FINDINGS, "synthetic", families.summary(HERE))
+    put(APPENDIX / "synthetic.md", "results", figures)
+    put(APPENDIX / "synthetic.md", "sessions", findings.sessions())
+    put(APPENDIX / "training.md", "trainings", trainings)
+    put(APPENDIX / "real-text.md", "override", override.summary(HERE / "override"))
+    put(APPENDIX / "reproduce.md", "trees", f"{trees(folders)}\n")
     put(READING, "tables", f"{streams()}\n{demonstrated()}")
 
 
 def write_english() -> None:
-    """What is shown of real data."""
+    """Write the tables of real text into the documentation."""
     put(README, "english", english_keep.shown_in_readme())
-    put(DOCS, "english", english_keep.shown_in_results())
+    for marker, table in findings.tables().items():
+        put(FINDINGS, marker, table)
+    put(APPENDIX / "real-text.md", "english", english_keep.shown_in_results())
     put(
         READING_ENGLISH,
         "tables",
@@ -39,7 +52,7 @@ def write_english() -> None:
 
 
 def trees(folders: Sequence[Path]) -> str:
-    """From which states of the code the committed runs were made."""
+    """Count the committed runs that were made from uncommitted code."""
     runs = {folder.relative_to(HERE).as_posix(): grids.records(folder) for folder in folders}
     changed = {
         suite: sum(bool(run.code.get("changed")) for run in found) for suite, found in runs.items()
@@ -47,8 +60,8 @@ def trees(folders: Sequence[Path]) -> str:
     unknown = sum(not run.code for found in runs.values() for run in found)
     named = ", ".join(f"`{suite}` {count}" for suite, count in changed.items() if count)
     total = sum(map(len, runs.values()))
-    return f"""Of {total:,} stored runs {sum(changed.values()):,} were made from a tree with changes that were not
-committed ({named}), and {unknown:,} of real text before records named their commit."""
+    return f"""The repository stores {total:,} runs. {sum(changed.values()):,} of them were made from uncommitted code
+({named}). {unknown:,} runs of real text are older than the record of their commit."""
 
 
 def put(page: Path, marker: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What README and documentation show of the results is what the records say."""
+"""Tests that the tables of README and documentation are computed from the stored runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import english_keep
 import english_tables
 import families
+import findings
+import override
 
 from tests.conftest import Command
 from tests.docs.pages import pages
@@ -14,7 +16,7 @@ from tests.places import ROOT
 
 
 def block(page: str, marker: str) -> str:
-    """What stands between the markers."""
+    """Return the text between the markers."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return text[text.index(f"<!-- {marker} -->\n") : text.index(f"<!-- /{marker} -->")].partition(
         "\n"
@@ -23,19 +25,27 @@ def block(page: str, marker: str) -> str:
 
 def test_real_results_are_what_the_records_say() -> None:
     assert block("README.md", "english") == english_keep.shown_in_readme()
-    assert block("docs/results.md", "english") == english_keep.shown_in_results()
+    tables = findings.tables()
+    assert {marker: block("docs/results.md", marker) for marker in tables} == tables
+    assert block("docs/results/real-text.md", "english") == english_keep.shown_in_results()
     shown = f"{english_keep.shown_in_reading()}\n{english_tables.shown_in_reading()}"
     assert block("results/english/reading.md", "tables") == shown
-    tables = (english_tables.HERE / "README.md").read_text(encoding="utf-8")
+    written = (english_tables.HERE / "README.md").read_text(encoding="utf-8")
     there = [name for name in english_tables.SUITES if (english_tables.HERE / name).is_dir()]
     assert [
-        name for name in there if english_tables.written(name, english_tables.HERE) not in tables
+        name for name in there if english_tables.written(name, english_tables.HERE) not in written
     ] == []
 
 
 def test_results_are_what_the_records_say(ttabench: Command) -> None:
     figures, _, trainings = families.tables(ROOT / "results")
-    assert block("docs/results.md", "results") == figures + trainings
+    assert block("docs/results.md", "synthetic") == families.summary(ROOT / "results")
+    assert block("docs/results/synthetic.md", "results") == figures
+    assert block("docs/results/synthetic.md", "sessions") == findings.sessions()
+    assert block("docs/results/training.md", "trainings") == trainings
+    assert block("docs/results/real-text.md", "override") == override.summary(
+        ROOT / "results/override"
+    )
     for suite in ("streamingqa-16", "squad_seq-16"):
         ran = ttabench("compare", "--out", ROOT / "results" / suite, "--format", "markdown")
         shown = (ROOT / "results" / f"{suite}.md").read_text(encoding="utf-8")
@@ -51,7 +61,7 @@ def test_the_coverage_shown_is_that_of_the_simulation() -> None:
 
 
 def test_every_suite_is_named() -> None:
-    named = set(re.findall(r"`([\w-]+)`", pages()["docs/results.md"]))
+    named = set(re.findall(r"`([\w-]+)`", pages()["docs/results/reproduce.md"]))
     tables = {
         path.stem for path in (ROOT / "results").glob("*.md") if not path.stem.startswith("bench_")
     }
