@@ -24,7 +24,7 @@ from ttabench.report.charts import by_bytes, by_step, by_time
 from ttabench.report.comparison_tables import group_title
 from ttabench.report.page import csp_digest, disagreeing_samples, libraries, page
 from ttabench.report.pictures import SUFFIXES, styles, write
-from ttabench.report.verdict import sentences
+from ttabench.report.verdict import make_verdict
 
 HOSTILE = "</script><script>alert(1)</script><!-- \x1b[2J\x00 \u2028 & <img src=x onerror=alert(2)> \u202e"
 VOID = {"meta", "link", "br", "img", "input"}
@@ -128,7 +128,7 @@ def test_verdict_first_then_tables_charts_samples_and_runs(folders: list[Path]) 
         "runs",
     ]
     assert [name for name, _ in read.elements].count("h1") == 1
-    assert all(sentence in read.said("p") for sentence in sentences(found))
+    assert all(sentence in read.said("p") for sentence in make_verdict(found).sentences)
     assert {attributes.get("id") for attributes in read.of("table")} >= {
         "lines",
         "differences",

@@ -65,6 +65,7 @@ def test_runs_are_found_and_compared(
     compared = package.compare(runs)
     told = ttabench("compare", tmp_path / "deep/er", "--json").json()
     assert compared.verdict == str(compared) == told.pop("verdict")
+    assert list(compared.notes) == told.pop("notes")
     assert compared.tables.keys() == told.keys() == {"runs", "differences"}
     assert compared.tables["differences"]["p"].tolist() == [row["p"] for row in told["differences"]]
     (runs[0].folder / "run.json").write_text("{}")

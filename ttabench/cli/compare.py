@@ -39,30 +39,35 @@ def compare(
     One block a task, source and base model. `compare mac icl --task streamingqa` compares those methods.
     """
     from ttabench.report.comparison_tables import comparison_data, comparison_tables
-    from ttabench.report.verdict import sentences, verdict
+    from ttabench.report.verdict import make_verdict
 
     output_form: render.Format = "json" if json else form
     filters = {"task": task, "method": method, "model": model}
     comparison, _ = compared(runs or (), out, filters, metric, all_pairs=all_pairs)
-    blocks = len(comparison.groups)
-    is_short = output_form == "table" and blocks > MAX_FULL_BLOCKS and not (every or all_pairs)
+    verdict, groups = make_verdict(comparison), len(comparison.groups)
+    is_short = output_form == "table" and groups > MAX_FULL_BLOCKS and not (every or all_pairs)
     if output_form == "json":
         rows = {
             table.title: [dict(row) for row in table.data] for table in comparison_data(comparison)
         }
-        render.print_json({"verdict": verdict(comparison), **rows})
+        render.print_json({"verdict": str(verdict), "notes": list(verdict.notes), **rows})
     elif output_form == "csv":
         render.print_tables(comparison_data(comparison), output_form)
     else:
-        if output_form == "table":
-            render.print_sentences(sentences(comparison))
-        else:
-            sys.stdout.write(escape_control_characters("\n\n".join([*sentences(comparison), ""])))
+        _print_sentences(verdict.sentences, output_form)
         render.print_tables(comparison_tables(comparison, summary=is_short), output_form)
+        _print_sentences(verdict.notes, output_form)
     if is_short:
         render.print_note(
-            f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
+            f"{groups} comparison groups. Use --all to show each, or choose some with --task and --method."
         )
+
+
+def _print_sentences(sentences: Sequence[str], output_form: render.Format) -> None:
+    if output_form == "table":
+        render.print_sentences(sentences)
+    else:
+        sys.stdout.write(escape_control_characters("\n\n".join([*sentences, ""])))
 
 
 def compared(

@@ -118,7 +118,7 @@ def _show(results: Sequence[EvaluationResult], *, json: bool, shows_comparison: 
     from ttabench.report.compare import compare_runs as compared_runs
     from ttabench.report.comparison_tables import comparison_tables
     from ttabench.report.tables import run_table
-    from ttabench.report.verdict import sentences
+    from ttabench.report.verdict import make_verdict
 
     comparison = (
         compared_runs([(one.folder, one.record) for one in results]) if shows_comparison else None
@@ -133,8 +133,10 @@ def _show(results: Sequence[EvaluationResult], *, json: bool, shows_comparison: 
         )
         render.print_json({"runs": runs, **({"differences": differences} if comparison else {})})
     elif comparison:
-        render.print_sentences(sentences(comparison))
+        verdict = make_verdict(comparison)
+        render.print_sentences(verdict.sentences)
         render.print_tables(comparison_tables(comparison))
+        render.print_sentences(verdict.notes)
     else:
         render.print_tables([run_table([(each.record, each.folder) for each in results])])
 

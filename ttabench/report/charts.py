@@ -17,8 +17,8 @@ import altair as alt
 from ttabench.core.amounts import format_bytes, format_number, format_tokens
 from ttabench.core.errors import escape_control_characters
 from ttabench.report.compare import ComparisonGroup
+from ttabench.report.group_selection import UNIT_NAMES, has_single_unit
 from ttabench.report.method_rows import CHUNKS_READ, MethodRow, format_value
-from ttabench.report.verdict import UNIT_NAMES, has_single_unit
 from ttabench.stats.metrics import metric_or_default
 
 LEGEND = alt.Legend(title=None, orient="bottom", symbolLimit=0, labelLimit=240)

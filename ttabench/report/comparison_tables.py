@@ -1,6 +1,6 @@
-"""What `ttabench compare` shows: a table of all blocks, and for each block its entries, its steps and its differences.
+"""Tables of `ttabench compare`: an overview, the tests of states, and the tables of each comparison group.
 
-`comparison_tables` is for people; `comparison_data` has the same figures, exact and each with its key, for machines.
+`comparison_tables` is formatted for people; `comparison_data` has the exact figures by key.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from itertools import combinations
 from ttabench.core.amounts import format_bytes, format_count, format_number
 from ttabench.report.compare import Comparison, ComparisonGroup, recovered_in_group
 from ttabench.report.differences import Difference, comparable_pairs
+from ttabench.report.group_selection import CROSSED_UNIT_NAMES, MAX_LISTED_NAMES, UNIT_NAMES
 from ttabench.report.groups import FULL_CONTEXT, NO_CONTEXT, natural_sort_key, short_group_name
+from ttabench.report.memory import memory_tests
 from ttabench.report.method_rows import (
     MethodRow,
     baseline_row,
@@ -23,30 +25,32 @@ from ttabench.report.method_rows import (
     format_without_error,
     pareto_optimal,
 )
-from ttabench.report.verdict import CROSSED_UNIT_NAMES, MAX_LISTED_NAMES, UNIT_NAMES
 from ttabench.run.budget import budget_of_config, format_kept_share
 from ttabench.terminal.table import Bold, Cell, Table
 
 GLOSSARY = {
-    "front": "Front: no other line is at least as good in value and state, and better in one; controls are none.",
-    "#ask ms": "Ask ms, adapt s: by the clock, whatever else the machine computed; `ttabench profile` measures.",
-    "#kept": "Kept: bytes of the state, or of what a question reads where that is more, of those of full context's "
-    "keys and values.",
-    "#of gap": "Of gap: the way from none (0 %) to icl (100 %).",
-    "#trained": "Trained: parameters of the method that were trained before it read anything.",
-    "#Holm": "Holm: p adjusted for all tests of its family, shown or not (against none; against icl; icl against none; "
-    "states of one method; all others); bold below 0.05.",
+    "Pareto": "Pareto: Pareto-optimal in score and state bytes; control rows are excluded.",
+    "#ask ms": "Ask ms, adapt s: wall-clock time of the run; use `ttabench profile` to measure latency.",
+    "#kept": "Kept: bytes of the state, or of what a query reads if that is more, relative to the"
+    " full-context KV cache.",
+    "#recovered": "Recovered: share of the improvement of icl over none that the method keeps.",
+    "#trained": "Trained: parameters of the method that were trained before adaptation.",
+    "#Holm p": "Holm p: p adjusted for all tests of a family (against none; against icl; icl against"
+    " none; states of one method; all others); bold below 0.05.",
     "#better / worse": "Better / worse: queries on which left is better, and worse.",
+    "memory": "Memory: yes if the own state is significantly better than the swapped and the empty"
+    " state.",
 }
 MAX_OVERVIEW_COLUMNS = 9
-"""Of the table of all blocks; wider ones say no more than the blocks do."""
+"""Maximum number of columns of the overview; with more, it shows the best row of each group."""
 
 
 def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[Table]:
-    """The tables in the order in which they are read; the first alone for a summary."""
+    """Return the tables in reading order; only the overview for a summary."""
     tables = (
         [overview_table(comparison.groups, alone=summary)] if len(comparison.groups) > 1 else []
     )
+    tables.append(memory_table(comparison))
     for group in comparison.groups:
         tables.append(group_table(group))
         if any(method_row.steps for method_row in group.method_rows):
@@ -58,9 +62,11 @@ def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[
 
 
 def overview_table(groups: Sequence[ComparisonGroup], *, alone: bool = False) -> Table | None:
-    """The values alone, a line a method and a column a block, or the other way round where that is narrower. Where both
-    are too many, a line a block with its floor, its ceiling and the best of the others. None of a single line, whose
-    blocks are as short, unless the table stands alone."""
+    """Return a table of values: methods by comparison groups, transposed if that is narrower.
+
+    With too many of both it has a row for each group: both baselines and the best method. None for
+    a single method, unless `alone`.
+    """
     method_rows = [method_row for group in groups for method_row in group.method_rows]
     methods = list(dict.fromkeys(method_row.method for method_row in method_rows))
     ordered = sorted(
@@ -98,7 +104,9 @@ def overview_table(groups: Sequence[ComparisonGroup], *, alone: bool = False) ->
             for place, name in enumerate(names)
         ]
         columns = ("", *(f"#{label}" for label in labels))
-    return Table(title="All blocks", columns=columns, rows=tuple(rows), names=columns[:1])
+    return Table(
+        title="All comparison groups", columns=columns, rows=tuple(rows), names=columns[:1]
+    )
 
 
 def _bold_if(strong: bool, text: str) -> str:
@@ -123,12 +131,12 @@ def _leaders_table(groups: Sequence[ComparisonGroup], names: Sequence[str]) -> T
             for method_row in shown_rows
         ]
         rows.append((name, *values, best.label if best else "", str(len(group.method_rows))))
-    columns = ("", "#none", "#icl", "#best", "best method", "#lines")
-    return Table(title="All blocks", columns=columns, rows=tuple(rows), spare=("#lines",))
+    columns = ("", "#none", "#icl", "#best", "best method", "#rows")
+    return Table(title="All comparison groups", columns=columns, rows=tuple(rows), spare=("#rows",))
 
 
 def group_title(group: ComparisonGroup) -> str:
-    """Where the block stands, and what all its entries have in common."""
+    """Return the name of a group, with what all its rows share: metric, queries, seeds."""
     first = group.method_rows[0]
     common = [first.metric]
     if _all_equal(method_row.n for method_row in group.method_rows):
@@ -143,7 +151,7 @@ def _all_equal(values: Iterable[object]) -> bool:
 
 
 def group_table(group: ComparisonGroup, *, all_columns: bool = False) -> Table:
-    """Quality beside cost; what all entries share stands in the title, unless every column is wanted."""
+    """Return scores and costs of a group; columns that are equal in all rows are left out, unless `all_columns`."""
     method_rows = group.method_rows
     best, pareto_rows, shares = (
         best_rows(method_rows),
@@ -169,7 +177,7 @@ def group_table(group: ComparisonGroup, *, all_columns: bool = False) -> Table:
             [f"{method_row.n:,}" for method_row in method_rows],
         ),
         "seeds": (not _all_equal(seeds), [",".join(map(str, own)) for own in seeds]),
-        "#of gap": (
+        "#recovered": (
             any(part is not None for part in shares),
             ["" if part is None else f"{100 * part:.0f} %" for part in shares],
         ),
@@ -210,7 +218,7 @@ def group_table(group: ComparisonGroup, *, all_columns: bool = False) -> Table:
             False,
             [format_bytes(method_row.costs["peak_memory_bytes"]) for method_row in method_rows],
         ),
-        "front": (
+        "Pareto": (
             len(method_rows) > 1,
             ["yes" if method_row in pareto_rows else "" for method_row in method_rows],
         ),
@@ -222,13 +230,47 @@ def group_table(group: ComparisonGroup, *, all_columns: bool = False) -> Table:
         rows=tuple(zip(*kept.values(), strict=True)),
         caption=untested_pairs(group),
         names=("method",),
-        spare=("#trained", "#adapt s", "front", "#ask ms"),
+        spare=("#trained", "#adapt s", "Pareto", "#ask ms"),
         glossary=GLOSSARY,
     )
 
 
+def memory_table(comparison: Comparison) -> Table | None:
+    """Return each method under its own, a swapped and an empty state; None if no states were compared."""
+    tests = memory_tests(comparison)
+    rows = []
+    for test in tests:
+        values = [
+            test.selection.shown(label) if label else ""
+            for label in (test.own, test.swapped, test.empty)
+        ]
+        differences = [
+            _bold_if(one.is_significant, one.shown) if one else ""
+            for one in (test.swapped_difference, test.empty_difference)
+        ]
+        groups = test.selection.groups
+        place = groups[0].group_key.brief if len(groups) == 1 else f"{len(groups)} groups"
+        rows.append((test.own, place, *values, *differences, test.outcome.value))
+    columns = (
+        "method",
+        "group",
+        "#own",
+        "#swapped",
+        "#empty",
+        "#own − swapped [95 %]",
+        "#own − empty [95 %]",
+        "memory",
+    )
+    if not rows:
+        return None
+    title = "States: memory of the context"
+    return Table(
+        title=title, columns=columns, rows=tuple(rows), names=("method",), glossary=GLOSSARY
+    )
+
+
 def steps_table(group: ComparisonGroup) -> Table:
-    """A column for each number of pieces observed before the query, or for each length or distance."""
+    """Return values by number of chunks before the query, or by length or distance."""
     method_rows = [method_row for method_row in group.method_rows if method_row.steps]
     steps = sorted({step for method_row in method_rows for step in method_row.steps})
     rows = [
@@ -248,13 +290,13 @@ def steps_table(group: ComparisonGroup) -> Table:
 
 
 def differences_table(group: ComparisonGroup) -> Table:
-    """One line a pair; the tests that were made stand in the title."""
+    """Return a row for each tested pair; the title names the tests."""
     pairs, unit = group.differences, group.method_rows[0].record.unit
     columns: dict[str, list[str]] = {
         "pair": [f"{one.left} − {one.right}" for one in pairs],
         "#difference [95 %]": [_bold_if(one.is_significant, one.shown) for one in pairs],
         "#p": [format_p(one.p) for one in pairs],
-        "#Holm": [format_p(one.p_holm) for one in pairs],
+        "#Holm p": [format_p(one.p_holm) for one in pairs],
         "#better / worse": [
             "-" if one.better is None else f"{one.better:,} / {one.worse:,}" for one in pairs
         ],
@@ -281,7 +323,7 @@ def differences_table(group: ComparisonGroup) -> Table:
 
 
 def untested_pairs(group: ComparisonGroup) -> str:
-    """The pairs without a difference; empty where there are none."""
+    """Name the pairs that share no query; empty if all pairs share some."""
     pairs, tested = (
         list(combinations(range(len(group.method_rows)), 2)),
         {*comparable_pairs(group.method_rows)},
@@ -296,15 +338,11 @@ def untested_pairs(group: ComparisonGroup) -> str:
         if len(names) <= MAX_LISTED_NAMES
         else f"{len(names)} of {len(pairs)} pairs"
     )
-    return (
-        f"Not tested, for no query was asked of both in the same words: {described}."
-        if names
-        else ""
-    )
+    return f"Not tested, because they share no query: {described}." if names else ""
 
 
 def comparison_data(comparison: Comparison) -> list[Table]:
-    """The tables `runs`, `steps`, `differences`, `overall` and `set_aside`, with exact figures."""
+    """Return the tables `runs`, `steps`, `differences`, `overall`, `memory` and `set_aside` with exact figures."""
     runs: list[Mapping[str, Cell]] = []
     for group in comparison.groups:
         best, pareto_rows = best_rows(group.method_rows), pareto_optimal(group.method_rows)
@@ -335,6 +373,17 @@ def comparison_data(comparison: Comparison) -> list[Table]:
         ],
         "differences": list(map(_difference_data, comparison.differences)),
         "overall": list(map(_difference_data, comparison.overall)),
+        "memory": [
+            {
+                "own": test.own,
+                "other": test.swapped,
+                "none": test.empty,
+                "blocks": len(test.selection.groups),
+                "block": test.selection.groups[0].group_key.name,
+                "memory": test.outcome.value,
+            }
+            for test in memory_tests(comparison)
+        ],
         "set_aside": [
             {
                 "block": method_row.group_key.brief,
@@ -389,5 +438,5 @@ def _row_data(method_row: MethodRow) -> dict[str, Cell]:
 
 
 def _trained_parameters(method_row: MethodRow) -> int:
-    """Parameters of its method that were trained before it read anything."""
+    """Return the number of parameters that were trained before adaptation."""
     return 0 if method_row.untrained else int(method_row.record.method.get("parameters") or 0)

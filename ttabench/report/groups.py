@@ -1,7 +1,7 @@
 """Which runs stand in one block of a comparison, how they are pooled, and how the lines of a block are called.
 
     blocks_of(runs)     one block a task, source, base model and metric, and of what is read and asked (documents=16)
-    labels_of(blocks)   icl, mac, mac (theirs: lab-b), snapkv budget=0.1, "templora, another text's state"
+    labels_of(blocks)   icl, mac, mac (theirs: lab-b), snapkv budget=0.1, "templora (swapped state)"
 
 Runs of one block that differ in their seed only are one `SeedGroup`. A label names the settings in which lines of a method
 differ within the block; a configuration that stands in several blocks has one label in all of them.
@@ -23,7 +23,7 @@ from ttabench.report.stored import StoredRun, base_identity, fill_defaults, seed
 from ttabench.run.budget import budget_label_and_settings
 
 STATE_OF = "state of"
-STATE_SUFFIXES = {"own": "", "other": ", another text's state", "none": ", empty state"}
+STATE_SUFFIXES = {"own": "", "other": " (swapped state)", "none": " (empty state)"}
 NO_CONTEXT, FULL_CONTEXT = "none", "icl"
 """Methods that a block begins with."""
 IGNORED_FIELDS = (

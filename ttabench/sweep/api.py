@@ -30,7 +30,7 @@ from ttabench.report.comparison_tables import comparison_data
 from ttabench.report.method_rows import format_value
 from ttabench.report.selection import load_runs, runs_at_path
 from ttabench.report.tables import method_with_state
-from ttabench.report.verdict import verdict
+from ttabench.report.verdict import make_verdict
 from ttabench.run.evaluation import MODEL_CACHE, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import UserPath
@@ -76,13 +76,15 @@ class Run:
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """What `ttabench compare` shows of runs."""
+    """Result of `ttabench compare`."""
 
     verdict: str
-    """Who leads, by how much, and whether that is settled."""
+    """The best method, its difference from the next, and whether that is significant."""
+    notes: tuple[str, ...]
+    """Excluded and untrained rows, and baselines that may be wrong."""
     tables: Mapping[str, pandas.DataFrame]
-    """Those of `ttabench compare --json` by name: "runs", and where there are such "differences" (paired, with p
-    adjusted for all pairs), "steps", "overall", "set_aside". Values as they are stored: 0.719 of f1."""
+    """Tables of `ttabench compare --json` by name: "runs", and if not empty "differences" (paired, p
+    adjusted), "steps", "overall", "memory", "set_aside". Values as stored: 0.719 for F1."""
 
     def __str__(self) -> str:
         return self.verdict
@@ -179,7 +181,8 @@ def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -
     for line in (*comparison.damaged, *without_metric_notes):
         warnings.warn(f"Left out: {line}", stacklevel=2)
     tables = {table.title: pandas.DataFrame(table.data) for table in comparison_data(comparison)}
-    return ComparisonResult(verdict(comparison), tables)
+    found = make_verdict(comparison)
+    return ComparisonResult(str(found), found.notes, tables)
 
 
 if not TYPE_CHECKING:

@@ -38,7 +38,7 @@ from ttabench.report.method_rows import contenders, format_value, format_without
 from ttabench.report.show import SampleCells, gold, likelihood, prediction, tail
 from ttabench.report.stored import QueryId, QueryKey, sample_cells, seed_of
 from ttabench.report.tables import detail_tables
-from ttabench.report.verdict import sentences
+from ttabench.report.verdict import make_verdict
 from ttabench.stats.metrics import metric_or_default
 from ttabench.terminal.table import Bold, Table
 
@@ -56,8 +56,6 @@ REQUIRED_PACKAGES = {
 """Packages that the page is made of, by the module that they bring."""
 EARLY_SCRIPT = 'document.documentElement.dataset.scripts = "yes";'
 """Runs before anything is shown: of long tables only the first page."""
-MAX_SENTENCES = 6
-"""Of the verdict; of more, the others open at a click."""
 DEFAULT_SAMPLES = 20
 """Queries of a block that are shown, by default."""
 Row: TypeAlias = dict[str, str]
@@ -115,6 +113,7 @@ def page(
 
     from ttabench.report.charts import make_charts
 
+    verdict = make_verdict(comparison)
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -154,8 +153,8 @@ def page(
     return environment.get_template(TEMPLATE).render(
         version=__version__,
         title=f"{runs:,} {'run' if runs == 1 else 'runs'} compared",
-        sentences=list(sentences(comparison)),
-        most=MAX_SENTENCES,
+        sentences=verdict.sentences,
+        notes=verdict.notes,
         remarks=remarks,
         tables=tables_of(comparison),
         first=first,
