@@ -223,7 +223,7 @@ def write() -> None:
     own = "\n".join([*nested(), "", worlds(), ""])
     PAGE.write_text(f"{HEAD}\n{is_crossed}\n{NESTED_HEAD}\n\n{own}", encoding="utf-8")
     for marker, table in (("coverage", is_crossed), ("nested", own)):
-        pages.put(HERE.parent / "docs" / "guide" / "statistics.md", marker, table)
+        pages.put(HERE.parent / "docs" / "reference" / "coverage.md", marker, table)
 
 
 if __name__ == "__main__":

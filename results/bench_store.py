@@ -239,7 +239,7 @@ def searched(one: Path, out: Path, ids: list[str]) -> Iterator[tuple[str, str]]:
 def on_paper() -> Iterator[str]:
     """How many methods have a cost; and what a sweep of them takes, by how much of the contexts a method reads."""
     sys.path.append(str(HERE.parent / "docs"))
-    import reference  # the figures of a device, and of a method, as docs/guide/profiling.md has them
+    import reference  # the figures of a device, and of a method, as docs/reference/costs.md has them
 
     shape, hours = reference.cost.shape_of(reference.MODEL), dict[str, float]()
     costs = {
@@ -297,7 +297,7 @@ fastest of five. Every command takes its own start, as the second line has it.
 ## {asked:,} runs on 64 GPUs, on paper
 
 {methods} methods on 100 tasks and seeds under `llama-3-8b` in bfloat16; a run has 64 contexts of 16k tokens and asks 16
-questions each (32 tokens, 128 written) together. Seconds of an H100 as in docs/guide/profiling.md: at least so much,
+questions each (32 tokens, 128 written) together. Seconds of an H100 as in docs/reference/costs.md: at least so much,
 nothing was measured, and loading is not counted. What trains whole weights keeps 90 GiB, which needs two such devices.
 
 {paper}

@@ -1,6 +1,6 @@
 """The whole table, and 1 where any is neither right nor refused: `python -m tests.architectures [--write] [KIND ..]`.
 
-With --write it goes into docs/guide/architectures.md; of some architectures, their entries do.
+With --write it goes into docs/reference/architectures.md; of some architectures, their entries do.
 """
 
 from __future__ import annotations

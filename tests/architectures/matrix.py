@@ -1,4 +1,4 @@
-"""Outcomes of every architecture, made tiny, and the page of the guide that is computed of them.
+"""Outcomes of every architecture, made tiny, and the page of the documentation that is computed of them.
 
 The truth of the package's check is held to an untouched copy, too.
 """
@@ -19,7 +19,7 @@ from ttabench.core.errors import UserError
 from ttabench.lm.forward.capability_probe import reference_logprobs
 from ttabench.lm.model import LM
 
-PAGE = Path(ROOT) / "docs" / "guide" / "architectures.md"
+PAGE = Path(ROOT) / "docs" / "reference" / "architectures.md"
 MARKS = "<!-- architectures -->", "<!-- /architectures -->"
 Found = Mapping[str, Mapping[str, str]]
 

@@ -55,7 +55,7 @@ def test_results_are_what_the_records_say(ttabench: Command) -> None:
 
 
 def test_the_coverage_shown_is_that_of_the_simulation() -> None:
-    shown = block("docs/guide/statistics.md", "coverage")
+    shown = block("docs/reference/coverage.md", "coverage")
     assert shown.startswith("| answers | draws |")
     assert shown in (ROOT / "results/bench_coverage.md").read_text("utf-8")
 

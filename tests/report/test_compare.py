@@ -328,7 +328,7 @@ def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path
     found = compare(folders)
     assert [(method_row.label, method_row.seeds) for method_row in found.method_rows] == [
         ("icl", (0, 1)),
-        ("icl, another text's state", (0, 1)),
+        ("icl (swapped state)", (0, 1)),
     ]
     (apart,) = found.differences
     assert (apart.value, apart.n) == (pytest.approx(0.5), 4)
