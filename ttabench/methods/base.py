@@ -120,7 +120,7 @@ class BaseMethod(Generic[SettingsT]):
         """
         raise NotImplementedError
 
-    def combine_states(self, state: State, other: State) -> State:  # noqa: ARG002  # for methods that can
+    def combine_states(self, state: State, other: State) -> State:  # noqa: ARG002
         """Merge two one-row states into the state of both contexts.
 
         Methods with additive memories override this.

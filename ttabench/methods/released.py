@@ -1,7 +1,7 @@
 """Conversion of released Doc-to-LoRA weights (SakanaAI/doc-to-lora) to a checkpoint.
 
     python -m ttabench.methods.released pytorch_model.bin OUT --model google/gemma-2-2b-it
-    ttabench eval --method doc_to_lora --checkpoint OUT --model google/gemma-2-2b-it --chat-template ...
+    ttabench eval --method doc_to_lora --checkpoint OUT --model google/gemma-2-2b-it ...
 
 The file is a pickle that refers to classes of its own package. No class is imported and no code is
 run: a `PickledStub` replaces each class.

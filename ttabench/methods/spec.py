@@ -88,7 +88,7 @@ def _init_renamed(spec: MethodSpec, **values: Any) -> None:
     _init(spec, **values)
 
 
-setattr(MethodSpec, "__init__", _init_renamed)  # noqa: B010  # a type checker sees the present fields
+setattr(MethodSpec, "__init__", _init_renamed)  # noqa: B010  # hides earlier names from type checkers
 
 
 @dataclass(frozen=True, kw_only=True)

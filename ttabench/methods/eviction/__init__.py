@@ -34,7 +34,8 @@ class EvictionSettings:
     """Settings of every method that evicts."""
 
     chunk: int | None = None
-    """Maximum tokens between evictions; texts are cut into equal parts. Limits memory, positions."""
+    """Maximum tokens between evictions. Texts are cut into equal parts, which limits memory and
+    positions."""
     positions: Literal["auto", "original", "cache"] = "original"
     """Positions of kept keys: original, or cache: slots 0, 1, ... (rotary models only); auto: cache
     for rotary models."""

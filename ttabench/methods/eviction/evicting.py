@@ -1,7 +1,7 @@
 """Base class for evicting methods, caches of kept slots, and selection of slots.
 
-Shape letters: L layers · B rows · N query heads · H key/value heads · G = N / H · T queries · S slots · P slots kept ·
-    D head size.
+Shape letters: L layers · B rows · N query heads · H key/value heads · G = N / H · T queries ·
+    S slots · P slots kept · D head size.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
         ]
         return State(state.rows, {} if kept is None else kept.tensors(), {"tokens_read": read})
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # base class
         """Return the kept cache as a prefix."""
         kept = self.cache_class.of(state)
         return Patch(prefix=None if kept is None else kept.prefix(self.rotary))

@@ -134,7 +134,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
     query_tokens = 0
     """Number of tokens of the repetitions with kept queries."""
 
-    def _read(self, kept: RaggedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> RaggedCache:  # noqa: ARG002  # one row
+    def _read(self, kept: RaggedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> RaggedCache:  # noqa: ARG002
         return self._evict(self._score(kept, ids_BT[0].tolist()))
 
     def _evict(self, text: ScoredText) -> RaggedCache:
