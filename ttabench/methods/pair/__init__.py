@@ -54,7 +54,7 @@ def part_label(name: str) -> str:
 
 def join_by_label(labels: Sequence[str], by_part: Iterable[Any]) -> dict[str, Any]:
     """Merge mappings or settings of all parts into one mapping, with prefixed names."""
-    joined = {}
+    joined: dict[str, Any] = {}
     for label, values in zip(labels, by_part, strict=True):
         if not isinstance(values, Mapping):
             values = {setting.name: getattr(values, setting.name) for setting in fields(values)}

@@ -11,6 +11,7 @@ Shape letters: B episodes · T tokens · C width · N targets · H key/value hea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -206,8 +207,10 @@ def answer_loss(
             embeddings_BTC=None if embeddings_NC is None else lm.embed(batch.ids_BT, embeddings_NC),
             delta_mask_BT=batch.delta_mask_BT if marked else None,
         )
-        observer = None if slots is None else _attention_with_slots(*slots(group, batch))
-        with observe_attention(observer):
+        observer: AbstractContextManager[None] = nullcontext()
+        if slots is not None:
+            observer = observe_attention(_attention_with_slots(*slots(group, batch)))
+        with observer:
             hidden_BTC, _ = hidden_states(
                 lm, Patch(deltas=deltas), batch.ids_BT, layout, batch.real_BT
             )

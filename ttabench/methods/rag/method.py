@@ -73,8 +73,8 @@ def decode_chunk(data: Tensor) -> Chunk:
     if not nul:
         return Chunk(text=whole)
     fields: dict[str, Any] = json.loads(tail)
-    more = {name: value if name == "joiner" else tuple(value) for name, value in fields.items()}
-    return Chunk(text=text, **more)
+    fields |= {name: tuple(value) for name, value in fields.items() if name != "joiner"}
+    return Chunk(text=text, **fields)
 
 
 @lru_cache(maxsize=2**16)
