@@ -61,7 +61,7 @@ def test_two_banks_are_the_bank_of_all_documents() -> None:
 def test_other_methods_refuse_in_a_line(name: str) -> None:
     method = tiny_method(name, tiny_opt())
     state = read(method, TEXTS[:1])
-    with pytest.raises(UserError, match="cannot be put together"):
+    with pytest.raises(UserError, match="--context"):
         method.combine_states(state, state)
 
 

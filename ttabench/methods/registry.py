@@ -123,8 +123,7 @@ def _find_in_file(file: str, name_wanted: str) -> MethodSpec:
             fault = f"{label} must be a BaseMethod that overrides adapt and patch."
             raise UserError(fault, FIX_PLUGIN_HINT)
         spec = _validate_spec(spec, label, module.__name__)
-        origin = module_code_digest(module)
-        specs[spec.name] = replace(spec, import_path=cls, origin=origin)
+        specs[spec.name] = replace(spec, import_path=cls, origin=module_code_digest(module))
     hint = 'Set `spec = MethodSpec(name="...")` in a class of the file.'
     return select_object("method", path, name_wanted, specs, hint)
 

@@ -43,7 +43,7 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.query_aware:
             return evicting.extend_cache(self.lm, kept, ids_BT, mask_BT, self.rotary).compact()
-        read_B = mask_BT.sum(1) if kept is None else mask_BT.sum(1) + kept.next
+        read_B = mask_BT.sum(1) + (0 if kept is None else kept.next)
         budget_B, window_B = evicting.amounts_by_row(self.settings.amounts, read_B)
         window_BT = evicting.newest_slots(mask_BT, window_B)
         whole = evicting.read_with_observer(

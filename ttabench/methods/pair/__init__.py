@@ -119,12 +119,8 @@ def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec]) -> type[
         for setting in fields(part.Settings):
             value = field(default_factory=partial(getattr, defaults, setting.name))
             columns.append((f"{label}_{setting.name}", hints[setting.name], value))
-
-    def validate(settings: Any) -> None:
-        split_settings(parts, settings)
-
     namespace = {
-        "__post_init__": validate,
+        "__post_init__": lambda settings: split_settings(parts, settings),
         "__doc__": f"Settings of {PAIR_SEPARATOR.join(labels)}.",
         "MADE_OF": tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True)),
     }

@@ -100,11 +100,11 @@ def deltas(
 
 def dense_deltas(lm: LM, deltas: Mapping[str, LowRank]) -> dict[str, Delta]:
     """Convert low-rank deltas to dense ones, in the layout and dtype of the weights."""
-    dense: dict[str, Delta] = {}
-    for name, delta in deltas.items():  # one float32 matrix at a time
-        changes = weight_changes(lm, {name: delta})
-        dense |= {weight: Dense(change[None].to(lm.dtype)) for weight, change in changes.items()}
-    return dense
+    # a generator: one float32 matrix in memory at a time
+    changes = (weight_changes(lm, {name: delta}) for name, delta in deltas.items())
+    return {
+        name: Dense(change[None].to(lm.dtype)) for one in changes for name, change in one.items()
+    }
 
 
 ShapeT = TypeVar("ShapeT", bound=LoraShape)
