@@ -140,8 +140,7 @@ def _settings_from_config(
         if found not in supported:
             key = dotted_name.rpartition(".")[2]
             fault = f"{path} has {key}={found}, but only {supported[0]} is supported."
-            hint = "Use one of the released checkpoints, or the code that trained it."
-            raise UserError(fault, hint)
+            raise UserError(fault, "Use a released checkpoint, or the code that trained it.")
     attention = "aggregator.perceiver.encoder.layers.0.self_attn."
     stored = {
         "rank": _config_value(config, "hypernet_config.lora_config.r"),

@@ -171,8 +171,7 @@ def check_writable(folder: Path, names: Sequence[str]) -> None:
             fault = (
                 f"{folder / name} was not written by this version of ttabench. It is not replaced"
             )
-            hint = "Use another --out, or remove it."
-            raise UserError(f"{fault}, even with --force.", hint)
+            raise UserError(f"{fault}, even with --force.", "Use another --out, or remove it.")
     files.make_writable_folder(folder, folder)
 
 

@@ -117,8 +117,7 @@ class Pair(BaseMethod[Any]):
             for label, state in states.items()
             for name, tensor in state.tensors.items()
         }
-        parts_meta = {label: dict(state.meta) for label, state in states.items()}
-        meta: dict[str, Json] = {PARTS_KEY: parts_meta}
+        meta: dict[str, Json] = {PARTS_KEY: {label: dict(s.meta) for label, s in states.items()}}
         for state in states.values():
             for key, counts in state.meta.items():
                 if key == "tokens_read" or key.startswith("truncated"):
