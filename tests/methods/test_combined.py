@@ -89,6 +89,6 @@ def test_adapt_puts_a_state_to_another(ttabench: Command, tmp_path: Path) -> Non
         tmp_path / "same",
     )
     assert again.json()["state_bytes"] == ran.json()["state_bytes"]
-    assert "no state" in error_line(
+    assert "nothing" in error_line(
         ttabench(*words, "--add", tmp_path / "nothing", "--out", tmp_path / "x")
     )

@@ -46,7 +46,7 @@ SUPPORTED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "ctx_encoder_args.ctx_encoder_type": ("per_layer_activations",),
     "ctx_encoder_args.ctx_encoder_last_layer": (None,),
 }
-"""Supported values of the configuration: those of the released checkpoints. The first is shown."""
+"""Supported values of the configuration, as in the training of the released checkpoints."""
 
 
 class PickledStub:
