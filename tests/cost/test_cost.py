@@ -125,7 +125,7 @@ class Measured:
     ask_flops: int
 
     def on_paper(self, *, dense: bool = False, pieces: int = len(TEXTS)) -> Cost:
-        """The analytic cost of the same work; `counts_masked_pairs`: with everything that is computed and masked."""
+        """The analytic cost of the same work; `dense`: with everything that is computed and masked."""
         settings = {} if self.method.settings is None else asdict(self.method.settings)
         lengths = tuple(
             len(chunk_ids(self.lm, piece, first=not i))
@@ -180,11 +180,7 @@ def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
 @pytest.mark.parametrize(("base", "case"), MEASURED, ids=lambda value: value.replace(" ", "-"))
 def test_cost_on_paper_is_as_measured(base: str, case: str) -> None:
     found = measured(base, case)
-    paper, dense, method = (
-        found.on_paper(),
-        found.on_paper(counts_masked_pairs=True),
-        case.split()[0],
-    )
+    paper, dense, method = (found.on_paper(), found.on_paper(dense=True), case.split()[0])
     assert paper.state_bytes == found.state.nbytes
     assert paper.state_floats == sum(
         t.numel() for t in found.state.tensors.values() if t.is_floating_point()
@@ -198,11 +194,11 @@ def test_cost_on_paper_is_as_measured(base: str, case: str) -> None:
 
 
 def test_nothing_read_is_a_closed_book() -> None:
-    none = measured("nano", "none").on_paper(counts_masked_pairs=True)
+    none = measured("nano", "none").on_paper(dense=True)
     for name in (name for name, spec in methods().items() if spec.cost):
         case = next((case for case, (method, _) in CASES.items() if method == name), name)
         found = measured("nano", case, 0)
-        paper = found.on_paper(chunk_tokens=0, counts_masked_pairs=True)
+        paper = found.on_paper(pieces=0, dense=True)
         assert (paper.state_bytes, paper.adapt_flops, found.adapt_flops) == (
             found.state.nbytes,
             0,

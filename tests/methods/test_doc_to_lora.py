@@ -187,7 +187,7 @@ def test_another_network_or_base_is_refused_in_one_line(
     weights = drawn(tiny_llama())
     path = saved(tmp_path / "other.bin", weights, theirs, per_rank_gen=False)
     assert main([str(path), str(tmp_path / "out"), "--model", "nano"]) == 2
-    assert "has per_rank_gen=False, where True is read" in capsys.readouterr().err
+    assert "per_rank_gen=False" in capsys.readouterr().err
     path = saved(tmp_path / "wide.bin", weights, theirs)
     assert main([str(path), str(tmp_path / "out"), "--model", "nano"]) == 2
     assert "does not fit nano" in capsys.readouterr().err

@@ -53,20 +53,17 @@ def test_names_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("kvpress", "is not the name of a press"),
+        ("kvpress", "--method"),
         ("kvpress:LastPres", "Did you mean 'LastPress'"),
-        ("kvpress:AdaKVPress(LastPress", "is not the name of a press"),
+        ("kvpress:AdaKVPress(LastPress", "--method"),
         ("kvpress:LastPress?leest=3", "Did you mean 'least'"),
         ("kvpress:LastPress?least=x", "least of LastPress takes int, got 'x'"),
-        (
-            "kvpress:LastPress?compression_ratio=0.5",
-            r"no compression_ratio here \(got 0.5\): .*budget=0.5",
-        ),
-        ("kvpress:LastPress(LastPress)", "LastPress takes no press in brackets"),
-        ("kvpress:AdaKVPress(LastPress,LastPress)", "is not the name of a press"),
+        ("kvpress:LastPress?compression_ratio=0.5", r"compression_ratio=0\.5.*budget=0\.5"),
+        ("kvpress:LastPress(LastPress)", "LastPress.*--method"),
+        ("kvpress:AdaKVPress(LastPress,LastPress)", "--method"),
     ],
 )
-def test_bad_names_say_how_to_mend_them(presses: None, name: str, complaint: str) -> None:
+def test_bad_names_say_how_to_fix_them(presses: None, name: str, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         find_method(name)
 
@@ -128,6 +125,4 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "kvpress", None)
     for words in (["eval", *common, "--method"], ["profile", "--methods"], ["list", "methods"]):
-        assert error_line(ttabench(*words, "kvpress:SnapKVPress")).endswith(
-            f"Install it: {INSTALL_COMMAND}"
-        )
+        assert error_line(ttabench(*words, "kvpress:SnapKVPress")).endswith(INSTALL_COMMAND)

@@ -76,7 +76,7 @@ def test_snapkv_keeps_what_its_press_keeps(
 
 @pytest.mark.parametrize("name", ["FinchPress", "KVzipPress", "KeyRerotationPress(KnormPress)"])
 def test_presses_that_read_in_a_way_of_their_own_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match="reads in a way of its own"):
+    with pytest.raises(UserError, match=name.partition("(")[0]):
         make(f"kvpress:{name}")
 
 

@@ -83,7 +83,7 @@ def test_a_stored_state_goes_on_bit_by_bit(tmp_path: Path) -> None:
     save_state(tmp_path, state, {"method": "templora", "settings": {"rank": 2, "decay": 0.0}})
     belongs = {"method": "templora", "settings": {"rank": 2}}
     loaded = load_state(tmp_path, belongs, deprecated_settings={"decay": 0.0})
-    with pytest.raises(UserError, match=r"another setting: decay=0.0 rather than decay=0.1"):
+    with pytest.raises(UserError, match=r"decay=0\.0.*decay=0\.1"):
         load_state(tmp_path, belongs, deprecated_settings={"decay": 0.1})
     ours, theirs = (method.adapt(each, [make_chunks(TEXTS[2])]).tensors for each in (state, loaded))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

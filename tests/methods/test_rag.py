@@ -217,7 +217,7 @@ def test_texts_are_averaged_and_normalised_as_the_files_say(tmp_path: Path) -> N
         sentence(tmp_path / "cls", "cls_token"),
         sentence(tmp_path / "prompts", **prompts),
     ):
-        with pytest.raises(UserError, match="pools otherwise"):
+        with pytest.raises(UserError, match="pooling"):
             DenseRetriever(folder, CPU)
 
 

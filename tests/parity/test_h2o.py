@@ -67,7 +67,9 @@ def test_decoding_keeps_what_the_published_rule_keeps(case: str) -> None:
         held = torch.cat([rule.kept.keys[0], t["k"][:, :, number : number + 1]], dim=2)
         step = rule.step(torch.ones(rows, 1, dtype=torch.bool))
         step(call(t["q"][:, :, number : number + 1], held))
-        left = step.left(Prefix((held,), (held,), torch.full((rows,), number + 1)), evict=True)
+        left = step.remaining_prefix(
+            Prefix((held,), (held,), torch.full((rows,), number + 1)), evict=True
+        )
         assert isinstance(left.eviction, HeavyHitters)
         rule = left.eviction
         expected = t["kept_after_step"][:, number + 1 - first]

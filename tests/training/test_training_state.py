@@ -298,8 +298,8 @@ def test_what_somebody_else_wrote_is_never_replaced(
     (tmp_path / name).write_text('{"step": 1}')
     told: list[int] = []
     config = replace(CONFIG, out=tmp_path, resume=resume)
-    with pytest.raises(UserError, match=rf"{name} was not written by this version") as refused:
+    with pytest.raises(UserError, match=name) as refused:
         train(method(lm), episodes(), config, lambda step, _: told.append(step))
-    assert refused.value.hint == "Give another --out, or move it away."
+    assert "--out" in refused.value.hint
     assert not told
     assert contents(tmp_path).items() - {(".lock", b"")} == {(name, b'{"step": 1}')}

@@ -1,1 +1,1 @@
-"""Ways to adapt: a room a method or family. `ttabench.methods.registry` knows them by name."""
+"""Adaptation methods, one subpackage per method or family. See `ttabench.methods.registry`."""

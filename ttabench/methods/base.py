@@ -1,4 +1,4 @@
-"""What every method has, with defaults: an empty state, one piece at a time, no parameters, a training loss."""
+"""Base class for adaptation methods."""
 
 from __future__ import annotations
 
@@ -33,33 +33,42 @@ RENAMED_ATTRIBUTES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "auto": ("resolved_settings", lambda value: value),
     "looks_at_question": ("query_aware", lambda value: value),
 }
-"""Attributes of methods by the names that earlier versions gave them: present name, and conversion of the value."""
+"""Earlier names of method attributes, with the present name and a conversion of the value."""
 
 
 class BaseMethod(Generic[SettingsT]):
-    """A way to adapt, with defaults: Mem(t) = adapt(Mem(t-1), c(t)); O(t) ~ f(. | patch(Mem(t), I(t))).
+    """Base class for methods: Mem(t) = adapt(Mem(t-1), c(t)); O(t) ~ f(. | patch(Mem(t), I(t))).
 
-    Made of the frozen base model and an instance of the `Settings` of its spec; a UserError where the base model lacks
-    what the method needs.
+    Subclasses override `adapt` and `patch`.
+
+    Args:
+        lm: frozen base model.
+        settings: an instance of the `Settings` of the spec.
+
+    Raises:
+        UserError: the base model lacks a required capability.
     """
 
     spec: ClassVar[MethodSpec]
-    """Its description that needs no torch, see `spec`."""
+    """Description that is available without importing torch."""
     growth: Growth
-    """How the state grows, with these settings."""
+    """Growth of the state with the context, for these settings."""
     query_aware: bool
-    """Whether `patch` depends on what is asked, with these settings."""
+    """True if `patch` depends on the query, for these settings."""
     granularity: Granularity = "chunk"
-    """How the context may be split across `adapt` calls: "chunk", anywhere, with equal states; "segment", only where a
-    query is asked; "full", nowhere, so that no task may ask in between."""
+    """Allowed splits of the context across `adapt` calls.
+
+    "chunk": anywhere, with equal states. "segment": only where a query follows. "full": nowhere, so
+    that no task may put queries in between.
+    """
     counts: tuple[str, ...] = ("tokens_read",)
-    """What `meta` of a state counts, row by row."""
+    """Counters in the `meta` of a state, with one value per row."""
     unswapped_tensors: tuple[str, ...] = ()
-    """Tensors of the state that are text in the window: they stay the text's own under `eval --swap-state`."""
+    """State tensors that are text in the window. `eval --swap-state` does not swap them."""
     supports_batching: bool = True
-    """Whether a state may have several rows. False: `begin` raises a UserError for more than one."""
+    """True if a state may have several rows. If False, `begin` rejects more than one."""
     required_capabilities: tuple[str, ...] = ()
-    """What the base model must be able to do, in the words of `lm.forward.capabilities.REASONS`; else it is refused."""
+    """Base model capabilities: keys of `lm.forward.capabilities.MISSING_CAPABILITY_REASONS`."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -80,62 +89,81 @@ class BaseMethod(Generic[SettingsT]):
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         self.lm = lm
-        require_capabilities(
-            lm, *self.required_capabilities
-        )  # how it is run is found out here at the latest, and never while something is measured
+        # probes the model here at the latest, so that no measurement includes the probe
+        require_capabilities(lm, *self.required_capabilities)
         self.settings = settings
-        self.growth, self.query_aware = self.spec.growth, self.spec.query_aware
+        self.growth = self.spec.growth
+        self.query_aware = self.spec.query_aware
 
     @property
     def name(self) -> str:
-        """As it is typed."""
+        """Name of the method on the command line."""
         return self.spec.name
 
     def begin(self, rows: int) -> State:
-        """An empty state for `rows` independent readers; a UserError for several if not `supports_batching`."""
+        """Return an empty state for `rows` independent sequences.
+
+        Raises:
+            UserError: several rows without `supports_batching`.
+        """
         if rows > 1 and not self.supports_batching:
             raise UserError(
-                f"{self.name} reads for one reader, not {rows}.", "Read one context at a time."
+                f"{self.name} does not support batching, got {rows} sequences.",
+                "Use one context at a time.",
             )
         return State(rows, meta={name: [0] * rows for name in self.counts})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read more: each of `chunks` holds one piece a row, in the order in which a row reads them. What is read
-        together is what `granularity` says, see `session.Session`."""
+        """Adapt to more chunks: each item of `chunks` holds one chunk per row, in reading order.
+
+        `granularity` determines which chunks one call gets, see `session.Session`.
+        """
         raise NotImplementedError
 
-    def combine_states(self, state: State, other: State) -> State:  # noqa: ARG002  # for methods that can
-        """What has read all that one reader of `state` and one of `other` have read, made of the two states alone; a
-        UserError where they cannot be put together. Methods whose memories add up override this."""
-        fault = f"Two states of {self.name} cannot be put together."
-        raise UserError(fault, "Read all texts with one command: --context A B.")
+    def combine_states(self, state: State, other: State) -> State:  # noqa: ARG002
+        """Merge two one-row states into the state of both contexts.
+
+        Methods with additive memories override this.
+
+        Raises:
+            UserError: the states cannot be merged.
+        """
+        fault = f"{self.name} cannot merge two states."
+        raise UserError(fault, "Use one command for all texts: --context A B.")
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
-        """The patch for these queries. A one-row state serves any number of them; one of several rows, one query a
-        row. Methods that do not look at the question return parts with one row per state row."""
+        """Build the patch for these queries.
+
+        A one-row state serves any number of queries, a state of several rows one query per row.
+        Methods that are not `query_aware` return parts with one row per state row.
+        """
         raise NotImplementedError
 
     @property
     def resolved_settings(self) -> Mapping[str, Json]:
-        """What settings that are "auto" came to under this model."""
+        """Values for this model of the settings that are "auto"."""
         return {}
 
     def evicts_nothing(self, tokens: int) -> bool:  # noqa: ARG002  # for methods that evict
-        """Whether a method that evicts keeps all of a context of so many tokens, so that it is full context."""
+        """Return True if an evicting method keeps every token of a context of this length."""
         return False
 
     def parts(self) -> Sequence[BaseMethod[Any]]:
-        """The methods that it is made of (`rag+mac`); by default none."""
+        """Return the methods that this one combines (`rag+mac`), none by default."""
         return ()
 
     def modules(self) -> nn.ModuleDict:
-        """Modules that are trained and saved."""
+        """Return the modules that are trained and saved."""
         return nn.ModuleDict()
 
 
 @cache
 def guard_class(cls: type[BaseMethod[Any]]) -> type[BaseMethod[Any]]:
-    """A subclass for a method of a file or another package, whose own public functions are `guarded`."""
+    """Return a subclass of a plugin's method in which the plugin's public functions are guarded.
+
+    Raises:
+        UserError: the class is not a subclass of `BaseMethod`.
+    """
     if not (isinstance(cls, type) and issubclass(cls, BaseMethod)):
         raise UserError(f"{cls} is not a subclass of BaseMethod.", FIX_PLUGIN_HINT)
     returns = {"begin": State, "adapt": State, "combine_states": State, "patch": Patch}
@@ -149,5 +177,5 @@ def guard_class(cls: type[BaseMethod[Any]]) -> type[BaseMethod[Any]]:
 
 
 def tokens_read(state: State) -> list[int]:
-    """Tokens of context each row has taken in."""
+    """Return the number of context tokens that each row has read."""
     return list(state.meta["tokens_read"])

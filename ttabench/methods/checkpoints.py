@@ -1,6 +1,6 @@
-"""A trained method on disk: its parameters as safetensors, and in JSON what they belong to; and LoRA folders of peft.
+"""Checkpoints of trained methods (safetensors and a JSON header), and LoRA folders of peft.
 
-Importing this imports no torch: headers are read before anything else is.
+Importing this module does not import torch, so that headers can be read first.
 Shape letters: R rank · I/O features in and out.
 """
 
@@ -43,24 +43,27 @@ if TYPE_CHECKING:
 
 HEADER_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 CHECKPOINT_FILES = (HEADER_FILE, WEIGHTS_FILE, "curve.jsonl", "training.safetensors")
-"""Files in the folder of a checkpoint that this package may write; the last two by `training.training_state`."""
+"""Files of a checkpoint folder. `training.training_state` writes the last two."""
 PEFT_CONFIG_FILE, PEFT_WEIGHTS_FILE, PEFT_PICKLE_FILE = (
     "adapter_config.json",
     "adapter_model.safetensors",
     "adapter_model.bin",
 )
 PEFT_KEY_PREFIX = "base_model.model."
-"""Before the names of the base model's modules in peft's weights."""
-COPY_AGAIN_HINT = "Copy it again, or save the adapter anew with peft's save_pretrained."
-MERGE_HINT = "Merge it in peft: merge_and_unload(), then save_pretrained of model and tokenizer, and give that as --model."
+"""Prefix of the base model's module names in peft's weights."""
+COPY_AGAIN_HINT = "Copy it again, or save the adapter again with peft's save_pretrained."
+MERGE_HINT = (
+    "Use peft to merge it (merge_and_unload), save model and tokenizer (save_pretrained), "
+    "and use that folder as --model."
+)
 NEUTRAL_INITS = (True, False, "gaussian", "eva", "orthogonal")
-"""Values of `init_lora_weights` that leave the base model's weights as they are."""
+"""Values of `init_lora_weights` that do not change the base model's weights."""
 IGNORED_PEFT_FIELDS = frozenset(
     "auto_mapping corda_config ensure_weight_tying eva_config exclude_modules fan_in_fan_out inference_mode "
     "layers_pattern layers_to_transform loftq_config lora_dropout lora_ga_config megatron_core "
     "qalora_group_size rank_pattern revision runtime_config task_type".split()
 )
-"""Fields of training, of initialisation, or of what the names and shapes of the tensors say."""
+"""Fields that only affect training or initialisation, or follow from tensor names and shapes."""
 log = logging.getLogger(__name__)
 Alpha: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -77,13 +80,13 @@ class CheckpointHeader:
     parameters: int
     training: dict[str, Json]
     step: int | None = None
-    """Optimiser steps; the weights say the same."""
+    """Optimiser steps, also stored in the metadata of the weights."""
     stands_on: dict[str, str] = field(default_factory=dict)
-    """The checkpoint that the base model carried in training: its name and digest; empty for none."""
+    """Name and digest of the base checkpoint used in training, empty for none."""
 
 
 class PeftConfig(BaseModel):
-    """What `adapter_config.json` says, as peft names it."""
+    """The content of peft's `adapter_config.json`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -99,10 +102,10 @@ class PeftConfig(BaseModel):
     target_modules: list[str] | str | None = None
 
     def to_header(self) -> CheckpointHeader:
-        """The same in the words of our own header."""
+        """Convert to a checkpoint header."""
         listed = [] if isinstance(self.target_modules, str) else self.target_modules or []
         targets = () if any("." in name for name in listed) else tuple(sorted(listed))
-        # where alpha is 0, all scales are in the factors, see `load_lora`
+        # if alpha is 0, the factors contain all scales, see `load_lora`
         alpha = (self.lora_alpha or self.r) * (sqrt(self.r) if self.use_rslora else 1.0)
         return CheckpointHeader(
             method="lora",
@@ -120,7 +123,11 @@ class PeftConfig(BaseModel):
 
 
 def read_peft_config(folder: Path) -> PeftConfig:
-    """The configuration of a peft folder."""
+    """Read the configuration of a peft folder.
+
+    Raises:
+        UserError: the adapter is not a LoRA, or has unsupported options.
+    """
     with reading_file(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT):
         config = PeftConfig.model_validate(
             read_json_object(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT)
@@ -134,52 +141,51 @@ def read_peft_config(folder: Path) -> PeftConfig:
         for name, value in (config.model_extra or {}).items()
         if value and name not in IGNORED_PEFT_FIELDS
     ]
-    unsupported += [] if config.bias == "none" else [f"bias={config.bias}"]
-    unsupported += (
-        []
-        if config.init_lora_weights in NEUTRAL_INITS
-        else [f"init_lora_weights={config.init_lora_weights}"]
-    )
+    if config.bias != "none":
+        unsupported.append(f"bias={config.bias}")
+    if config.init_lora_weights not in NEUTRAL_INITS:
+        unsupported.append(f"init_lora_weights={config.init_lora_weights}")
     if unsupported:
         raise UserError(
-            f"{folder} is a LoRA with {min(unsupported)}, which is not read here.", MERGE_HINT
+            f"{folder} is a LoRA with {min(unsupported)}, which is not supported.", MERGE_HINT
         )
     return config
 
 
 def is_peft_folder(folder: Path) -> bool:
-    """Whether a folder holds an adapter of peft, and no checkpoint of ours."""
+    """Return True if a folder contains a peft adapter and no ttabench checkpoint."""
     return (folder / PEFT_CONFIG_FILE).is_file() and not (folder / HEADER_FILE).exists()
 
 
 def read_header(folder: Path) -> CheckpointHeader:
-    """The header of a checkpoint; of a peft folder, what its configuration says in these words."""
+    """Read the header of a checkpoint, or convert the configuration of a peft folder."""
     if is_peft_folder(folder):
         return read_peft_config(folder).to_header()
-    path, hint = folder / HEADER_FILE, "Train the method again."
+    path = folder / HEADER_FILE
+    hint = "Run `ttabench train` again."
     if not path.is_file():
-        fault = f"{folder} holds no checkpoint: neither {HEADER_FILE} nor peft's {PEFT_CONFIG_FILE} is there."
-        raise UserError(fault, "Make one with `ttabench train`.")
+        fault = f"{folder} contains neither {HEADER_FILE} nor peft's {PEFT_CONFIG_FILE}."
+        raise UserError(fault, "Use `ttabench train` to train a checkpoint.")
     with reading_file(path, hint):
         stored = TypeAdapter(CheckpointHeader).validate_json(
             json.dumps(read_json_object(path, hint)), strict=True
         )
         if stored.stands_on and not {"name", "digest"} <= stored.stands_on.keys():
             raise ValueError("stands_on has no name or digest")
-        # both look into values that no type describes
+        # these values have no declared type
         trained_tasks(stored.training)
         training_seed(stored.training)
         return stored
 
 
 def trained_tasks(training: Mapping[str, Any]) -> list[str]:
-    """Names of the tasks that a checkpoint was trained on, the first one first; none where it does not say."""
+    """Return the names of the training tasks in order, or [] if they are not recorded."""
     data = training.get("config", {}).get("data", {})
     return [str(task["task"]) for task in (data, *data.get("also", ())) if task.get("task")]
 
 
 def training_seed(training: Mapping[str, Any]) -> int | None:
-    """The seed that a checkpoint was trained with; None where nothing was trained, or it does not say."""
+    """Return the training seed, or None if it is not recorded."""
     seed = training.get("config", {}).get("seed")
     return None if seed is None else int(seed)
 
@@ -187,14 +193,17 @@ def training_seed(training: Mapping[str, Any]) -> int | None:
 def settings_from_header(
     header: CheckpointHeader, spec: MethodSpec, changes: Mapping[str, Json], folder: Path
 ) -> Any:
-    """The settings of a checkpoint, with changes; a UserError where it is of another method."""
+    """Return the settings of a checkpoint with changes.
+
+    Raises:
+        UserError: the checkpoint belongs to another method, or the settings do not fit.
+    """
     if header.method not in (spec.name, spec.shares_checkpoints_with):
         fault = f"{folder} is a checkpoint of {header.method}, not of {spec.name}."
         raise UserError(fault, f"Use --method {header.method}.")
     if changes and is_peft_folder(folder):
         raise UserError(
-            f"{folder} is an adapter of peft: {PEFT_CONFIG_FILE} has its settings.",
-            "Leave --set out.",
+            f"{folder} is a peft adapter with its settings in {PEFT_CONFIG_FILE}.", "Remove --set."
         )
     try:
         return replace(restore_settings(spec, header.settings), **changes)
@@ -202,7 +211,7 @@ def settings_from_header(
         fault = (
             f"Settings of the checkpoint {folder} (ttabench {header.version}) do not fit: {error}."
         )
-        raise UserError(fault, "Train again with this version.") from None
+        raise UserError(fault, "Run `ttabench train` again with this version.") from None
 
 
 def save(
@@ -214,11 +223,11 @@ def save(
     step: int | None = None,
     stands_on: Mapping[str, Json] | None = None,
 ) -> None:
-    """Write a checkpoint, the header last, never in place of what others wrote (see `check_writable`).
+    """Write a checkpoint with the header last. Foreign files are not replaced (`check_writable`).
 
     Args:
-        dtype: number format of stored parameters (float32, bfloat16, float16), which are float32 again once loaded.
-        stands_on: name and digest of the checkpoint that the base model carries.
+        dtype: format of stored parameters (float32, bfloat16, float16); they load as float32.
+        stands_on: name and digest of the base checkpoint.
     """
     import torch
 
@@ -251,8 +260,14 @@ def save(
 def load(
     cls: type[BaseMethod[Any]], lm: LM, folder: Path, settings: Mapping[str, Json] | None = None
 ) -> BaseMethod[Any]:
-    """The method stored in a folder, on this base model. `settings`: settings to change, those that do not change the
-    parameters (hierarchy, bank_cap ...)."""
+    """Load the method of a checkpoint folder on this base model.
+
+    Args:
+        settings: changes to settings that do not affect the parameters (hierarchy, bank_cap ...).
+
+    Raises:
+        UserError: the checkpoint is damaged, or belongs to another method or base model.
+    """
     import torch
 
     from ttabench.lm.loading import safetensors_io
@@ -262,22 +277,24 @@ def load(
     if is_peft_folder(folder):
         return load_lora(lm, merged_settings, folder)
     if stored.base_fingerprint != lm.fingerprint:
-        under = stored.stands_on.get("name", "")
-        theirs = f"--model {stored.base_name}" + (f" --base-checkpoint {under}" if under else "")
-        fault = f"{folder} was trained on another base model ({theirs}) than {lm.name}, or than it stands on here."
-        raise UserError(fault, f"Use {theirs}, or train on this one.")
+        base_checkpoint = stored.stands_on.get("name", "")
+        options = f"--model {stored.base_name}"
+        if base_checkpoint:
+            options += f" --base-checkpoint {base_checkpoint}"
+        fault = f"{folder} was trained on another base model or base checkpoint ({options})."
+        raise UserError(fault, f"Use {options}, or train on {lm.name} as it is used here.")
     path = folder / WEIGHTS_FILE
     tensors, metadata = safetensors_io.read_tensors(
-        path, hint="Copy the whole folder again, or train again."
+        path, hint="Copy the whole folder again, or run `ttabench train` again."
     )
     if (step := metadata.get("step")) != (None if stored.step is None else str(stored.step)):
-        fault = f"{path} is of step {step}, {HEADER_FILE} of step {stored.step}: a save was cut off between them."
+        fault = f"{path} is from step {step}, but {HEADER_FILE} is from step {stored.step}."
         raise UserError(fault, "Run the same `ttabench train` again.")
     method = cls(lm, merged_settings)
     parameters = dict(method.modules().named_parameters())
     if mismatch := safetensors_io.describe_mismatch(tensors, parameters):
         fault = f"Checkpoint {folder} does not fit its settings: {mismatch}."
-        raise UserError(fault, "Leave out --set and --keep of sizes, or give --checkpoint none.")
+        raise UserError(fault, "Remove --set and --keep of sizes, or use --checkpoint none.")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
@@ -285,11 +302,15 @@ def load(
 
 
 def is_exportable(patch: Patch) -> bool:
-    """Whether peft has a form for all of a patch: low-rank deltas (LoRA), or keys and values right in front of the text
-    (CARTRIDGE), which every row shares."""
+    """Return True if peft can represent the whole patch.
+
+    Supported are low-rank deltas (LoRA), or keys and values directly in front of the text
+    (CARTRIDGE), shared by all rows.
+    """
     from ttabench.lm.patch import LowRank
 
-    prefix, deltas = patch.prefix, patch.deltas.values()
+    prefix = patch.prefix
+    deltas = patch.deltas.values()
     if prefix is not None:
         more = (prefix.mask_BP, prefix.bias_LBHP, prefix.positions_LBHP, prefix.eviction)
         plain = not deltas and all(part is None for part in more)
@@ -320,7 +341,7 @@ def save_peft(lm: LM, patch: Patch, folder: Path) -> Path:
 
 
 def _base_model_name(lm: LM) -> str:
-    """The base model's name; of one that stands on a checkpoint no name that loads, as its weights are others."""
+    """Return the base model's name. With a base checkpoint it is not loadable: weights differ."""
     return f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
 
 
@@ -337,7 +358,7 @@ def _lora_for_peft(lm: LM, patch: Patch) -> tuple[Any, dict[str, Tensor]]:
     others = {name: own_rank for name, own_rank in ranks.items() if own_rank != rank}
     config = LoraConfig(
         r=rank,
-        lora_alpha=rank,  # any scale is inside the factors
+        lora_alpha=rank,  # the factors contain any scale
         rank_pattern=others,
         alpha_pattern=others,
         target_modules=sorted(ranks),
@@ -365,24 +386,22 @@ def _cartridge_for_peft(lm: LM, prefix: Prefix) -> tuple[Any, dict[str, Tensor]]
 
 
 def read_peft_tensors(folder: Path, lm: LM) -> dict[str, Tensor]:
-    """The tensors of a peft folder, where the model is."""
+    """Read the tensors of a peft folder to the model's device."""
     from ttabench.lm.loading import safetensors_io
 
     if (pickle := folder / PEFT_PICKLE_FILE).is_file() and not (
         folder / PEFT_WEIGHTS_FILE
     ).exists():
-        fault = f"{pickle} is a pickle, which can run code; only {PEFT_WEIGHTS_FILE} is read."
-        raise UserError(
-            fault,
-            "If you trust it, load it in peft and save it again: save_pretrained writes safetensors.",
-        )
-    return safetensors_io.read_tensors(folder / PEFT_WEIGHTS_FILE, str(lm.device), COPY_AGAIN_HINT)[
-        0
-    ]
+        fault = f"{pickle} is a pickle, which can run code. Only {PEFT_WEIGHTS_FILE} is supported."
+        hint = "If you trust it, load it in peft and use save_pretrained, which writes safetensors."
+        raise UserError(fault, hint)
+    path = folder / PEFT_WEIGHTS_FILE
+    tensors, _ = safetensors_io.read_tensors(path, str(lm.device), COPY_AGAIN_HINT)
+    return tensors
 
 
 def is_target(config: PeftConfig, name: str) -> bool:
-    """Whether a configuration says that this linear map has an adapter; false where it leaves that to peft."""
+    """Return True if a configuration names this linear map; False if peft chooses."""
     from peft.tuners.tuners_utils import check_target_module_exists
 
     targets = config.target_modules
@@ -392,7 +411,10 @@ def is_target(config: PeftConfig, name: str) -> bool:
 
 
 def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
-    """A LoRA that peft trained on linear maps of the decoder's layers; what its scales differ in is in the factors."""
+    """Load a LoRA of peft on linear maps of the decoder layers.
+
+    Scales that differ between maps are multiplied into the factors.
+    """
     import torch
     from peft.utils.other import get_pattern_key
     from torch import nn
@@ -406,36 +428,34 @@ def load_lora(lm: LM, settings: LoraSettings, folder: Path) -> Lora:
         for key, tensor in read_peft_tensors(folder, lm).items()
     }
     with reading_file(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT):
-        held = {key.partition(".lora_")[0] for key in tensors}
-        names = [name for name in lm.linear_names() if name in held or is_target(config, name)]
+        stored = {key.partition(".lora_")[0] for key in tensors}
+        names = [name for name in lm.linear_names() if name in stored or is_target(config, name)]
     expected, scales, alphas = {}, {}, config.alpha_pattern or {}
     for name in names:
         features_in, features_out = lm.linear_shape(name)
-        rank = next(
-            iter(tensors[first].shape if (first := f"{name}.lora_A.weight") in tensors else ()), 1
-        )
+        factor = tensors.get(f"{name}.lora_A.weight")
+        rank = 1 if factor is None or not factor.dim() else len(factor)
         expected[f"{name}.lora_A.weight"] = torch.empty(rank, features_in, device="meta")
         expected[f"{name}.lora_B.weight"] = torch.empty(features_out, rank, device="meta")
         with reading_file(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT):
             alpha = alphas.get(get_pattern_key(alphas, name), config.lora_alpha)
         scales[name] = alpha / (sqrt(rank) if config.use_rslora else max(1, rank))
-    mismatch = (
-        "it changes no linear map of a layer"
-        if not names
-        else safetensors_io.describe_mismatch(tensors, expected)
-    )
+    mismatch = safetensors_io.describe_mismatch(tensors, expected)
+    if not names:
+        mismatch = "it does not change any linear map of a layer"
+    trained_on = config.base_model_name_or_path
     if mismatch:
-        base = config.base_model_name_or_path or "see its README"
-        hint = f"Give the base model that it was trained on: {base}. {MERGE_HINT}"
+        hint = f"Use its base model as --model: {trained_on or 'see its README'}. {MERGE_HINT}"
         raise UserError(f"The peft adapter {folder} does not fit {lm.name}: {mismatch}.", hint)
-    theirs, here = config.base_model_name_or_path, _base_model_name(lm)
-    hub = ARCHITECTURES[lm.name].hub if lm.name in ARCHITECTURES else here
-    if theirs and Path(theirs).name.lower() not in (
-        Path(here).name.lower(),
-        Path(hub).name.lower(),
-    ):
+    used_on = _base_model_name(lm)
+    hub = ARCHITECTURES[lm.name].hub if lm.name in ARCHITECTURES else used_on
+    known_names = Path(used_on).name.lower(), Path(hub).name.lower()
+    if trained_on and Path(trained_on).name.lower() not in known_names:
         log.warning(
-            "The peft adapter %s was trained on %s, and is used on %s.", folder, theirs, here
+            "The peft adapter %s was trained on %s, but is used on %s. Use its base model.",
+            folder,
+            trained_on,
+            used_on,
         )
     method = Lora(lm, settings, names)
     method.a = nn.ParameterList(tensors[f"{name}.lora_A.weight"] for name in names)

@@ -1,4 +1,4 @@
-"""Methods by name."""
+"""Registry of methods: built-in methods, families, plugins and files, by name."""
 
 from __future__ import annotations
 
@@ -34,26 +34,25 @@ from ttabench.methods.settings import default_settings, json_values, restore_set
 from ttabench.methods.spec import MethodSpec
 
 ENTRY_POINT_GROUP = "ttabench.methods"
-"""Entry points of other packages."""
+"""Entry point group of plugin methods."""
 
 
 def _load_offer(offer: PluginEntryPoint) -> MethodSpec:
-    """The method that an installed package offers."""
     spec = offer.load()
     label = f"{ENTRY_POINT_GROUP} {offer.name!r} of {offer.package}"
     if not isinstance(spec, MethodSpec) or spec.name != offer.name:
-        raise UserError(f"{label} is no MethodSpec of that name.", FIX_PLUGIN_HINT)
+        raise UserError(f"{label} must be a MethodSpec named {offer.name!r}.", FIX_PLUGIN_HINT)
     return replace(_validate_spec(spec, label, offer.entry.module), origin=offer.origin)
 
 
 def _validate_spec(spec: MethodSpec, label: str, module: str) -> MethodSpec:
-    """The checked spec of a file or another package; its functions are `guarded`."""
+    """Validate the spec of a plugin and guard its functions."""
     validate_model(create_fields_model(get_type_hints(MethodSpec)), vars(spec), label)
-    fault = "" if is_dataclass(spec.Settings) else "has Settings that are no dataclass"
+    fault = "" if is_dataclass(spec.Settings) else "has Settings that are not a dataclass"
     if not PLUGIN_NAME_PATTERN.fullmatch(spec.name):
-        fault = f"has the name {spec.name!r}, which may hold lower-case letters, digits and _ only"
+        fault = f"has the name {spec.name!r}; only lower-case letters, digits and _ are allowed"
     if spec.name in (*methods(), *families()):
-        fault = f"has a name of ttabench's own, {spec.name}"
+        fault = f"has the name of a built-in method, {spec.name}"
     if fault:
         raise UserError(f"{label} {fault}.", FIX_PLUGIN_HINT)
     with plugin_errors_as_user_errors(module, f"settings of method {spec.name}"):
@@ -62,13 +61,13 @@ def _validate_spec(spec: MethodSpec, label: str, module: str) -> MethodSpec:
     keep, cost = spec.keep, spec.cost
     return replace(
         spec,
-        keep=keep and guard_plugin_function(keep, Mapping, ValueError),
-        cost=cost and guard_plugin_function(cost, Cost | None),
+        keep=None if keep is None else guard_plugin_function(keep, Mapping, ValueError),
+        cost=None if cost is None else guard_plugin_function(cost, Cost | None),
     )
 
 
 LISTED_FIRST = ("none", "icl", "window", "snapkv", "h2o")
-"""The order in which methods are listed: floor and ceiling, baselines, then all others by name."""
+"""Methods at the start of listings: baselines. All others follow by name."""
 
 
 def _method_packages() -> Iterator[ModuleType]:
@@ -79,7 +78,7 @@ def _method_packages() -> Iterator[ModuleType]:
 
 @cache
 def methods() -> Mapping[str, MethodSpec]:
-    """Every method of ttabench's own by name, but those of families."""
+    """Return the built-in methods by name, without families."""
     by_name = {
         spec.name: spec
         for package in _method_packages()
@@ -91,7 +90,7 @@ def methods() -> Mapping[str, MethodSpec]:
 
 
 def installed() -> tuple[dict[str, MethodSpec], list[str]]:
-    """Methods of other packages by name, and a sentence on each that cannot be used."""
+    """Return plugin methods by name, and an error message for each unusable one."""
     specs, faults = {}, []
     for name, offer in sorted(plugin_entry_points(ENTRY_POINT_GROUP).items()):
         try:
@@ -102,7 +101,7 @@ def installed() -> tuple[dict[str, MethodSpec], list[str]]:
 
 
 def _find_in_file(file: str, name_wanted: str) -> MethodSpec:
-    """The method of a file, by name where it holds several ("": the only one)."""
+    """Return the method of a file. `name_wanted` selects one of several ("": the only one)."""
     from ttabench.methods.base import BaseMethod
 
     path, specs = Path(file).expanduser(), dict[str, MethodSpec]()
@@ -121,19 +120,17 @@ def _find_in_file(file: str, name_wanted: str) -> MethodSpec:
             or cls.adapt is BaseMethod.adapt
             or cls.patch is BaseMethod.patch
         ):
-            raise UserError(
-                f"{label} is no BaseMethod with an adapt and a patch of its own.", FIX_PLUGIN_HINT
-            )
-        sound = _validate_spec(spec, label, module.__name__)
-        specs[spec.name] = replace(sound, import_path=cls, origin=module_code_digest(module))
-    return select_object(
-        "method", path, name_wanted, specs, 'Give a class there `spec = MethodSpec(name="...")`.'
-    )
+            fault = f"{label} must be a BaseMethod that overrides adapt and patch."
+            raise UserError(fault, FIX_PLUGIN_HINT)
+        spec = _validate_spec(spec, label, module.__name__)
+        specs[spec.name] = replace(spec, import_path=cls, origin=module_code_digest(module))
+    hint = 'Set `spec = MethodSpec(name="...")` in a class of the file.'
+    return select_object("method", path, name_wanted, specs, hint)
 
 
 @cache
 def families() -> Mapping[str, MethodSpec]:
-    """What stands for families of methods from optional packages, by the family's name."""
+    """Return the specs of method families from optional packages, by family name."""
     return {
         spec.name.partition(":")[0]: spec
         for package in _method_packages()
@@ -143,21 +140,29 @@ def families() -> Mapping[str, MethodSpec]:
 
 @cache
 def formulas() -> Mapping[str, Formula]:
-    """Cost formulas by name, of methods that have one."""
+    """Return the methods with a cost formula by name."""
     return {name: spec for name, spec in methods().items() if spec.cost is not None}
 
 
 def find_formula(name: str) -> Formula:
-    """The cost formula of a method; a UserError where there is no such method, or none is known."""
+    """Return the cost formula of a method.
+
+    Raises:
+        UserError: there is no such method, or it has no cost formula.
+    """
     spec = find_method(name)
     if spec.cost is None:
-        raise UserError(f"No cost on paper is known of {name}.", "Leave it out.")
+        raise UserError(f"{name} has no cost formula.", f"Remove {name}.")
     return spec
 
 
 def find_method(name: str) -> MethodSpec:
-    """The method of this name; an UnknownName that names the closest one, or a UserError where the package or file that
-    offers it is missing or fails."""
+    """Return the method of this name.
+
+    Raises:
+        UnknownName: there is no such method. The message names the closest one.
+        UserError: its package or file is missing or fails.
+    """
     if name in methods():
         return methods()[name]
     if len(part_names(name)) > 1:
@@ -171,7 +176,7 @@ def find_method(name: str) -> MethodSpec:
     if name in plugin_entry_points(ENTRY_POINT_GROUP):
         return _load_offer(plugin_entry_points(ENTRY_POINT_GROUP)[name])
     if len(name) <= MAX_COMPARED_CHARS and Path(f"{name}.py").is_file():
-        raise UserError(f"Unknown method {name!r}.", f"Did you mean the file './{name}.py'?")
+        raise UserError(f"Unknown method {name!r}.", f"Use './{name}.py' for the file.")
     names = [
         *methods(),
         *plugin_entry_points(ENTRY_POINT_GROUP),
@@ -181,20 +186,18 @@ def find_method(name: str) -> MethodSpec:
 
 
 def part_names(name: str) -> list[str]:
-    """The names of methods that read together (`rag+mac`); of a single one its own, as of a file whose name has a +."""
-    if (in_file := PYTHON_FILE_PATTERN.fullmatch(name)) and Path(
-        in_file["path"]
-    ).expanduser().is_file():
+    """Return the names in a combination (`rag+mac`). The name of an existing file stays whole."""
+    in_file = PYTHON_FILE_PATTERN.fullmatch(name)
+    if in_file and Path(in_file["path"]).expanduser().is_file():
         return [name]
     return name.split(PAIR_SEPARATOR)
 
 
 _pairs: dict[tuple[tuple[str, str], ...], PairSpec] = {}
-"""Pairs by the names and origins of their parts, so that the settings of one pair are of one class."""
+"""Pairs by the names and origins of their parts, so that each pair has one settings class."""
 
 
 def _find_pair(name: str) -> PairSpec:
-    """The pair of methods of this name."""
     parts = [find_method(part) for part in part_names(name)]
     key = tuple((part.name, part.origin) for part in parts)
     if key not in _pairs:
@@ -203,27 +206,38 @@ def _find_pair(name: str) -> PairSpec:
 
 
 def names_file(name: str) -> bool:
-    """Whether the name of a method is that of a file, which is executed when it is looked up, or has one in it."""
+    """Return True if a method name refers to a Python file, which is executed on look-up."""
     return any(
         PYTHON_FILE_PATTERN.fullmatch(part) is not None for part in (name, *part_names(name))
     )
 
 
 def find_installed(name: str) -> MethodSpec:
-    """The method of this name, where a record or a checkpoint says it: no file, which is executed only where typed."""
+    """Return a method named by a record or checkpoint, without executing files.
+
+    Raises:
+        UnknownName: there is no such method, or the name is that of a file.
+        UserError: its package is missing or fails.
+    """
     if names_file(name):
         raise UnknownName("method", name[:200], sorted(methods()))
     return find_method(name)
 
 
 def known_default_settings(name: str, origin: str = "") -> dict[str, Json]:
-    """Defaults of the settings of a method, also of one whose optional package is missing; a UserError where the method
-    of that name is not here, or of another origin: a package, see `Offer.origin`, or "" for ttabench's own."""
+    """Return the default settings of a method, even if its optional package is missing.
+
+    Args:
+        origin: see `MethodSpec.origin`.
+
+    Raises:
+        UserError: there is no method of this name and origin.
+    """
     family = families().get(name.partition(":")[0]) if len(part_names(name)) == 1 else None
     spec = family or find_installed(name)
     if spec.origin != origin:
         raise UserError(
-            f"{name} is now of {spec.origin or 'ttabench'}, not of {origin or 'ttabench'}.", ""
+            f"{name} is now from {spec.origin or 'ttabench'}, not from {origin or 'ttabench'}.", ""
         )
     return default_settings(spec)
 
@@ -231,7 +245,11 @@ def known_default_settings(name: str, origin: str = "") -> dict[str, Json]:
 def compute_cost(
     method: Formula | str, settings: Mapping[str, Json], shape: Shape, work: Workload
 ) -> Cost | None:
-    """The cost of a method on paper, None where that is not known. `settings`: what differs from its defaults."""
+    """Compute the cost of a method by its formula, None if unknown.
+
+    Args:
+        settings: changes to the default settings.
+    """
     known = find_formula(method) if isinstance(method, str) else method
     return known.cost(restore_settings(known, settings), shape, work) if known.cost else None
 

@@ -1,10 +1,10 @@
-"""Released weights of Doc-to-LoRA (SakanaAI/doc-to-lora) as a checkpoint of ours.
+"""Conversion of released Doc-to-LoRA weights (SakanaAI/doc-to-lora) to a checkpoint.
 
     python -m ttabench.methods.released pytorch_model.bin OUT --model google/gemma-2-2b-it
-    ttabench eval --method doc_to_lora --checkpoint OUT --model google/gemma-2-2b-it --chat-template ...
+    ttabench eval --method doc_to_lora --checkpoint OUT --model google/gemma-2-2b-it ...
 
-The file is a pickle that names classes of its own package. None of them is imported, and nothing in it is run: each
-stands for what it was given (`PickledStub`).
+The file is a pickle that refers to classes of its own package. No class is imported and no code is
+run: a `PickledStub` replaces each class.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ttabench.methods.settings import restore_settings
 from ttabench.methods.states import check_writable
 
 HEAD_DIM = 128
-"""Of the networks of the released code, whatever their size; no file says it."""
+"""Head dimension in the released code for networks of any size; files do not contain it."""
 COMPILED_PREFIX = "_orig_mod."
-"""In front of the names of weights that were saved while the network was compiled."""
+"""Prefix of weight names in files saved from a compiled network."""
 SUPPORTED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "hypernet_config.per_rank_gen": (True,),
     "hypernet_config.per_layer_processing": (True,),
@@ -46,11 +46,11 @@ SUPPORTED_CONFIG: Mapping[str, tuple[Any, ...]] = {
     "ctx_encoder_args.ctx_encoder_type": ("per_layer_activations",),
     "ctx_encoder_args.ctx_encoder_last_layer": (None,),
 }
-"""What its configuration must say, as the released code's own trainings have it."""
+"""Supported values of the configuration, as in the training of the released checkpoints."""
 
 
 class PickledStub:
-    """An object of a class that is not there: what it was made with, and its attributes."""
+    """Replacement for an object of an unavailable class: its arguments and attributes."""
 
     def __init__(self, *given: Any) -> None:
         self.given = given
@@ -60,21 +60,21 @@ def convert(path: Path, lm: LM, out: Path, *, force: bool = False) -> None:
     """Write the weights of a released file as a checkpoint for this base model.
 
     Args:
-        force: replace a checkpoint that is in `out`.
+        force: replace a checkpoint in `out`.
 
     Raises:
-        UserError: the file is damaged, does not fit the base model, or `out` holds other files.
+        UserError: the file is damaged, does not fit the base model, or `out` has foreign files.
     """
     check_writable(out, checkpoints.CHECKPOINT_FILES)
     written = [out / name for name in checkpoints.CHECKPOINT_FILES if (out / name).exists()]
     if written and not force:
         raise UserError(
-            f"{out} holds a checkpoint already.", "Replace it with --force, or use another folder."
+            f"{out} already contains a checkpoint.", "Use --force, or choose another folder."
         )
     with reading_file(path, "Use pytorch_model.bin of a released checkpoint."):
         config, weights = _read_pickle(path)
         settings = _settings_from_config(path, config, weights)
-        with torch.device("meta"):  # sizes of a damaged file may fit no memory
+        with torch.device("meta"):  # sizes in a damaged file may exceed the memory
             shapes = dict(build_hypernetwork(lm, settings).named_parameters())
         if not _config_value(config, "hypernet_config.use_bias", True):
             weights |= {
@@ -83,7 +83,7 @@ def convert(path: Path, lm: LM, out: Path, *, force: bool = False) -> None:
                 if name.startswith("bias_")
             }
         if mismatch := safetensors_io.describe_mismatch(weights, shapes):
-            base = config.get("base_model_name_or_path", "the base that its README names")
+            base = config.get("base_model_name_or_path", "NAME of the base model in its README")
             raise UserError(f"{path} does not fit {lm.name}: {mismatch}.", f"Use --model {base}.")
         method = DocToLora(lm, settings)
         with torch.no_grad():
@@ -95,7 +95,7 @@ def convert(path: Path, lm: LM, out: Path, *, force: bool = False) -> None:
 
 
 def _read_pickle(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file says by name, and its tensors by the names of parameters."""
+    """Read the configuration of a file, and its tensors by parameter name."""
     length = path.stat().st_size
     with ZipFile(path) as parts:
         if sum(part.file_size for part in parts.infolist()) > length:
@@ -114,16 +114,16 @@ def _read_pickle(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             or value.is_quantized
             or value.is_meta
         ):
-            raise ValueError(f"its tensor {name} is no plain tensor of floating-point numbers")
+            raise ValueError(f"its tensor {name} is not a plain floating-point tensor")
     if sum(value.nbytes for value in weights.values()) > length:
-        raise ValueError("its tensors are larger than it")
+        raise ValueError("its tensors are larger than the file")
     if broken := safetensors_io.first_non_finite_tensor(weights.items()):
-        raise ValueError(f"its tensor {broken} holds values that are not finite")
+        raise ValueError(f"its tensor {broken} has values that are not finite")
     return config, weights
 
 
 def _config_value(config: Mapping[str, Any], dotted_name: str, default: Any = None) -> Any:
-    """What a file says there; of an enumeration its value."""
+    """Return a value of the configuration, or the value of an enumeration member."""
     name, _, rest = dotted_name.partition(".")
     value: Any = config.get(name)
     for part in rest.split("."):
@@ -135,16 +135,12 @@ def _config_value(config: Mapping[str, Any], dotted_name: str, default: Any = No
 def _settings_from_config(
     path: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> DocToLoraSettings:
-    for dotted_name, known in SUPPORTED_CONFIG.items():
-        if (
-            found := _config_value(config, dotted_name, False if False in known else None)
-        ) not in known:
-            fault = (
-                f"{path} has {dotted_name.rpartition('.')[2]}={found}, where {known[0]} is read."
-            )
-            raise UserError(
-                fault, "Use one of the released checkpoints, or the code that trained it."
-            )
+    for dotted_name, supported in SUPPORTED_CONFIG.items():
+        found = _config_value(config, dotted_name, False if False in supported else None)
+        if found not in supported:
+            key = dotted_name.rpartition(".")[2]
+            fault = f"{path} has {key}={found}, but only {supported[0]} is supported."
+            raise UserError(fault, "Use a released checkpoint, or the code that trained it.")
     attention = "aggregator.perceiver.encoder.layers.0.self_attn."
     stored = {
         "rank": _config_value(config, "hypernet_config.lora_config.r"),
@@ -159,25 +155,24 @@ def _settings_from_config(
     }
     settings: DocToLoraSettings = restore_settings(DOC_TO_LORA, stored)
     if settings.blocks > len(weights):
-        raise ValueError("it says that it has more blocks than tensors")
+        raise ValueError("its configuration has more blocks than tensors")
     return replace(settings, alpha=float(settings.alpha))  # the file may have a whole number
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are those of every command."""
+    """Parser that raises UserError."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the words of a command."""
         raise UserError(f"{message}.", "See --help.")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command; a fault of the user's is one line and exit code 2."""
-    parser = _Parser(description="Released weights of Doc-to-LoRA as a checkpoint of ours.")
+    """Run the command. User errors print one line and return exit code 2."""
+    parser = _Parser(description="Convert released Doc-to-LoRA weights to a ttabench checkpoint.")
     parser.add_argument("file", type=validate_path, help="pytorch_model.bin")
     parser.add_argument("out", type=validate_path, help="folder of the checkpoint")
-    parser.add_argument("--model", required=True, help="the base model that it was trained for")
-    parser.add_argument("--force", action="store_true", help="replace a checkpoint in that folder")
+    parser.add_argument("--model", required=True, help="base model of the weights")
+    parser.add_argument("--force", action="store_true", help="replace a checkpoint in the folder")
     try:
         typed = parser.parse_args(words)
         convert(typed.file, load(typed.model), typed.out, force=typed.force)

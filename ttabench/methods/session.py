@@ -1,4 +1,4 @@
-"""One reader: what it has read so far, and what the frozen LM answers under it."""
+"""A session: a method's state of the context read so far, and the model's answers with it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ from ttabench.lm.patch import Patch, State, boost_deltas
 from ttabench.methods.base import BaseMethod
 
 MAX_CHUNKS_PER_ADAPT = 256
-"""Pieces in one call of `adapt` where the method does not care: enough to batch by length, few enough for a progress
-bar to move."""
+"""Chunks in one call of `adapt` for granularity "chunk".
+
+Enough to batch by length, and few enough for a progress bar to move.
+"""
 
 
 class Session:
-    """A method on a base model, with a state that grows as it reads, by default from nothing. `rows`: independent
-    readers, where no state says how many; `boost`: see `lm.patch.boosted`."""
+    """A method on a base model, with a state that grows as chunks are read.
+
+    Args:
+        state: state to start from, an empty one by default.
+        rows: independent sequences, if there is no `state`.
+        boost: see `lm.patch.boost_deltas`.
+    """
 
     def __init__(
         self,
@@ -34,42 +41,45 @@ class Session:
         rows: int = 1,
         boost: float = 1.0,
     ) -> None:
-        self.lm, self.method, self._boost = lm, method, boost
+        self.lm = lm
+        self.method = method
+        self._boost = boost
         self._state = state if state is not None else method.begin(rows)
         self._unread: list[Sequence[Chunk]] = []
         self._cached_patch: tuple[tuple[Chunk, ...], Patch] | None = None
 
     @property
     def rows(self) -> int:
-        """Independent readers."""
+        """Number of independent sequences."""
         return self._state.rows
 
     @property
     def state(self) -> State:
-        """The state of all that was read."""
+        """State of everything read so far."""
         self.flush()
         return self._state
 
-    def read(self, pieces: Sequence[Chunk]) -> None:
-        """Read on, one reader."""
-        assert self.rows == 1, f"{self.rows} readers: use read_rows"
-        self.read_rows([[chunk] for chunk in pieces])
+    def read(self, chunks: Sequence[Chunk]) -> None:
+        """Append chunks to the context of a session with one sequence."""
+        assert self.rows == 1, f"{self.rows} sequences: use read_rows"
+        self.read_rows([[chunk] for chunk in chunks])
 
-    def read_rows(self, pieces: Sequence[Sequence[Chunk]]) -> None:
-        """Read on: each of `pieces` holds one piece a reader."""
-        assert all(len(row) == self.rows for row in pieces), (
-            f"one piece for each of {self.rows} readers"
-        )
-        self._unread += pieces
+    def read_rows(self, chunks: Sequence[Sequence[Chunk]]) -> None:
+        """Append chunks to the contexts: each item of `chunks` holds one chunk per sequence."""
+        assert all(len(row) == self.rows for row in chunks), f"need {self.rows} chunks per row"
+        self._unread += chunks
 
     @property
     def pending(self) -> int:
-        """Pieces a reader that were read and not adapted to yet."""
+        """Number of chunks per sequence that were read and not adapted to yet."""
         return len(self._unread)
 
     def adapt_pending(self) -> int:
-        """Adapt to as much as goes together; returns how many pieces a reader that was. A UserError where the text does
-        not fit the model, or the method refuses it."""
+        """Call `adapt` once on pending chunks and return their number per sequence.
+
+        Raises:
+            UserError: the text does not fit the model, or the method rejects it.
+        """
         count = (
             min(MAX_CHUNKS_PER_ADAPT, self.pending)
             if self.method.granularity == "chunk"
@@ -82,29 +92,32 @@ class Session:
         return count
 
     def flush(self) -> None:
-        """Adapt to all that was read and not adapted to yet."""
+        """Adapt to all pending chunks."""
         while self.adapt_pending():
             pass
 
     def answer_state(self) -> State:
-        """The state that answers: that of what was read, unless a subclass puts another in its place."""
+        """Return the state used for answers. Subclasses may return another state."""
         return self.state
 
     def patch(self, queries: Sequence[Query]) -> Patch:
-        """The encoded patch for queries with one window of pieces in front of them; several readers: one query each.
-        Where the method does not look at the question it is made once, for all queries until something more is read. A
-        UserError where what stands in the window does not fit the model."""
-        assert queries, "a patch is for queries"
+        """Return the encoded patch for queries that share a window.
+
+        A session of several rows takes one query per row. Unless the method is `query_aware`, the
+        patch is cached until more is read.
+
+        Raises:
+            UserError: the window does not fit the model.
+        """
+        assert queries, "no queries"
         self.flush()
         if self.method.query_aware:
             return self._build_patch(queries)
         window = queries[0].window
         if self._cached_patch is None or self._cached_patch[0] != window:
-            self._cached_patch = None  # the last one must not stand beside the next
-            self._cached_patch = (
-                window,
-                self._build_patch(queries if self.rows > 1 else queries[:1]),
-            )
+            self._cached_patch = None  # free the previous patch before the next one is built
+            patch = self._build_patch(queries if self.rows > 1 else queries[:1])
+            self._cached_patch = window, patch
         return self._cached_patch[1]
 
     def _build_patch(self, queries: Sequence[Query]) -> Patch:
@@ -121,8 +134,10 @@ class Session:
         )
 
     def count_context_slots(self, patch: Patch, query: Query, row: int = 0) -> int:
-        """Keys and values of context that a query of a row reads under its patch, in tokens, on average over heads; not
-        those of its own window."""
+        """Count the context slots that a query of a row reads, in tokens, averaged over heads.
+
+        Slots of the query's own window are excluded.
+        """
         prefix = patch.prefix
         if prefix is None:
             return 0
@@ -138,13 +153,16 @@ class Session:
 
     @torch.no_grad()
     def answer(self, queries: Sequence[Query], patch: Patch | None = None) -> list[Answer]:
-        """Answers to queries of one mode and one window, in one batch; asking changes nothing. A UserError where
-        one does not fit the model's positions."""
+        """Answer queries of one mode and one window in one batch. The state does not change.
+
+        Raises:
+            UserError: a query does not fit the model's positions.
+        """
         return answer_queries(self.lm, patch or self.patch(queries), queries)
 
     @torch.no_grad()
     def gold_likelihoods(
         self, queries: Sequence[Query], patch: Patch | None = None
     ) -> list[tuple[float, int]]:
-        """(summed log-probability, tokens) of the target answer of each query."""
+        """Return (summed log-probability, tokens) of the target answer of each query."""
         return gold_logprobs(self.lm, patch or self.patch(queries), queries)

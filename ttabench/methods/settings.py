@@ -1,4 +1,4 @@
-"""Settings of a method from `key=value` texts, from a preset, and from what was stored."""
+"""Method settings from `key=value` texts, presets and stored JSON."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_SETTING = 2**40
-"""Of whole numbers: no width, rank or count of tokens comes near, and no product of two overflows unseen."""
+"""Largest absolute value of an integer setting: above any width, rank or token count."""
 
 
 def resolve_preset(spec: Formula, preset: str, model: str) -> str:
-    """The preset in use: the one asked for, else the one named like the model, else none ("")."""
+    """Return the requested preset, else the one with the name of the model, else ""."""
     if preset and preset not in spec.presets:
         if not spec.presets:
-            raise UserError(f"{spec.name} has no presets.", "Leave --preset out.")
+            raise UserError(f"{spec.name} has no presets.", "Remove --preset.")
         raise UnknownName("preset", preset, sorted(spec.presets))
     return preset or (model if model in spec.presets else "")
 
 
 def parse_settings(spec: Formula, texts: Sequence[str]) -> dict[str, Json]:
-    """`key=value` texts as typed settings of a method."""
+    """Parse `key=value` texts to typed settings of a method."""
     return parse_values(spec, parse_assignments(texts))
 
 
 def parse_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
-    """Settings of a method by key: texts become values of their type, values stay."""
+    """Convert texts to values of the settings' types, and keep other values."""
     hints = get_type_hints(spec.Settings)
     typed: dict[str, Json] = {}
     for text, value in changes.items():
@@ -50,12 +50,13 @@ def parse_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def resolve_key(text: str, known: Collection[str]) -> str:
-    """The setting that is meant: that of a part may be typed `rag.top` as well as `rag_top`."""
-    return text if text in known or (key := text.replace(".", "_", 1)) not in known else key
+    """Return the name of a setting. A part's setting may be typed `rag.top` or `rag_top`."""
+    key = text.replace(".", "_", 1)
+    return key if text not in known and key in known else text
 
 
 def build_settings(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> Any:
-    """Settings of a method: its defaults or a preset (see `resolve_preset`), overlaid by typed settings."""
+    """Apply typed settings to a method's preset (see `resolve_preset`) or defaults."""
     try:
         _check_numbers(typed)
         return replace(spec.presets[preset] if preset else spec.Settings(), **typed)
@@ -66,7 +67,12 @@ def build_settings(spec: Formula, typed: Mapping[str, Json], preset: str = "") -
 
 
 def restore_settings(spec: Formula, stored: Mapping[str, Json]) -> Any:
-    """Settings as they were before they were written as JSON, without those that are gone at their default."""
+    """Restore settings from JSON, without deprecated ones at their default.
+
+    Raises:
+        ValueError: a value has a wrong type.
+        TypeError: a setting is unknown.
+    """
     types = _type_adapters(spec.Settings)  # type: ignore[arg-type]  # a class can be hashed
     deprecated = spec.deprecated_settings
     stored = {
@@ -88,7 +94,6 @@ def restore_settings(spec: Formula, stored: Mapping[str, Json]) -> Any:
 
 @cache
 def _type_adapters(settings: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """Checks of the values of every setting of a class."""
     from pydantic import TypeAdapter
 
     hints = get_type_hints(settings)
@@ -96,17 +101,17 @@ def _type_adapters(settings: type[Any]) -> dict[str, TypeAdapter[Any]]:
 
 
 def _check_numbers(values: Mapping[str, Json]) -> None:
-    """Refuse numbers with which nothing can be computed."""
+    """Raise ValueError for infinite, NaN and oversized numbers."""
     for key, value in values.items():
         for part in value if isinstance(value, list | tuple) else (value,):
             if isinstance(part, float) and not math.isfinite(part):
                 raise ValueError(f"{key} must be a finite number, got {part}")
             if isinstance(part, int) and abs(part) > MAX_SETTING:
-                raise ValueError(f"{key} is larger than any model, {str(part)[:24]}")
+                raise ValueError(f"{key} must be at most 2**40, got {str(part)[:24]}")
 
 
 def default_settings(spec: Formula) -> dict[str, Json]:
-    """The settings of a method where nothing is said, as JSON values; none where it must be told some of them."""
+    """Return the default settings as JSON values, or {} if a setting has no valid default."""
     try:
         return {**json_values(asdict(spec.Settings())), **spec.deprecated_settings}
     except (ValueError, TypeError):
@@ -114,7 +119,7 @@ def default_settings(spec: Formula) -> dict[str, Json]:
 
 
 def json_values(settings: Mapping[str, Any]) -> dict[str, Json]:
-    """Settings as JSON values."""
+    """Convert settings to JSON values."""
     return {
         key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()
     }
@@ -123,20 +128,19 @@ def json_values(settings: Mapping[str, Any]) -> dict[str, Json]:
 def _reject_key(spec: Formula, key: str, known: list[str]) -> None:
     if not known:
         raise UserError(
-            f"{spec.name} has no settings, so --set {key} means nothing.", "Leave it out."
+            f"{spec.name} has no settings, so --set {key} has no effect.", f"Remove --set {key}."
         )
     if candidates := [
-        name for name, (_, own) in getattr(spec, "setting_owners", {}).items() if own == key
+        name for name, (_, field) in getattr(spec, "setting_owners", {}).items() if field == key
     ]:
-        fault = (
-            f"{spec.name} has settings of its parts alone, and {key!r} says of none whose it is."
-        )
-        raise UserError(fault, f"Did you mean {' or '.join(candidates)}?")
+        fault = f"Setting {key!r} of {spec.name} does not name a part."
+        raise UserError(fault, f"Use {' or '.join(candidates)}.")
     raise UnknownName(f"setting of {spec.name}", key, known)
 
 
 def describe_settings(spec: Formula) -> list[tuple[str, str, Json]]:
-    """(key, type, default) of every setting of a method, for `list methods` and the dry run."""
-    hints, plain_settings = get_type_hints(spec.Settings), spec.Settings()
+    """Return (key, type, default) of every setting, for `list methods` and the dry run."""
+    hints = get_type_hints(spec.Settings)
+    defaults = spec.Settings()
     names = [field.name for field in fields(spec.Settings)]
-    return [(name, type_name(hints[name]), getattr(plain_settings, name)) for name in names]
+    return [(name, type_name(hints[name]), getattr(defaults, name)) for name in names]

@@ -1,4 +1,4 @@
-"""What is known of a method before torch is there, the light door of its room: what it is, and how it is trained."""
+"""Descriptions of methods and of their training, without importing torch."""
 
 from __future__ import annotations
 
@@ -18,35 +18,43 @@ from ttabench.methods.parts.settings import Amount
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSpec(Formula):
-    """A method that runs."""
+    """Description of a method that can run."""
 
     summary: str = ""
-    """One line for `list methods`."""
+    """Text for `list methods`, one line."""
     import_path: str | type[Any] = ""
-    """Where the class is, `package.module:Class`, or the class itself."""
+    """The class, as `package.module:Class` or itself."""
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    """How presets are trained, by preset name, where that differs from `Recipe()`."""
+    """Training recipes by preset name. Other presets use `Recipe()`."""
     growth: Growth = "none"
-    """How the state grows with what is read; settings may say otherwise."""
+    """Growth of the state with the context. Settings may change it."""
     trainable: bool = False
-    """Whether it has parameters, which `ttabench train` trains."""
+    """True if it has parameters that `ttabench train` trains."""
     shares_checkpoints_with: str = ""
-    """Another method of the same parameters and settings that is trained alike: its checkpoints are this one's, too."""
+    """Another method with the same parameters, settings and training, and so checkpoints."""
     query_aware: bool = False
-    """Whether `patch` depends on what is asked; settings may say otherwise."""
+    """True if `patch` depends on the query. Settings may change it."""
     keep: Callable[[Amount], Mapping[str, Json]] | None = None
-    """Settings that keep so much of the context: tokens (int), or a share of the tokens read (float); ValueError where
-    it cannot. None: it has no budget."""
+    """Function from a budget to settings that keep it, or None for methods without a budget.
+
+    A budget is a number of tokens (int) or a share of the tokens read (float). The function raises
+    ValueError for an impossible budget.
+    """
     test_settings: Any = None
-    """Settings that fit a model of two layers and 512 positions, for `ttabench check`; None: the defaults."""
+    """Settings for `ttabench check` (2 layers, 512 positions), or None for the defaults."""
     family_factory: str = ""
-    """Of what stands for a family of methods of an optional package, each named `family:text`: a function `(text) ->
-    MethodSpec`, `package.module:function`, which may import the package."""
+    """Function `(text) -> MethodSpec`, as `package.module:function`, of a family of methods.
+
+    Members of the family are named `family:text`. The function may import an optional package.
+    """
     origin: str = ""
-    """Of a method that is not ttabench's own: `package==version`, or a digest of its file; part of a run's identity."""
+    """`package==version` or file digest of a plugin method, "" for a built-in method.
+
+    It is part of the run id.
+    """
 
     def load(self) -> type[Any]:
-        """The class, imported now, a subclass of `BaseMethod`; that of a file or another package `guarded`."""
+        """Import the class, a subclass of `BaseMethod`. A plugin's class is guarded."""
         if isinstance(self.import_path, type):
             cls: type[Any] = self.import_path
         else:
@@ -66,13 +74,13 @@ RENAMED_FIELDS = {
     "trained_as": "shares_checkpoints_with",
     "looks_at_question": "query_aware",
 }
-"""Fields of `MethodSpec` by the names that earlier versions gave them."""
+"""Present names of the fields of `MethodSpec` by their earlier names."""
 _init = MethodSpec.__init__
 
 
 @wraps(_init)
 def _init_renamed(spec: MethodSpec, **values: Any) -> None:
-    """Accept fields by their earlier names, too."""
+    """Accept fields by their earlier names as well."""
     for old, new in RENAMED_FIELDS.items():
         if old in values:
             warn_renamed("MethodSpec", old, new)
@@ -80,17 +88,17 @@ def _init_renamed(spec: MethodSpec, **values: Any) -> None:
     _init(spec, **values)
 
 
-setattr(MethodSpec, "__init__", _init_renamed)  # noqa: B010  # a type checker sees the present fields
+setattr(MethodSpec, "__init__", _init_renamed)  # noqa: B010  # hides earlier names from type checkers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a method is trained: `ttabench train` with no more said. A method's presets may have their own."""
+    """Default options of `ttabench train` for a method or a preset."""
 
     documents: Annotated[
         tuple[int, ...],
         OptionInfo(
-            "Pieces of context in a training episode; of 8,16,32 each gets an equal part of the steps.",
+            "Chunks per training episode. A list (8,16,32) divides the steps evenly.",
             RECIPE_GROUP,
             kind=str,
             default=False,
@@ -99,47 +107,51 @@ class Recipe:
     rounds: Annotated[
         int,
         OptionInfo(
-            "How many times the steps go through the list of --documents.",
-            RECIPE_GROUP,
-            default=False,
+            "Number of passes through the list of --documents.", RECIPE_GROUP, default=False
         ),
     ] = 1
-    questions: Annotated[int, OptionInfo("Queries about each piece.", RECIPE_GROUP)] = 1
+    questions: Annotated[int, OptionInfo("Queries per chunk.", RECIPE_GROUP)] = 1
     batch_documents: Annotated[
         int,
         OptionInfo(
-            "Pieces in one step, over several episodes; 0: one episode a step.", RECIPE_GROUP
+            "Chunks per step, over several episodes. 0: one episode per step.", RECIPE_GROUP
         ),
     ] = 0
-    steps: Annotated[int, OptionInfo("Optimiser steps in all.", RECIPE_GROUP)] = 1000
+    steps: Annotated[int, OptionInfo("Total number of optimiser steps.", RECIPE_GROUP)] = 1000
     lr: Annotated[float, OptionInfo("Learning rate after the warm-up.", RECIPE_GROUP)] = 1e-4
     warmup: Annotated[int, OptionInfo("Steps of linear warm-up.", RECIPE_GROUP)] = 0
-    schedule: Annotated[str, OptionInfo("constant or cosine.", RECIPE_GROUP, default=False)] = (
-        "constant"
-    )
+    schedule: Annotated[
+        str, OptionInfo("Learning rate schedule: constant or cosine.", RECIPE_GROUP, default=False)
+    ] = "constant"
     optimizer: Annotated[
-        str, OptionInfo("adam, or muon (matrices; adam for the rest).", RECIPE_GROUP, default=False)
+        str,
+        OptionInfo(
+            "adam, or muon for matrices and adam for the rest.", RECIPE_GROUP, default=False
+        ),
     ] = "adam"
-    beta2: Annotated[float, OptionInfo("Adam's decay of squared gradients.", RECIPE_GROUP)] = 0.999
-    clip: Annotated[float, OptionInfo("Largest norm of the gradient.", RECIPE_GROUP)] = 100.0
+    beta2: Annotated[float, OptionInfo("Adam's beta2.", RECIPE_GROUP)] = 0.999
+    clip: Annotated[float, OptionInfo("Maximum norm of the gradient.", RECIPE_GROUP)] = 100.0
     decay: Annotated[float, OptionInfo("Weight decay (AdamW).", RECIPE_GROUP)] = 0.0
     first: Stage | None = None
-    """What is trained before, unless there is a checkpoint to begin from or that the base stands on: another method,
-    which is added to the base model's weights, or the method itself, whose parameters are trained on."""
+    """Earlier training stage, skipped if there is a checkpoint to start from or a base checkpoint.
+
+    A stage of another method changes the base model's weights. A stage of the same method provides
+    its initial parameters.
+    """
 
     def episodes(self, documents: int) -> int:
-        """Episodes of a step whose episodes hold so many documents."""
+        """Return the number of episodes per step for episodes of `documents` chunks."""
         return max(1, self.batch_documents // documents)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """An earlier stage of a training, on the same task; its recipe may have a `first`."""
+    """Earlier training stage on the same task. Its recipe may have a `first`."""
 
     method: str = "lora"
-    """One that reads nothing, or the method that is trained."""
+    """A method that does not read context, or the method that is trained."""
     settings: tuple[str, ...] = ()
-    """Settings as they are typed, `rank=8`; of the method itself those that differ from the later stage's."""
+    """Settings such as `rank=8`. For the same method, only differences from the later stage."""
     task_options: tuple[str, ...] = ()
-    """Options of the task beside those that were typed, `ratio=1.0`."""
+    """Additional options of the task, such as `ratio=1.0`."""
     recipe: Recipe = field(default_factory=Recipe)

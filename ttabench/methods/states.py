@@ -1,6 +1,6 @@
-"""An adapted state on disk: `state.safetensors` with the tensors, `state.json` with what it belongs to and is made of.
+"""Adapted states on disk: tensors in `state.safetensors`, origin and counters in `state.json`.
 
-Importing this imports no torch: a header is read before anything else is.
+Importing this module does not import torch, so that headers can be read first.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 STATE_SCHEMA_VERSION = 2
 STATE_FILES = HEADER_FILE, TENSORS_FILE, PEFT_FOLDER = "state.json", "state.safetensors", "peft"
 STAGING_FOLDER = f".state{files.PART_SUFFIX}"
-"""Folder of files that are whole and about to move to their places."""
-REMAKE_HINT = "Make it anew with `ttabench adapt`."
+"""Folder of complete files that are about to be moved to their final names."""
+REMAKE_HINT = "Run `ttabench adapt` again."
 FILES_READ_KEY, FILES_READ_FIELDS = "read", ("file", "digest", "pieces")
-"""Where a header says which files the state has read, and what of each."""
+"""Header key of the files that the state has read, and the fields of each file."""
 SETTING_PREFIX = "setting "
-"""Begins the names of inputs that settings name by a path or on the hub: their digests count, not their names."""
+"""Prefix of inputs given as paths or hub ids in settings. Their digests are compared, not names."""
 IDENTITY_FIELDS = {
     "method": "method",
     "origin": "version of the method",
@@ -42,27 +42,31 @@ IDENTITY_FIELDS = {
     "start": "beginning of texts (--bos, --chat-template)",
     "inputs": "file",
 }
-"""Fields of a header in which a state and its use must agree, and their names."""
+"""Header fields that must match when a state is used, and their names in messages."""
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """The header of a state."""
+    """Read the header of a state.
+
+    Raises:
+        UserError: it is missing, damaged, changed or from another version.
+    """
     path = folder / HEADER_FILE
     try:
         content = read_json_object(path, REMAKE_HINT)
     except MissingFile:
         raise UserError(
-            f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`."
+            f"{folder} does not contain a state.", "Use `ttabench adapt --out DIR` to write one."
         ) from None
     if content.get("schema_version") != STATE_SCHEMA_VERSION:
-        raise UserError(f"{path} is of another version, or corrupted.", REMAKE_HINT)
+        raise UserError(f"{path} has another version, or is corrupted.", REMAKE_HINT)
     if content.get("digest") != header_digest(content):
-        raise UserError(f"{path} was changed after it was written.", REMAKE_HINT)
+        raise UserError(f"{path} was modified after it was written.", REMAKE_HINT)
     return content
 
 
 def header_digest(content: Mapping[str, Json]) -> str:
-    """16 hexadecimal digits of what a header says, as JSON has it."""
+    """Return the digest of a header as JSON, 16 hexadecimal digits."""
     kept = {key: value for key, value in json.loads(json.dumps(content)).items() if key != "digest"}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -73,26 +77,26 @@ def load_state(
     device: str = "cpu",
     deprecated_settings: Mapping[str, Json] | None = None,
 ) -> State:
-    """Read a state that belongs to the same method, base model, settings and checkpoint. `deprecated_settings`: settings that one
-    of an earlier version may have beside those of now, see `MethodSpec.deprecated_settings`."""
+    """Read a state and check that its header matches `identity` (see `IDENTITY_FIELDS`).
+
+    Args:
+        deprecated_settings: see `MethodSpec.deprecated_settings`.
+
+    Raises:
+        UserError: the state does not match, or is damaged.
+    """
     from ttabench.lm.loading import safetensors_io
     from ttabench.lm.patch import State
 
     content = read_header(folder)
-    stored_identity, given_identity = (
-        _comparable_identity(content, identity, deprecated_settings or {}),
-        _comparable_identity(identity, identity, deprecated_settings or {}),
-    )
-    if field := next(
-        (
-            field
-            for field in IDENTITY_FIELDS
-            if stored_identity.get(field) != given_identity.get(field)
-        ),
-        "",
-    ):
-        fault = f"The state in {folder} is of another {IDENTITY_FIELDS[field]}: {_describe_difference(field, stored_identity, given_identity)}."
-        raise UserError(fault, "Make it anew with `ttabench adapt`, or use what it was made with.")
+    stored = _comparable_identity(content, identity, deprecated_settings or {})
+    given = _comparable_identity(identity, identity, deprecated_settings or {})
+    for field, label in IDENTITY_FIELDS.items():
+        if stored.get(field) != given.get(field):
+            difference = _describe_difference(field, stored, given)
+            fault = f"The state in {folder} has another {label}: {difference}."
+            hint = "Run `ttabench adapt` again, or use the options of the state."
+            raise UserError(fault, hint)
     tensors, _ = safetensors_io.read_tensors(folder / TENSORS_FILE, device, REMAKE_HINT)
     if content["files"].get(TENSORS_FILE) != digest_path(folder / TENSORS_FILE):
         raise UserError(
@@ -104,7 +108,7 @@ def load_state(
 def _comparable_identity(
     side: Mapping[str, Any], identity: Mapping[str, Any], deprecated_settings: Mapping[str, Json]
 ) -> dict[str, Mapping[str, Any]]:
-    """What a state was made with, or is used with, in the form in which both are compared."""
+    """Return an identity in a form for comparison."""
     inputs = identity.get("inputs", {})
     by_content = {
         name.removeprefix(SETTING_PREFIX) for name in inputs if name.startswith(SETTING_PREFIX)
@@ -114,7 +118,7 @@ def _comparable_identity(
         for key, value in {**deprecated_settings, **side.get("settings", {})}.items()
         if key not in by_content
     }
-    # headers of earlier versions have no inputs: of those the fingerprint says which base it is
+    # headers of earlier versions have no inputs; the fingerprint identifies their base model
     before = {name: value for name, value in inputs.items() if not name.startswith(SETTING_PREFIX)}
     return {**side, "settings": settings, "inputs": side.get("inputs", before)}
 
@@ -122,26 +126,23 @@ def _comparable_identity(
 def _describe_difference(
     field: str, content: Mapping[str, Json], identity: Mapping[str, Json]
 ) -> str:
-    """What a state was made with, and what is given; of settings only those that differ."""
+    """Describe the stored and the given value, for dictionaries only the items that differ."""
     key = "model" if field == "fingerprint" else field
-    stored_identity, given_identity = content.get(key), identity.get(key)
-    if isinstance(stored_identity, dict) and isinstance(given_identity, dict):
-        names = [
-            name
-            for name in sorted({*stored_identity, *given_identity})
-            if stored_identity.get(name) != given_identity.get(name)
-        ]
-        stored_identity, given_identity = (
-            ", ".join(f"{name}={side.get(name)}" for name in names)
-            for side in (stored_identity, given_identity)
+    stored, given = content.get(key), identity.get(key)
+    if isinstance(stored, dict) and isinstance(given, dict):
+        names = [name for name in sorted({*stored, *given}) if stored.get(name) != given.get(name)]
+        stored, given = (
+            ", ".join(f"{name}={side.get(name)}" for name in names) for side in (stored, given)
         )
-    return f"{stored_identity or 'none'} rather than {given_identity or 'none'}"
+    return f"{stored or 'none'}, not {given or 'none'}"
 
 
 @contextmanager
 def reporting_misfit(folder: Path | None, method: str) -> Iterator[None]:
-    """Work on what was read from a folder, if it was: where it does not fit its method, that is said in one line. A
-    state says what it belongs to, and only its method knows which tensors it needs."""
+    """Convert errors of a method on tensors of a stored state to a UserError.
+
+    Only the method knows which tensors it needs. With `folder` None, errors pass through.
+    """
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -153,34 +154,37 @@ def reporting_misfit(folder: Path | None, method: str) -> Iterator[None]:
 
 
 def check_writable(folder: Path, names: Sequence[str]) -> None:
-    """Whether files of these names can be written in a folder, which is made if it does not exist: the list
-    `.ttabench.json` says that they are ours, and what else has one of these names is never replaced."""
+    """Create a folder if needed, and check that files of these names can be written in it.
+
+    The list `.ttabench.json` marks files of ttabench. Other files are not replaced.
+
+    Raises:
+        UserError: a foreign file has one of the names, or the folder is not writable.
+    """
     listed = folder / files.INDEX_FILE
     try:
         ours = not listed.is_symlink() and read_json_object(listed) == {"files": list(names)}
     except UserError:
         ours = False
-    if other := next(
-        (
-            name
-            for name in (*names, files.INDEX_FILE)
-            if not ours and os.path.lexists(folder / name)
-        ),
-        "",
-    ):
-        fault = f"{folder / other} was not written by this version of ttabench and is not replaced, even with --force."
-        raise UserError(fault, "Give another --out, or move it away.")
+    for name in () if ours else (*names, files.INDEX_FILE):
+        if os.path.lexists(folder / name):
+            fault = (
+                f"{folder / name} was not written by this version of ttabench. It is not replaced"
+            )
+            raise UserError(f"{fault}, even with --force.", "Use another --out, or remove it.")
     files.make_writable_folder(folder, folder)
 
 
 @contextmanager
 def claim_folder(folder: Path, names: Sequence[str], busy: str) -> Iterator[None]:
-    """Hold a folder while files of these names are written there, see `check_writable`; `busy`: what another process does
-    that holds it."""
+    """Lock a folder while files of these names are written, see `check_writable`.
+
+    `busy` describes the work of another process with the lock.
+    """
     check_writable(folder, names)
 
     def refuse() -> None:
-        raise UserError(f"Another process {busy} {folder}.", "Wait for it, or give another --out.")
+        raise UserError(f"Another process {busy} {folder}.", "Wait for it, or use another --out.")
 
     with files.hold_lock(folder, refuse):
         files.remove_partial_files(folder)
@@ -190,13 +194,14 @@ def claim_folder(folder: Path, names: Sequence[str], busy: str) -> Iterator[None
 
 @contextmanager
 def state_writer(folder: Path, *, force: bool) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Claim a folder for a state, and hold it until the state is made and written by the function that this yields:
-    `_write_state` without its first argument. `force`: replace an earlier state."""
+    """Lock a folder for a state, and yield the function that writes it.
+
+    The function is `_write_state` without its first argument. `force` replaces an earlier state.
+    """
     with claim_folder(folder, STATE_FILES, "writes a state in"):
         if (folder / HEADER_FILE).exists() and not force:
             raise UserError(
-                f"{folder} holds a state already.",
-                "Replace it with --force, or choose another --out.",
+                f"{folder} already contains a state.", "Use --force, or choose another --out."
             )
         yield partial(_write_state, folder)
 
@@ -204,7 +209,7 @@ def state_writer(folder: Path, *, force: bool) -> Iterator[Callable[..., dict[st
 def save_state(
     folder: Path, state: State, identity: Mapping[str, Json], *, force: bool = False
 ) -> Path:
-    """Claim a folder and write a state into it, see `state_writer`."""
+    """Lock a folder and write a state to it, see `state_writer`."""
     with state_writer(folder, force=force) as write:
         write(state, identity)
     return folder
@@ -216,15 +221,17 @@ def _write_state(
     identity: Mapping[str, Json],
     for_peft: Callable[[Path], object] | None = None,
 ) -> dict[str, Any]:
-    """Write a state with what it belongs to (`IDENTITY_FIELDS`), and with `for_peft`, which takes a folder, what peft loads of
-    it. All files are made aside first; the header moves first, whose digests do not fit what a kill leaves.
-    Returns the header, which names the digests of all files."""
+    """Write a state with its identity (`IDENTITY_FIELDS`) and return its header.
+
+    `for_peft` writes files for peft to a folder. All files are staged, and the header is moved
+    first: after a kill its digests do not match, so that a partial state is detected.
+    """
     from ttabench.lm.loading import safetensors_io
 
     if broken := safetensors_io.first_non_finite_tensor(state.tensors.items()):
         fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
         raise UserError(
-            fault, "Check its settings and checkpoint, the weights, or try --dtype float32."
+            fault, "Use --dtype float32, other settings, or another checkpoint or model."
         )
     staged = folder / STAGING_FOLDER
     try:

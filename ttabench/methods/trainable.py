@@ -1,4 +1,4 @@
-"""What methods that are trained have, with defaults: a training loss through the same session as in use."""
+"""Base class for trainable methods, with a default training loss."""
 
 from __future__ import annotations
 
@@ -19,32 +19,36 @@ from ttabench.methods.session import Session
 
 
 class Trainable(BaseMethod[SettingsT]):
-    """Defaults of a method with parameters; see `training.loop`."""
+    """Base class for methods with parameters, see `training.loop`."""
 
     _is_training = False
-    """Whether what `adapt` and `patch` make is differentiated, where a method lets it be: in `loss_parts` alone."""
+    """True within `loss_parts`, if `adapt` and `patch` must be differentiable."""
 
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
-        """Load pretrained parts, or begin where the data are. Called once, before training that does not start from a
-        checkpoint, with the episodes of its first step."""
+        """Load pretrained parts or initialise from data.
+
+        Called once with the episodes of the first step, unless training starts from a checkpoint.
+        """
 
     def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Add the gradient of the training loss of the episodes of an optimiser step to the parameters; returns the
-        named parts of the loss, without gradients, their sum "loss", and whatever else is worth telling."""
+        """Add the gradient of the training loss of one optimiser step to the parameters.
+
+        Returns:
+            Detached parts of the loss by name, their sum "loss", and any further figures to log.
+        """
         parts = self.loss_parts(episodes)
         loss = torch.stack(list(parts.values())).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return {name: part.detach() for name, part in {**parts, "loss": loss}.items()}
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """Validation figures of episodes that are not trained on; by default "loss", that of training, and its parts
-        where it has several."""
+        """Return validation figures: by default the training "loss", and its parts if several."""
         with torch.no_grad():
             parts = {name: float(part) for name, part in self.loss_parts(episodes).items()}
         return {"loss": sum(parts.values()), **(parts if len(parts) > 1 else {})}
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Named scalars whose sum is the training loss of these episodes; by default one part, see `answer_loss`."""
+        """Return named scalars that sum to the training loss; by default only `answer_loss`."""
         self._is_training = torch.is_grad_enabled()
         try:
             return {"answer": answer_loss(self, episodes)}
@@ -53,22 +57,23 @@ class Trainable(BaseMethod[SettingsT]):
 
 
 def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
-    """Mean negative log-likelihood of the target tokens, each query asked after the pieces that stand before it:
-    through the same `adapt` and `patch` as in use, and differentiable as far as they are. Episodes whose pieces and
-    queries stand in the same order are rows of one batch."""
-    by_shape: dict[tuple[bool, ...], list[Episode]] = {}
+    """Compute the answer NLL (nats/token), each query after the chunks that precede it.
+
+    It uses the same `adapt` and `patch` as evaluation, and is differentiable if they are. Episodes
+    with the same order of chunks and queries form one batch.
+    """
+    by_order: dict[tuple[bool, ...], list[Episode]] = {}
     for episode in episodes:
-        by_shape.setdefault(tuple(isinstance(step, Query) for step in episode.steps), []).append(
-            episode
-        )
+        order = tuple(isinstance(step, Query) for step in episode.steps)
+        by_order.setdefault(order, []).append(episode)
     sums: list[Tensor] = []
     count = 0
-    for alike in by_shape.values():
-        session = Session(method.lm, method, rows=len(alike))
-        in_turn = zip(*(episode.steps for episode in alike), strict=True)
-        for asking, steps in groupby(in_turn, lambda row: isinstance(row[0], Query)):
+    for batch in by_order.values():
+        session = Session(method.lm, method, rows=len(batch))
+        batch_steps = zip(*(episode.steps for episode in batch), strict=True)
+        for is_query, steps in groupby(batch_steps, lambda row: isinstance(row[0], Query)):
             rows: list[Any] = list(steps)
-            if not asking:
+            if not is_query:
                 session.read_rows(rows)
                 continue
             patch = encode_patch(method.lm, method.patch(session.state, rows[0]))
@@ -79,9 +84,8 @@ def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
                     method.lm, query, is_continuation=continues_text(patch) or bool(window)
                 )
                 items.append(([*window, *prompt], target))
-            summed, tokens = answer_nll(
-                method.lm, select_rows(patch, [*range(len(alike))] * len(rows)), items
-            )
+            patch = select_rows(patch, [*range(len(batch))] * len(rows))
+            summed, tokens = answer_nll(method.lm, patch, items)
             sums.append(summed)
             count += tokens
     assert sums, "training episodes without a query"
@@ -91,9 +95,14 @@ def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
 def training_item(
     lm: LM, query: Query, max_prompt: int | None = None, *, is_continuation: bool = False
 ) -> tuple[list[int], list[int]]:
-    """Prompt and target ids of a query with its first gold answer, or its right option. `max_prompt`: the prompt keeps
-    its last so many tokens, the answer is never cut; `is_continuation`: whether other text stands before it in the window."""
-    prompt, want = prompt_ids(lm, query, is_continuation=is_continuation), query.want
+    """Return prompt and target ids of a query, with its first gold answer or its right option.
+
+    Args:
+        max_prompt: maximum tokens of the prompt, from its end. The answer is never cut.
+        is_continuation: True if other text precedes the prompt in the window.
+    """
+    prompt = prompt_ids(lm, query, is_continuation=is_continuation)
+    want = query.want
     last = slice(None if max_prompt is None else -max_prompt, None)
     if isinstance(want, Choose):
         assert want.gold is not None, f"query {query.key} has options but no right one"

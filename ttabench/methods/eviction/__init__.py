@@ -1,6 +1,6 @@
-"""Methods that throw keys and values away, sliding windows, SnapKV, H2O, a random choice, and KVzip's: their settings.
+"""Settings and costs of evicting methods: window, SnapKV, H2O, random slots and KVzip.
 
-Their cost follows an eviction part by part: what is read, what stays of it, and what watching attention takes.
+Cost formulas follow the parts of a text: reading, eviction, and recomputing attention scores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ttabench.methods.parts.settings import Amount, as_budget, check_amount, in_
 from ttabench.methods.spec import MethodSpec
 
 STREAM_BLOCK_TOKENS = 512
-"""Tokens a block of a stream has when `chunk` is not given, or as many as the model's positions allow."""
+"""Maximum tokens per block of a stream if `chunk` is not set, fewer if positions are limited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +34,17 @@ class EvictionSettings:
     """Settings of every method that evicts."""
 
     chunk: int | None = None
-    """Evict after at most so many tokens (a text is cut into equal parts): bounds peak memory and positions."""
+    """Maximum tokens between evictions. Texts are cut into equal parts, which limits memory and
+    positions."""
     positions: Literal["auto", "original", "cache"] = "original"
-    """Kept keys stay at their places in the text, or move up to slots 0, 1, ... of the cache (rotary models only);
-    auto: cache where the model is rotary."""
+    """Positions of kept keys: original, or cache: slots 0, 1, ... (rotary models only); auto: cache
+    for rotary models."""
 
     def __post_init__(self) -> None:
         require_at_least(1, chunk=self.chunk)
 
     def kept_tokens(self, read: int) -> int:
-        """Tokens that stay of so many that were read."""
+        """Return the number of tokens kept of `read` tokens."""
         raise NotImplementedError
 
 
@@ -52,14 +53,14 @@ class BudgetSettings(EvictionSettings):
     """Settings of methods with one budget."""
 
     budget: Amount = 0.2
-    """Tokens that stay in every layer and head, or their share of the tokens read."""
+    """Tokens kept in every layer and head, or their share of the tokens read."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_amount("budget", self.budget)
 
     def kept_tokens(self, read: int) -> int:
-        """The budget in tokens."""
+        """Return the budget in tokens."""
         return in_tokens(self.budget, read)
 
 
@@ -68,19 +69,21 @@ class WindowSettings(EvictionSettings):
     """Settings of `window`; the defaults are StreamingLLM's."""
 
     n_sink: int = 4
-    """First tokens of the text that always stay, BOS included; 0 is a plain sliding window. None with mode=stride."""
+    """First tokens of the text that are always kept, BOS included. 0: a plain sliding window.
+    Unused with mode=stride."""
     recent: Amount = 512
-    """Last tokens that stay; with mode=postprefill also their share of the tokens read."""
+    """Last tokens kept; with mode=postprefill also their share of the tokens read."""
     budget: Amount | None = None
-    """Slots in all, sinks included: `recent` is then what the sinks leave, which take half of it at most."""
+    """Total slots, replaces `recent`. Sinks take at most half of them, recent tokens the rest."""
     mode: Literal["stream", "postprefill", "stride"] = "stream"
-    """Evict while reading; read everything with full attention and drop the middle afterwards; or read again what
-    stays, from position 0."""
+    """stream: evict while reading; postprefill: evict after reading with full attention; stride:
+    read the kept tokens again from position 0."""
     evict: Literal["before", "after"] = "before"
-    """A token of a stream sees `recent` tokens of the band with itself; or besides itself (the perplexity loop of the
-    released code evicts after the token has been seen)."""
+    """A token of a stream sees `recent` tokens including itself (before), or excluding itself
+    (after, as in the released perplexity loop)."""
     positions: Literal["auto", "original", "cache"] = "auto"
-    """As in every evicting method; auto: cache where the model is rotary, and original with mode=postprefill."""
+    """Positions of kept keys: original or cache; auto: cache for rotary models, original with
+    mode=postprefill."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +92,7 @@ class WindowSettings(EvictionSettings):
         check_amount(name, amount)
         if isinstance(amount, float) and self.mode != "postprefill":
             raise ValueError(
-                f"a share needs mode=postprefill: a stream has no length yet, got {name}={amount}"
+                f"a share requires mode=postprefill, as a stream has no length, got {name}={amount}"
             )
         if self.mode == "stride" and amount < 2:
             raise ValueError(f"mode=stride keeps {name} - 1 tokens, got {name}={amount}")
@@ -98,10 +101,10 @@ class WindowSettings(EvictionSettings):
             ("stride", "cache"),
             ("stride", "original"),
         ):
-            raise ValueError(f"mode={self.mode} keeps no cache with positions={self.positions}")
+            raise ValueError(f"mode={self.mode} does not support positions={self.positions}")
 
     def amounts(self, read: int) -> tuple[int, int]:
-        """Sinks and recent tokens that stay of so many that were read."""
+        """Return the numbers of sinks and recent tokens kept of `read` tokens."""
         if self.budget is None:
             return self.n_sink, in_tokens(self.recent, read)
         kept = in_tokens(self.budget, read)
@@ -109,30 +112,29 @@ class WindowSettings(EvictionSettings):
         return sinks, kept - sinks
 
     def kept_tokens(self, read: int) -> int:
-        """Sinks and recent tokens; with mode=stride one fewer, since the query brings one."""
+        """Return the number of sinks and recent tokens, with mode=stride one fewer."""
         sinks, recent = self.amounts(read)
         return recent - 1 if self.mode == "stride" else recent + sinks
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapKVSettings(BudgetSettings):
-    """Settings of `snapkv`; window, kernel and pool default to the paper's LongBench configuration."""
+    """Settings of `snapkv`; window, kernel and pool default to the paper's LongBench values."""
 
     budget: Amount = 1024
-    """Tokens kept in every layer, the window included; or their share of the tokens read."""
+    """Tokens kept in every layer, window included, or their share of the tokens read."""
     window: Amount = 32
-    """Last tokens of the context (or their share of it), which observe and always stay. A last piece that is shorter
-    observes with all its tokens."""
+    """Last tokens of the context, or their share. Their attention scores the other slots, and they
+    are always kept. If the last part of the text is shorter, all its tokens are used."""
     window_share: float = 1.0
-    """Largest share of the budget that the window takes."""
+    """Maximum share of the window in the budget."""
     kernel: int = 7
-    """Slots whose scores are pooled around each one; odd."""
+    """Slots per pooling window of the scores; odd."""
     pool: Literal["max", "avg"] = "max"
-    """How they are pooled; averages count zeros beyond the ends."""
+    """Pooling of the scores; averages include zeros beyond the ends."""
     query_aware: bool = False
-    """The question is read behind the context before anything is evicted: its tokens end the window, and those it
-    leaves free are the context's last, which stay. The state is then the full cache, and grows with the context;
-    budget and shares are still those of the context."""
+    """Evict separately for each query, which is read after the context: the window ends with its
+    tokens. The state is then the full cache. Budget and shares still refer to the context."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,24 +152,24 @@ class SnapKVSettings(BudgetSettings):
             )
 
     def amounts(self, read: int) -> tuple[int, int]:
-        """Budget and window in tokens, of so many that were read."""
+        """Return budget and window in tokens after reading `read` tokens."""
         budget = self.kept_tokens(read)
-        return budget, min(
-            in_tokens(self.window, read), in_tokens(float(self.window_share), budget)
-        )
+        limit = in_tokens(float(self.window_share), budget)
+        return budget, min(in_tokens(self.window, read), limit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class H2OSettings(EvictionSettings):
     """Settings of `h2o`; the defaults are the released code's.
 
-    It evicts after the prompt, too, then one slot a token of the answer; shares are those of context and prompt.
+    It also evicts after the prompt, then one slot per answer token. Shares refer to context and
+    prompt together.
     """
 
     heavy: Amount = 0.1
-    """Heavy hitters kept in every layer and head; or their share of the tokens read."""
+    """Heavy hitters kept in every layer and head, or their share of the tokens read."""
     recent: Amount = 0.1
-    """Last tokens kept; or their share of the tokens read."""
+    """Last tokens kept, or their share of the tokens read."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,11 +177,11 @@ class H2OSettings(EvictionSettings):
         check_amount("recent", self.recent)
 
     def amounts(self, read: int) -> tuple[int, int]:
-        """Heavy hitters and recent tokens that stay of so many that were read."""
+        """Return the numbers of heavy hitters and recent tokens kept of `read` tokens."""
         return in_tokens(self.heavy, read), in_tokens(self.recent, read)
 
     def kept_tokens(self, read: int) -> int:
-        """Both."""
+        """Return the number of heavy hitters and recent tokens."""
         return sum(self.amounts(read))
 
 
@@ -188,7 +190,7 @@ class RandomSlotsSettings(BudgetSettings):
     """Settings of `random_slots`."""
 
     seed: int = 0
-    """Of the choice, in which the first token of the text always stays."""
+    """Seed of the choice. The first token of the text is always kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,21 +198,21 @@ class KVzipSettings(BudgetSettings):
     """Settings of `kvzip` and `attention_matching`; the defaults are the released code's."""
 
     budget: Amount = 0.2
-    """Slots kept, as their share of the tokens read or as a number of tokens, of all layers and heads together."""
+    """Mean tokens kept per layer and head, or their share of the tokens read."""
     repeat_chunk: int = 2048
-    """Tokens of the text that are repeated at once; fewer where the model's positions leave no room."""
+    """Tokens of the text per repetition; fewer if the model has too few positions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(1, repeat_chunk=self.repeat_chunk)
         if self.positions != "original":
             raise ValueError(
-                f"keys stay where they stood in the text, got positions={self.positions}"
+                f"only positions=original is supported, got positions={self.positions}"
             )
 
 
 def split_evenly(tokens: int, chunk: int | None) -> list[range]:
-    """Places of the parts of a text, of like length and at most `chunk`, after which something is evicted."""
+    """Split a text into token ranges of nearly equal length, at most `chunk` each."""
     count = -(-tokens // (chunk or max(1, tokens)))
     return [
         range(tokens * number // count, tokens * (number + 1) // count) for number in range(count)
@@ -218,7 +220,6 @@ def split_evenly(tokens: int, chunk: int | None) -> list[range]:
 
 
 def _moves_keys(settings: EvictionSettings, shape: Shape) -> bool:
-    """Whether kept keys move up to slots 0, 1, ..."""
     rotary = shape.model_type not in EXTRA_LEARNED_POSITIONS
     return settings.positions == "cache" or (settings.positions == "auto" and rotary)
 
@@ -227,27 +228,36 @@ def _cost(
     settings: EvictionSettings,
     shape: Shape,
     work: Workload,
-    watching: Callable[[int, int, int], int] = lambda *_: 0,
+    score_flops: Callable[[int, int, int], int] = lambda *_: 0,
     *,
     carried: int = 0,
     by_head: bool = True,
     band: int | None = None,
 ) -> Cost:
-    """Read part after part on top of what is left. `watching`: operations of a part of so many tokens, behind so many
-    slots, with so many tokens read; `carried`: float32 numbers that a slot of a layer and head carries along;
-    `by_head`: whether layers and heads keep different slots; `band`: positions a token attends to at most."""
+    """Compute the cost of reading a text part by part, with an eviction after each.
+
+    Args:
+        score_flops: scoring operations, from tokens of the part, kept slots and tokens read.
+        carried: float32 numbers stored per slot of a layer and head.
+        by_head: True if layers and heads keep different slots.
+        band: maximum number of positions that a token attends to.
+    """
     if not work.chunk_tokens:
         return closed_book_cost(shape, work)
     kept = read = flops = peak = 0
     shared = True
     for part in map(len, split_evenly(shape.bos_tokens + work.tokens, settings.chunk)):
         read += part
-        flops += shape.forward_flops(part, kept, band) + watching(part, kept, read)
+        flops += shape.forward_flops(part, kept, band) + score_flops(part, kept, read)
         peak = max(peak, kept + part)
         shared = shared and (not by_head or kept + part <= settings.kept_tokens(read))
         kept = min(kept + part, settings.kept_tokens(read))
     heads, floats = shape.layers * shape.kv_heads, shape.slot_floats * kept
-    places, scores = kept * (1 if shared else heads), carried * heads * kept
+    places = kept if shared else kept * heads
+    scores = carried * heads * kept
+    positions = max(peak, kept + work.query_positions)
+    if not _moves_keys(settings, shape):
+        positions = read + work.query_positions
     return window_cost(
         shape,
         work,
@@ -256,89 +266,89 @@ def _cost(
         state_bytes=floats * work.value_bytes + FLOAT32_BYTES * (places + scores) + INT64_BYTES,
         adapt_slots=peak,
         adapt_flops=flops,
-        positions=max(peak, kept + work.query_positions)
-        if _moves_keys(settings, shape)
-        else read + work.query_positions,
+        positions=positions,
     )
 
 
-def _watching_flops(shape: Shape, queries: int, context: int) -> int:
-    """Scores of these queries once more, and their sum over queries (`ColumnSums`)."""
-    return (
-        shape.layers
-        * shape.heads
-        * (2 * shape.head_dim + 2)
-        * shape.attended_pairs(queries, context)
-    )
+def _scoring_flops(shape: Shape, queries: int, context: int) -> int:
+    """Compute the operations to recompute attention scores and sum them over queries."""
+    pairs = shape.attended_pairs(queries, context)
+    return shape.layers * shape.heads * (2 * shape.head_dim + 2) * pairs
 
 
 def _snapkv_cost(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | None:
-    """SnapKV (arXiv 2404.14469, section 4): full attention, and that of the last `window` tokens once more; of
-    `query_aware` no cost is known."""
+    """Compute the cost of SnapKV (arXiv 2404.14469, section 4), None if `query_aware`.
 
-    def watching(part: int, kept: int, read: int) -> int:
+    It is full attention, and attention of the last `window` tokens a second time.
+    """
+
+    def score_flops(part: int, kept: int, read: int) -> int:
         window = min(part, settings.amounts(read)[1])
-        return _watching_flops(shape, window, kept + part - window)
+        return _scoring_flops(shape, window, kept + part - window)
 
-    return None if settings.query_aware else _cost(settings, shape, work, watching)
+    return None if settings.query_aware else _cost(settings, shape, work, score_flops)
 
 
 def _h2o_cost(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
-    """H2O (arXiv 2306.14048, algorithm 1): full attention, and all of it once more; a score stays with every slot. The
-    same of the prompt, which is evicted from as a whole, and of every token that is written."""
+    """Compute the cost of H2O (arXiv 2306.14048, algorithm 1).
+
+    It is full attention twice, with a score for every slot. Evictions follow the prompt as a whole
+    and every generated token.
+    """
     cost = _cost(
-        settings, shape, work, lambda part, kept, _: _watching_flops(shape, part, kept), carried=1
+        settings, shape, work, lambda part, kept, _: _scoring_flops(shape, part, kept), carried=1
     )
     if not work.chunk_tokens:
         return cost
-    kept, prompt, one = (
-        cost.ask_slots - work.query_positions,
-        work.prompt_tokens,
-        replace(shape, counts_masked_pairs=False),
-    )
-    most = settings.kept_tokens(shape.bos_tokens + work.tokens + prompt)
-    first, written = min(kept + prompt, most), work.new_tokens - 1
-    growing = min(most - first, written)
-    full, rest = first + growing, written - growing
-    flops = (
-        shape.forward_flops(prompt, kept)
-        + _watching_flops(shape, prompt, kept)
-        + shape.head_flops(work.new_tokens)
-    )
-    flops += one.forward_flops(growing, first) + _watching_flops(one, growing, first)
-    flops += rest * (one.forward_flops(1, full) + _watching_flops(one, 1, full))
+    kept = cost.ask_slots - work.query_positions
+    prompt = work.prompt_tokens
+    step_shape = replace(shape, counts_masked_pairs=False)
+    limit = settings.kept_tokens(shape.bos_tokens + work.tokens + prompt)
+    first = min(kept + prompt, limit)
+    generated = work.new_tokens - 1
+    growing = min(limit - first, generated)
+    full = first + growing
+    flops = shape.forward_flops(prompt, kept) + _scoring_flops(shape, prompt, kept)
+    flops += shape.head_flops(work.new_tokens)
+    flops += step_shape.forward_flops(growing, first) + _scoring_flops(step_shape, growing, first)
+    step_flops = step_shape.forward_flops(1, full) + _scoring_flops(step_shape, 1, full)
+    flops += (generated - growing) * step_flops
     peak = max(kept + prompt, min(full + 1, kept + work.query_positions))
     return replace(cost, ask_slots=peak, ask_flops=flops)
 
 
 def _window_cost(settings: WindowSettings, shape: Shape, work: Workload) -> Cost:
-    """Sinks and recent tokens (arXiv 2309.17453, section 3.2): a token of a stream attends to no more than is kept."""
+    """Compute the cost of `window` (arXiv 2309.17453, section 3.2).
+
+    A token of a stream attends to at most the kept slots.
+    """
     if settings.mode == "postprefill":
         return _cost(replace(settings, positions="original"), shape, work, by_head=False)
-    sinks, kept = settings.amounts(work.tokens)[0], settings.kept_tokens(work.tokens)
+    sinks = settings.amounts(work.tokens)[0]
+    kept = settings.kept_tokens(work.tokens)
     if settings.mode == "stride" and work.chunk_tokens:
         return reread_cost(shape, work, min(kept, work.tokens))
-    moved, chunk = _moves_keys(settings, shape), settings.chunk or STREAM_BLOCK_TOKENS
+    moved = _moves_keys(settings, shape)
+    chunk = settings.chunk or STREAM_BLOCK_TOKENS
     if moved and shape.positions is not None:
         chunk = min(chunk, max(1, shape.positions - kept))
-    turned = (
-        2 * shape.layers * shape.width * sinks if moved else 0
-    )  # scores of sinks, from turned queries
-    cut, band = replace(settings, chunk=chunk, mode="stream"), kept + (settings.evict == "after")
-    return _cost(cut, shape, work, lambda part, *_: turned * part, by_head=False, band=band)
+    # scores of sinks are recomputed from queries at other positions
+    sink_flops = 2 * shape.layers * shape.width * sinks if moved else 0
+    stream = replace(settings, chunk=chunk, mode="stream")
+    band = kept + 1 if settings.evict == "after" else kept
+    return _cost(stream, shape, work, lambda part, *_: sink_flops * part, by_head=False, band=band)
 
 
 def _h2o_budget(amount: Amount) -> dict[str, Json]:
-    """Half of it each."""
     if isinstance(amount, float):
         return {"heavy": amount / 2, "recent": amount / 2}
     if amount < 2:
-        raise ValueError(f"a heavy hitter and a recent token need at least 2 tokens, got {amount}")
+        raise ValueError(f"at least 2 tokens are needed (heavy and recent), got {amount}")
     return {"heavy": amount // 2, "recent": amount - amount // 2}
 
 
 DEPRECATED_JOIN: dict[str, Json] = {"join": True}
-"""A setting that is gone, of all methods."""
+"""Deprecated setting of all these methods."""
 WINDOW = MethodSpec(
     name="window",
     summary="the first and the last tokens: StreamingLLM",
@@ -347,7 +357,7 @@ WINDOW = MethodSpec(
     presets={"book": WindowSettings(mode="stride", n_sink=0)},
     growth="constant",
     cost=_window_cost,
-    # a share is known when all is read
+    # a share needs the number of tokens, which is known after reading
     keep=lambda amount: (
         as_budget(amount) | ({"mode": "postprefill"} if isinstance(amount, float) else {})
     ),
@@ -357,7 +367,7 @@ WINDOW = MethodSpec(
 )
 SNAPKV = MethodSpec(
     name="snapkv",
-    summary="what the end of the context attends to",
+    summary="slots with the most attention from the end of the context",
     import_path="ttabench.methods.eviction.snapkv:SnapKV",
     Settings=SnapKVSettings,
     presets={
@@ -367,7 +377,7 @@ SNAPKV = MethodSpec(
     },
     growth="constant",
     cost=_snapkv_cost,
-    # at most half of it goes to the window, so that the attention which it pays decides about the other half
+    # the window takes at most half, so that its attention decides about the other half
     keep=lambda amount: {**as_budget(amount), "window_share": 0.5},
     test_settings=SnapKVSettings(budget=16, window=4),
     deprecated_settings={"group": "mean", **DEPRECATED_JOIN},
@@ -375,7 +385,7 @@ SNAPKV = MethodSpec(
 )
 H2O = MethodSpec(
     name="h2o",
-    summary="what received most attention, and the latest",
+    summary="slots with the most attention so far, and the last tokens",
     import_path="ttabench.methods.eviction.h2o:H2O",
     Settings=H2OSettings,
     presets={
@@ -391,7 +401,7 @@ H2O = MethodSpec(
 )
 KVZIP = MethodSpec(
     name="kvzip",
-    summary="what the text's repetition attends to, of all layers and heads together",
+    summary="slots with the most attention when the text is repeated, over all layers and heads",
     import_path="ttabench.methods.eviction.kvzip:KVzip",
     Settings=KVzipSettings,
     growth="linear",
@@ -410,7 +420,7 @@ KVZIP = MethodSpec(
 ATTENTION_MATCHING = replace(
     KVZIP,
     name="attention_matching",
-    summary="KVzip's slots, with biases and values that give full attention's output",
+    summary="KVzip's slots, with biases and values fitted to the output of full attention",
     import_path="ttabench.methods.eviction.kvzip:AttentionMatching",
     deprecated_settings={
         **KVZIP.deprecated_settings,
@@ -426,7 +436,7 @@ ATTENTION_MATCHING = replace(
 )
 RANDOM_SLOTS = MethodSpec(
     name="random_slots",
-    summary="a random choice: a control at equal bytes",
+    summary="random slots: a control with the same memory",
     import_path="ttabench.methods.eviction.snapkv:RandomSlots",
     Settings=RandomSlotsSettings,
     presets={"stream": RandomSlotsSettings(budget=512, chunk=512, positions="auto")},

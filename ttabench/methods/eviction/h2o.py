@@ -1,6 +1,7 @@
-"""H2O: keep the heavy hitters, the keys that have received the most attention so far, and the most recent ones.
+"""H2O: keep heavy hitters (keys with the most attention so far) and recent tokens.
 
-Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, its variant that really drops).
+Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, the variant that drops
+slots).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ttabench.methods.eviction.evicting import ColumnSums, EvictedCache, Evictin
 
 
 class H2O(EvictingMethod[H2OSettings]):
-    """The cache of the context, compressed by how much attention its slots have received."""
+    """Cache of the context, compressed by the attention that its slots received."""
 
     spec = eviction.H2O
     reserved_tokens = 256
@@ -33,19 +34,17 @@ class H2O(EvictingMethod[H2OSettings]):
         return evict_slots(whole, *evicting.amounts_by_row(self.settings.amounts, whole.next))
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
-        """The kept cache as a prefix, which goes on evicting; nothing where nothing was read."""
+        """Return the kept cache as a prefix that evicts during prompt and answer."""
         patch, kept = super().patch(state, queries), EvictedCache.of(state)
         if kept is None or patch.prefix is None:
             return patch
-        return replace(
-            patch,
-            prefix=replace(patch.prefix, eviction=HeavyHitters(kept, self.rotary, self.settings)),
-        )
+        policy = HeavyHitters(kept, self.rotary, self.settings)
+        return replace(patch, prefix=replace(patch.prefix, eviction=policy))
 
 
 def accumulate_scores(whole: EvictedCache, before: EvictedCache | None) -> EvictedCache:
-    """Everything kept and read with scores by key/value head: the new sums, on top of what slots from before had."""
-    assert whole.scores is not None, "attention was watched"
+    """Sum new scores over the query heads of a key/value head, and add the scores from before."""
+    assert whole.scores is not None, "no attention scores"
     scores = evicting.group_heads(whole.scores, whole.keys.shape[2], 2).sum(3)
     if before is not None and before.scores is not None:
         scores = scores + pad(before.scores, (0, scores.shape[-1] - before.scores.shape[-1]))
@@ -53,8 +52,8 @@ def accumulate_scores(whole: EvictedCache, before: EvictedCache | None) -> Evict
 
 
 def evict_slots(whole: EvictedCache, heavy_B: Tensor, recent_B: Tensor) -> EvictedCache:
-    """The last `recent_B` slots and the `heavy_B` best others of every row, layer and head, with their scores."""
-    assert whole.scores is not None, "heavy hitters are known by their scores"
+    """Keep the last `recent_B` slots and the `heavy_B` best others of every row, layer and head."""
+    assert whole.scores is not None, "no attention scores"
     valid_BS = whole.valid
     stays_BS = evicting.newest_slots(valid_BS, recent_B)[:, None]
     scores = whole.scores.masked_fill(stays_BS, math.inf).masked_fill(~valid_BS[:, None], -math.inf)
@@ -63,37 +62,40 @@ def evict_slots(whole: EvictedCache, heavy_B: Tensor, recent_B: Tensor) -> Evict
 
 @dataclass(frozen=True)
 class HeavyHitters:
-    """The rule while prompt and answer are read: an `Eviction`."""
+    """Eviction policy for prompt and answer: an `Eviction`."""
 
     kept: EvictedCache
-    """Tensors of the prefix, with scores."""
+    """Cache of the prefix, with scores."""
     rotary: Rotary | None
     settings: H2OSettings
     budget: tuple[Tensor, ...] | None = None
-    """Heavy and recent slots, int64 [B] each: those of the first eviction, after the prompt, hold for the answer."""
+    """Heavy and recent slots, int64 [B] each, fixed by the first eviction, after the prompt."""
 
     def step(self, mask_BT: Tensor) -> EvictionStep:
-        """Watch the next tokens being read."""
+        """Return an observer for the next tokens."""
         return EvictionStep(self, mask_BT)
 
     def select(self, rows_N: Tensor) -> HeavyHitters:
-        """That of these rows."""
-        budget = self.budget and tuple(amount_B.index_select(0, rows_N) for amount_B in self.budget)
+        """Select rows of the policy."""
+        budget = self.budget
+        if budget is not None:
+            budget = tuple(amount_B.index_select(0, rows_N) for amount_B in budget)
         return replace(self, kept=self.kept.select(rows_N), budget=budget)
 
 
 class EvictionStep(ColumnSums):
-    """Some tokens read under the rule."""
+    """Observer of tokens that are read under the policy."""
 
     def __init__(self, rule: HeavyHitters, mask_BT: Tensor) -> None:
         super().__init__(rule.kept.keys.shape[0], rule.kept.index.shape[-1], mask_BT)
         self.rule, self.mask_BT = rule, mask_BT
 
     def remaining_prefix(self, whole: Prefix, *, evict: bool) -> Prefix:
-        """Heavy hitters and recent slots; with all scores brought up to date."""
+        """Return the prefix with updated scores, reduced to heavy hitters and recent slots."""
         rule = self.rule
         kept = evicting.append_text(rule.kept, whole, self.mask_BT, rule.rotary)
-        kept, budget = accumulate_scores(replace(kept, scores=self.total()), rule.kept), rule.budget
+        kept = accumulate_scores(replace(kept, scores=self.total()), rule.kept)
+        budget = rule.budget
         if evict:
             budget = budget or evicting.amounts_by_row(rule.settings.amounts, kept.next)
             kept = evict_slots(kept, *budget)

@@ -1,4 +1,4 @@
-"""SnapKV: keep the keys and values that the end of the context looks at; and a random choice, the control.
+"""SnapKV: keep the slots with the most attention from the end of the context; and random slots.
 
 Li et al., arXiv 2404.14469 (section 4, listing 1; released code: FasterDecoding/SnapKV).
 Shape letters: L layers · B rows · N query heads · H key/value heads · S slots.
@@ -31,7 +31,7 @@ from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod
 
 
 class SnapKV(EvictingMethod[SnapKVSettings]):
-    """The cache of the context, compressed by what its last tokens attend to."""
+    """Cache of the context, compressed by the attention of its last tokens."""
 
     spec = SNAPKV
 
@@ -43,21 +43,18 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.query_aware:
             return evicting.extend_cache(self.lm, kept, ids_BT, mask_BT, self.rotary).compact()
-        budget_B, window_B = evicting.amounts_by_row(
-            self.settings.amounts, mask_BT.sum(1) + (0 if kept is None else kept.next)
-        )
+        read_B = mask_BT.sum(1) + (0 if kept is None else kept.next)
+        budget_B, window_B = evicting.amounts_by_row(self.settings.amounts, read_B)
         window_BT = evicting.newest_slots(mask_BT, window_B)
         whole = evicting.read_with_observer(
             self.lm, kept, ids_BT, mask_BT, window_BT, self.rotary
         ).compact()
-        assert whole.scores is not None, "attention was watched"
-        slots = evicting.kept_slots(
-            slot_scores(whole.scores, whole, window_B, self.settings), budget_B
-        )
-        return replace(whole, scores=None).take(slots)
+        assert whole.scores is not None, "no attention scores"
+        scores = slot_scores(whole.scores, whole, window_B, self.settings)
+        return replace(whole, scores=None).take(evicting.kept_slots(scores, budget_B))
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
-        """The kept cache as a prefix; of a full cache, what each question looks at."""
+        """Return the kept cache as a prefix, selected for each query if `query_aware`."""
         kept = EvictedCache.of(state)
         if kept is None or not self.settings.query_aware:
             return super().patch(state, queries)
@@ -65,8 +62,8 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
 
     @torch.no_grad()
     def _select_for_queries(self, kept: EvictedCache, queries: Sequence[Query]) -> EvictedCache:
-        """The context's cache that stays for each question, which is read behind it and forgotten again."""
-        # what stands between the context and each answer; EOS where nothing does, as generation has it
+        """Read each query after the full cache, and return the cache selected for it."""
+        # all tokens between context and answer; EOS if there are none, as in generation
         read = [
             [
                 *window_ids(self.lm, query, is_continuation=True),
@@ -78,37 +75,34 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
         ids_BT, mask_BT = (part.to(self.lm.device) for part in padded)
         start = evicting.prefix_with_room(self.lm, kept, mask_BT, self.rotary)
         budget_B, window_B = evicting.amounts_by_row(self.settings.amounts, kept.next)
-        held = kept.index.shape[-1]
-        sums = evicting.ColumnSums(self.lm.layers, held, evicting.newest_slots(mask_BT, window_B))
+        slots = kept.index.shape[-1]
+        sums = evicting.ColumnSums(self.lm.layers, slots, evicting.newest_slots(mask_BT, window_B))
         with observe_attention(sums):
             window = Window(self.lm, start, len(queries), retain=False)
             window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
-        still_B = (window_B - mask_BT.sum(1)).clamp(min=0)
-        scores = slot_scores(sums.total()[..., :held], kept, still_B, self.settings)
+        context_window_B = (window_B - mask_BT.sum(1)).clamp(min=0)
+        scores = slot_scores(sums.total()[..., :slots], kept, context_window_B, self.settings)
         return kept.take(evicting.kept_slots(scores, budget_B))
 
 
 def slot_scores(
     sums_LBNS: Tensor, whole: EvictedCache, window_B: Tensor, settings: SnapKVSettings
 ) -> Tensor:
-    """Scores [L, B, H, S] by which slots stay: the window first, padding never."""
+    """Compute scores [L, B, H, S] for the selection: +inf for the window, -inf for padding."""
     valid_BS = whole.valid
     window_BS = evicting.newest_slots(valid_BS, window_B)
     past = sums_LBNS.masked_fill((window_BS | ~valid_BS)[:, None], 0.0)
-    smooth = (
-        max_pool1d if settings.pool == "max" else avg_pool1d
-    )  # averages count the zeros beyond either end
-    flat = smooth(
+    pool = max_pool1d if settings.pool == "max" else avg_pool1d
+    flat = pool(
         past.flatten(0, -2).unsqueeze(1), settings.kernel, stride=1, padding=settings.kernel // 2
     )
     scores = evicting.group_heads(flat.view_as(past), whole.keys.shape[2], 2).mean(3)
-    return scores.masked_fill(window_BS[:, None], math.inf).masked_fill(
-        ~valid_BS[:, None], -math.inf
-    )
+    scores = scores.masked_fill(window_BS[:, None], math.inf)
+    return scores.masked_fill(~valid_BS[:, None], -math.inf)
 
 
 class RandomSlots(EvictingMethod[RandomSlotsSettings]):
-    """The cache of the context, of which a random choice stays."""
+    """Random slots of the context's cache."""
 
     spec = RANDOM_SLOTS
 
@@ -116,9 +110,8 @@ class RandomSlots(EvictingMethod[RandomSlotsSettings]):
         whole = evicting.extend_cache(self.lm, kept, ids_BT, mask_BT, self.rotary)
         places_LBHS = whole.index.long()
         scores = random_scores(places_LBHS, self.lm.layers, whole.keys.shape[2], self.settings.seed)
-        scores = scores.masked_fill(places_LBHS == 0, math.inf).masked_fill(
-            places_LBHS < 0, -math.inf
-        )
+        scores = scores.masked_fill(places_LBHS == 0, math.inf)
+        scores = scores.masked_fill(places_LBHS < 0, -math.inf)
         (budget_B,) = evicting.amounts_by_row(
             lambda read: [self.settings.kept_tokens(read)], whole.next
         )
@@ -126,16 +119,16 @@ class RandomSlots(EvictingMethod[RandomSlotsSettings]):
 
 
 def random_scores(places_LBHS: Tensor, layers: int, heads: int, seed: int) -> Tensor:
-    """Uniform numbers in [0, 1), float32 [L, B, H, S], by seed, place in the text, layer and head alone."""
+    """Hash seed, text position, layer and head to numbers in [0, 1), float32 [L, B, H, S]."""
     number_LH = torch.arange(layers * heads, device=places_LBHS.device).view(layers, 1, heads, 1)
     mixed = _hash32(
         _hash32(_hash32(number_LH + 1) ^ (seed & 0xFFFFFFFF)) ^ _hash32(places_LBHS + 1)
     )
-    return (mixed >> 8).float() / 2**24  # as many bits as float32 holds
+    return (mixed >> 8).float() / 2**24  # 24 bits: the precision of float32
 
 
 def _hash32(numbers: Tensor) -> Tensor:
-    """A hash of 32 bits, in which every bit given changes about half of them; int64, which no product exceeds."""
+    """Hash to 32 bits, where each input bit changes about half of them; int64 avoids overflow."""
     numbers = ((numbers ^ (numbers >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
     numbers = ((numbers ^ (numbers >> 15)) * 0x735A2D97) & 0xFFFFFFFF
     return numbers ^ (numbers >> 15)

@@ -1,4 +1,4 @@
-"""Sliding windows: keep the first few tokens (attention sinks) and the last so many.
+"""Sliding windows: keep the first tokens (attention sinks) and the last tokens.
 
 Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm).
 """
@@ -28,22 +28,24 @@ from ttabench.methods.parts.kept import append_ids, window_patch
 
 @dataclass(frozen=True)
 class BandAttention:
-    """A watcher that attends in place of the model's own attention."""
+    """Attention observer that replaces the attention of the model."""
 
     sinks: int
-    """First tokens of the text that everyone sees."""
+    """First tokens of the text, visible to every token."""
     width: int
-    """Last tokens seen, itself included."""
+    """Last tokens that a token sees, itself included."""
     query_BT: Tensor
+    """Positions of the queries."""
     key_BS: Tensor
-    """Positions; -1 for padding, those of the band are consecutive."""
+    """Positions of the keys, -1 for padding; consecutive in the band."""
     rotary: Rotary
 
     def __call__(self, call: AttentionCall) -> Tensor:
-        """Attention [B, T, N, D] of one layer."""
-        if self.query_BT.device != call.query.device:  # of a layer that lies elsewhere
-            places = self.query_BT.to(call.query.device), self.key_BS.to(call.query.device)
-            return replace(self, query_BT=places[0], key_BS=places[1])(call)
+        """Compute the attention output [B, T, N, D] of one layer."""
+        device = call.query.device
+        if self.query_BT.device != device:  # layers may be on several devices
+            moved = replace(self, query_BT=self.query_BT.to(device), key_BS=self.key_BS.to(device))
+            return moved(call)
         rows, count, tokens, size = call.query.shape
         heads = call.key.shape[1]
         key_BHDS = call.key.transpose(-1, -2)
@@ -51,27 +53,26 @@ class BandAttention:
         if self.sinks:
             sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
             first = int(sink_BS.any(0).long().cumsum(0).argmax()) + 1  # slots up to the last sink
-            turned = self.rotary.move_query(
+            moved_query = self.rotary.move_query(
                 call.query, self.query_BT, self._clamped_positions(), call.layer
             )
-            to_sinks = _fold_heads(turned, heads) @ key_BHDS[..., :first]
+            to_sinks = _fold_heads(moved_query, heads) @ key_BHDS[..., :first]
             scores[..., :first] = torch.where(
                 sink_BS[:, None, None, :first], to_sinks, scores[..., :first]
             )
         scores = scores.view(rows, heads, -1, tokens, scores.shape[-1]).float() * call.scaling
-        scores = scores.masked_fill_(
-            ~self.visible_slots(call.local_mask)[:, None, None], torch.finfo(torch.float32).min
-        )
+        hidden_B11TS = ~self.visible_slots(call.local_mask)[:, None, None]
+        scores = scores.masked_fill_(hidden_B11TS, torch.finfo(torch.float32).min)
         weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
         out_BHXD = weights_BHXS @ call.value
         return out_BHXD.view(rows, count, tokens, size).transpose(1, 2)
 
     def _clamped_positions(self) -> Tensor:
-        """int64 [B, T]: where queries stand for the sinks, no further than the end of a full cache."""
+        """Return query positions for the sinks, int64 [B, T], at most the end of a full cache."""
         return self.query_BT.clamp(max=self.sinks + self.width - 1)
 
     def visible_slots(self, near: MaskFunction | None) -> Tensor:
-        """bool [B, T, S]: which slots each token sees; `local_mask`: of those that the model's own window leaves."""
+        """Return the mask of visible slots, bool [B, T, S], within the local attention `near`."""
         seen_BTS = band_mask(self.sinks, self.width, self.query_BT, self.key_BS)
         if near is None:
             return seen_BTS
@@ -83,25 +84,26 @@ class BandAttention:
 
 
 def band_mask(sinks: int, width: int, query_BT: Tensor, key_BS: Tensor) -> Tensor:
-    """bool [B, T, S]: of slots at these positions (-1: padding) the first, and the last with the token itself."""
-    key_B1S, distance_BTS = key_BS[:, None], query_BT[..., None] - key_BS[:, None]
+    """Return the mask of sinks and last `width` slots, bool [B, T, S]; key -1 is padding."""
+    key_B1S = key_BS[:, None]
+    distance_BTS = query_BT[..., None] - key_B1S
     return (key_B1S >= 0) & (distance_BTS >= 0) & ((distance_BTS < width) | (key_B1S < sinks))
 
 
 def _fold_heads(query_BNTD: Tensor, heads: int) -> Tensor:
-    """[B, H, (N/H) T, D]: the queries of the heads that share keys, one after the other."""
+    """Fold query heads that share keys into the time dimension: [B, H, (N/H) T, D]."""
     rows, _, _, size = query_BNTD.shape
     return query_BNTD.reshape(rows, heads, -1, size)
 
 
 class SlidingWindow(EvictingMethod[WindowSettings]):
-    """The cache of the first and the last tokens."""
+    """Cache of the first and the last tokens."""
 
     spec = WINDOW
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
         if settings.mode == "stride":
-            self.required_capabilities = ()  # tokens alone are kept
+            self.required_capabilities = ()  # only token ids are kept
         super().__init__(lm, settings)
         if settings.mode == "stride":
             self.unswapped_tensors = ("tokens", "lengths")
@@ -114,22 +116,23 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         self.width = recent + (settings.evict == "after")
         self.chunk = settings.chunk or STREAM_BLOCK_TOKENS
         if self.rotary is not None:
-            room = lm.max_positions - self.sinks - recent
-            if room < 1:
-                fault = f"{self.sinks} sinks and {recent} recent tokens fill all {lm.max_positions} positions"
-                raise UserError(f"{fault} of {lm.name}.", "Use --set recent=N with a smaller N.")
-            self.chunk = min(self.chunk, room)
+            free = lm.max_positions - self.sinks - recent
+            if free < 1:
+                fault = f"{self.sinks} sinks and {recent} recent tokens use all positions"
+                fault = f"{fault} of {lm.name} ({lm.max_positions})."
+                raise UserError(fault, "Use --set recent=N with a smaller N.")
+            self.chunk = min(self.chunk, free)
 
     @property
     def resolved_settings(self) -> Mapping[str, Json]:
-        """Where kept keys stand; with mode=stride none are kept."""
+        """Positions of kept keys, if "auto" and mode is not stride."""
         return {} if self.settings.mode == "stride" else super().resolved_settings
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read pieces, see `EvictingMethod.adapt`; with mode=stride only their last ids stay."""
+        """Read chunks, see `EvictingMethod.adapt`; with mode=stride, keep only their last ids."""
         if self.settings.mode != "stride":
             return super().adapt(state, chunks)
-        new = [list(chain(*pieces)) for pieces in new_chunk_ids(self.lm, state, chunks)]
+        new = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
         read = [
             before + len(row) for before, row in zip(state.meta["tokens_read"], new, strict=True)
         ]
@@ -137,12 +140,10 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         return State(state.rows, kept, {"tokens_read": read})
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
-        """The kept cache as a prefix; with mode=stride the ids that stay, to be read again."""
-        return (
-            window_patch(state.tensors)
-            if self.settings.mode == "stride"
-            else super().patch(state, queries)
-        )
+        """Return the kept cache as a prefix; with mode=stride, the kept ids to read again."""
+        if self.settings.mode == "stride":
+            return window_patch(state.tensors)
+        return super().patch(state, queries)
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.mode == "postprefill":
@@ -153,8 +154,14 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
     def stream(
         self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor
     ) -> tuple[EvictedCache, Tensor]:
-        """Read one block of a stream as if token by token: what stays, and the last hidden states [B, T, D] of the
-        block. `mask_BT`: bool, false where a row is padded, in front."""
+        """Read one block of a stream with the result of reading token by token.
+
+        Args:
+            mask_BT: bool, False for padding, which is in front.
+
+        Returns:
+            The kept cache, and the last hidden states [B, T, D] of the block.
+        """
         start = evicting.prefix_with_room(self.lm, kept, mask_BT, self.rotary)
         window = Window(self.lm, start, ids_BT.shape[0], capacity=ids_BT.shape[1])
         real_BT = None if bool(mask_BT.all()) else mask_BT
@@ -163,38 +170,32 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             layout = Layout(visible_BTS=band_mask(self.sinks, self.width, query_BT, key_BS))
             hidden_BTD = window.feed(ids_BT, real_BT, layout)
         else:
-            with observe_attention(
-                BandAttention(self.sinks, self.width, query_BT, key_BS, self.rotary)
-            ):
+            band = BandAttention(self.sinks, self.width, query_BT, key_BS, self.rotary)
+            with observe_attention(band):
                 hidden_BTD = window.feed(ids_BT, real_BT)
-        return self._drop_middle(
-            evicting.append_text(kept, window.prefix(), mask_BT, self.rotary)
-        ), hidden_BTD
+        whole = evicting.append_text(kept, window.prefix(), mask_BT, self.rotary)
+        return self._drop_middle(whole), hidden_BTD
 
     def _positions(self, kept: EvictedCache | None, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions of the tokens of a block [B, T], and of all slots [B, S], -1 where one is padding."""
-        steps_BT = mask_BT.long().cumsum(1) - 1
-        if kept is None:
-            query_BT, key_BS = steps_BT, steps_BT.masked_fill(~mask_BT, -1)
-        else:
+        """Return positions of a block's tokens [B, T] and of all slots [B, S], -1 for padding."""
+        query_BT = mask_BT.long().cumsum(1) - 1
+        key_BS = query_BT.masked_fill(~mask_BT, -1)
+        if kept is not None:
             moved = self.rotary is not None
-            held_BP = (kept.slots() if moved else kept.index[0, :, 0].long()).masked_fill(
-                ~kept.valid, -1
-            )
+            kept_BP = kept.slots() if moved else kept.index[0, :, 0].long()
             first_B = kept.valid.sum(1) if moved else kept.next
-            query_BT = first_B[:, None] + steps_BT
-            key_BS = torch.cat([held_BP, query_BT.masked_fill(~mask_BT, -1)], dim=1)
+            query_BT = first_B[:, None] + query_BT
+            new_BT = query_BT.masked_fill(~mask_BT, -1)
+            key_BS = torch.cat([kept_BP.masked_fill(~kept.valid, -1), new_BT], dim=1)
         return query_BT.clamp(min=0), key_BS
 
     def _drop_middle(self, whole: EvictedCache) -> EvictedCache:
-        """Sinks and recent tokens only, the same ones in every layer and head."""
+        """Keep only sinks and recent tokens, equal in every layer and head."""
         whole = whole.compact()
         valid_BS = whole.valid
         sinks_B, recent_B = evicting.amounts_by_row(self.settings.amounts, whole.next)
-        stays_BS = valid_BS & (
-            valid_BS.long().cumsum(1) <= sinks_B[:, None]
-        ) | evicting.newest_slots(valid_BS, recent_B)
-        scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(
-            ~stays_BS, -math.inf
-        )
+        sinks_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None])
+        stays_BS = sinks_BS | evicting.newest_slots(valid_BS, recent_B)
+        zeros_BS = torch.zeros(valid_BS.shape, device=valid_BS.device)
+        scores_BS = zeros_BS.masked_fill(~stays_BS, -math.inf)
         return whole.take(evicting.kept_slots(scores_BS[None, :, None], sinks_B + recent_B))

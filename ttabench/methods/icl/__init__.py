@@ -1,4 +1,4 @@
-"""In-context learning: everything observed stands in the window, the ceiling of a comparison while it fits."""
+"""In-context learning, the full-context baseline, if the context fits the window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ttabench.cost import (
 from ttabench.methods.spec import MethodSpec
 
 RESERVED_TOKENS = 256
-"""Positions left for prompt and answer when `max_tokens` is not given."""
+"""Positions reserved for prompt and answer if `max_tokens` is not set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,20 +26,21 @@ class InContextSettings:
     """Settings of `icl`."""
 
     truncate: Literal["error", "left", "right"] = "error"
-    """When the context outgrows the window: refuse; forget the oldest tokens; or stop reading."""
+    """If the context exceeds the window: error, left (drop the oldest tokens), or right (stop
+    reading)."""
     max_tokens: int | None = None
-    """Context tokens that may stand in the window; by default the model's positions less 256 for prompt and answer."""
+    """Maximum context tokens in the window. Default: positions minus 256 for prompt and answer."""
 
     def __post_init__(self) -> None:
         require_at_least(1, max_tokens=self.max_tokens)
 
     def limit(self, positions: int) -> int:
-        """Context tokens that may stand in the window of a model of so many positions."""
+        """Return the maximum context tokens in the window of a model."""
         return self.max_tokens or max(1, positions - RESERVED_TOKENS)
 
 
 def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:
-    """Full context, read once into a cache (decoder forward: arXiv 2204.02311, appendix B)."""
+    """Compute the cost of full context (decoder forward: arXiv 2204.02311, appendix B)."""
     if not work.chunk_tokens:
         return closed_book_cost(shape, work)
     tokens, limit = work.tokens, settings.max_tokens

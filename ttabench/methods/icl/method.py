@@ -1,4 +1,4 @@
-"""In-context learning: everything observed stands in the window, as a key/value cache that is read once."""
+"""In-context learning: the full context is read once into a KV cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ttabench.methods.parts.kept import (
 
 
 class InContext(BaseMethod[InContextSettings]):
-    """Full context. State: the cache (keys, values), or the newest token ids with `truncate=left`."""
+    """Full-context baseline. State: the KV cache, or the last token ids with `truncate=left`."""
 
     spec = ICL
     counts = ("tokens_read", "truncated_tokens")
@@ -37,19 +37,23 @@ class InContext(BaseMethod[InContextSettings]):
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read all pieces of a row as one text: the same keys and values, one pass."""
-        rows_new = [list(chain(*pieces)) for pieces in new_chunk_ids(self.lm, state, chunks)]
+        """Read all chunks of a row as one text, in one pass.
+
+        Raises:
+            UserError: the context exceeds the window with truncate=error.
+        """
+        rows_new = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
         before: list[int] = state.meta["tokens_read"]
-        seen = [before[row] + len(new) for row, new in enumerate(rows_new)]
+        seen = [count + len(new) for count, new in zip(before, rows_new, strict=True)]
         if self.settings.truncate == "error" and max(seen) > self.limit:
-            kept = (
-                ""
-                if self.settings.max_tokens
-                else f", as {RESERVED_TOKENS} are left for prompt and answer"
+            fault = f"The context has {max(seen)} tokens, more than max_tokens={self.limit}"
+            fault = f"{fault} of the {self.lm.position_limit}"
+            if not self.settings.max_tokens:
+                fault = f"{fault} ({RESERVED_TOKENS} are reserved for prompt and answer)"
+            hint = (
+                "Use --set truncate=left (keep the last tokens) or truncate=right (stop reading), "
             )
-            fault = f"The context has {max(seen)} tokens, more than max_tokens={self.limit} of the {self.lm.position_limit}{kept}."
-            hint = "Use --set truncate=left (keep the newest) or truncate=right (stop reading), or read fewer pieces."
-            raise UserError(fault, hint)
+            raise UserError(f"{fault}.", f"{hint}or read fewer chunks.")
         meta = {
             "tokens_read": seen,
             "truncated_tokens": [max(0, tokens - self.limit) for tokens in seen],
@@ -58,18 +62,17 @@ class InContext(BaseMethod[InContextSettings]):
             return replace(
                 state, tensors=append_ids(self.lm, state.tensors, rows_new, self.limit), meta=meta
             )
-        rooms = [max(0, self.limit - tokens) for tokens in before]
-        rows = [new[:room] for new, room in zip(rows_new, rooms, strict=True)]
+        rows = [
+            new[: max(0, self.limit - count)] for new, count in zip(rows_new, before, strict=True)
+        ]
         ids_BT, mask_BT = (part.to(self.lm.device) for part in pad(rows, self.lm.pad_id, "right"))
         if not ids_BT.numel():
             return replace(state, meta=meta)
         prefix = prefill(self.lm, Patch(prefix=prefix_from_tensors(state.tensors)), ids_BT, mask_BT)
         return replace(state, tensors=prefix_tensors(prefix), meta=meta)
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The cache as a prefix, or the kept tokens, which the runner reads once for all queries."""
-        return (
-            window_patch(state.tensors)
-            if "tokens" in state.tensors
-            else Patch(prefix=prefix_from_tensors(state.tensors))
-        )
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # base class
+        """Return the cache as a prefix, or the kept tokens, which are read once for all queries."""
+        if "tokens" in state.tensors:
+            return window_patch(state.tensors)
+        return Patch(prefix=prefix_from_tensors(state.tensors))

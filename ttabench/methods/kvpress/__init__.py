@@ -10,11 +10,11 @@ from ttabench.methods.spec import MethodSpec
 
 @dataclass(frozen=True, kw_only=True)
 class KvPressSettings:
-    """Settings of a press that can be told how much to keep; its own arguments stand behind its name."""
+    """Settings of a press with a budget. The press's own arguments follow its name."""
 
     budget: Amount = 1024
-    """Tokens kept, of every layer and head or on average over them, as the press shares them out: a number, or a share
-    of the tokens read. Its compression_ratio follows from it."""
+    """Tokens kept per layer and head (on average, for some presses), or their share of the tokens
+    read. Determines compression_ratio."""
 
     def __post_init__(self) -> None:
         check_amount("budget", self.budget)

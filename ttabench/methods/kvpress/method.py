@@ -1,4 +1,4 @@
-"""Every prefill method of NVIDIA's kvpress, as a method here: `--method 'kvpress:SnapKVPress?window_size=32'`.
+"""Prefill methods of NVIDIA's kvpress, such as `--method 'kvpress:SnapKVPress?window_size=32'`.
 
 Devoto et al., Expected Attention and kvpress (arXiv 2510.00636), tested with kvpress 0.5.5.
 Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size.
@@ -38,17 +38,17 @@ from ttabench.methods.spec import MethodSpec
 INSTALL_COMMAND = (
     "pip install --no-deps kvpress==0.5.5 cachetools==5.5.2 fire==0.7.1 termcolor==3.3.0"
 )
-"""kvpress asks for an older transformers, so its dependencies cannot be resolved; these are what importing it takes."""
+"""kvpress requires an older transformers; these packages suffice to import it."""
 SYNTAX_HINT = (
-    "Write --method 'kvpress:SnapKVPress?window_size=32', or 'kvpress:AdaKVPress(SnapKVPress)'."
+    "Use --method 'kvpress:SnapKVPress?window_size=32', or 'kvpress:AdaKVPress(SnapKVPress)'."
 )
 RESERVED_TOKENS = 256
-"""Tokens of prompt and answer for which there must be room in a window of the model."""
+"""Tokens of prompt and answer that must fit a local attention window of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Press:
-    """A press as it was typed, with the one that it wraps."""
+    """Parsed name of a press, with the press that it wraps."""
 
     name: str
     wrapped: Press | None = None
@@ -56,10 +56,10 @@ class Press:
 
 
 def parse_press(text: str) -> Press:
-    """`NAME(PRESS)?KEY=VALUE&KEY=VALUE`, of which the name alone must be there."""
+    """Parse `NAME(PRESS)?KEY=VALUE&KEY=VALUE`; only the name is required."""
     typed = re.fullmatch(r"(\w+)(?:\((.*)\))?(?:\?([^()?]*))?", text)
     if typed is None or text.count("(") > 2:
-        raise UserError(f"{text[:80]!r} is not the name of a press.", SYNTAX_HINT)
+        raise UserError(f"{text[:80]!r} is not a valid press name.", SYNTAX_HINT)
     name, wrapped, arguments = typed.groups()
     pairs = [part for part in (arguments or "").split("&") if part]
     inner = None if wrapped is None else parse_press(wrapped)
@@ -67,16 +67,19 @@ def parse_press(text: str) -> Press:
 
 
 def build_press(requested: Press) -> Any:
-    """A new press."""
+    """Create a press.
+
+    Raises:
+        UserError: kvpress is missing, or the name or an argument is not supported.
+    """
     try:
         kvpress = import_module("kvpress")
-    except Exception as error:  # whatever another package does when it is imported
+    except Exception as error:  # imports of other packages may raise anything
         raise UserError(
-            f"kvpress cannot be imported ({error}).", f"Install it: {INSTALL_COMMAND}"
+            f"kvpress cannot be imported ({error}).", f"Run: {INSTALL_COMMAND}"
         ) from None
-    logging.getLogger("kvpress").setLevel(
-        logging.ERROR
-    )  # it warns whenever a press is made: for every text here
+    # it warns for every new press, and there is one for every text
+    logging.getLogger("kvpress").setLevel(logging.ERROR)
     named = {
         name: made
         for name in kvpress.__all__
@@ -86,47 +89,43 @@ def build_press(requested: Press) -> Any:
     if (cls := named.get(requested.name)) is None:
         raise UnknownName("press", requested.name, sorted(named))
     if cls.__call__ is not kvpress.BasePress.__call__ or requested.name == "KeyRerotationPress":
-        fault = f"{requested.name} reads in a way of its own, which does not run here."
-        raise UserError(fault, "Choose another press, or use kvpress's own pipeline.")
+        fault = f"{requested.name} has its own way of reading, which is not supported."
+        raise UserError(fault, "Choose another press, or use the pipeline of kvpress.")
     hints, given = get_type_hints(cls.__init__), dict[str, Any]()
-    taken = [name for name in inspect.signature(cls).parameters if not name.startswith("_")]
-    place = next((name for name in taken if "Press" in str(hints[name])), "")
+    accepted = [name for name in inspect.signature(cls).parameters if not name.startswith("_")]
+    wrapped_argument = next((name for name in accepted if "Press" in str(hints[name])), "")
     if requested.wrapped is not None:
-        if not place:
-            raise UserError(f"{requested.name} takes no press in brackets.", SYNTAX_HINT)
-        given[place] = build_press(requested.wrapped)
+        if not wrapped_argument:
+            raise UserError(f"{requested.name} does not wrap another press.", SYNTAX_HINT)
+        given[wrapped_argument] = build_press(requested.wrapped)
+    arguments = [name for name in accepted if name != wrapped_argument]
     for key, text in requested.arguments.items():
         if key == "compression_ratio":
-            fault = f"{requested.name} takes no compression_ratio here (got {text}): --set budget says how much is kept."
-            raise UserError(
-                fault, "Leave it out and give the share to keep, e.g. --set budget=0.5."
-            )
-        if key == place or key not in taken:
-            raise UnknownName(
-                f"argument of {requested.name}", key, [name for name in taken if name != place]
-            )
+            fault = f"{requested.name} does not accept compression_ratio={text} in ttabench."
+            raise UserError(fault, "Remove it and set the share to keep, e.g. --set budget=0.5.")
+        if key not in arguments:
+            raise UnknownName(f"argument of {requested.name}", key, arguments)
         given[key] = parse_value(text, hints[key], f"{key} of {requested.name}")
     try:
         press = cls(**given)
-        press.compression_ratio = (
-            press.compression_ratio
-        )  # presses that cannot be told what to keep refuse it
+        # presses without a budget raise here
+        press.compression_ratio = press.compression_ratio
     except Exception as error:
         raise UserError(f"{requested.name}: {' '.join(str(error).split())}.", SYNTAX_HINT) from None
     return press
 
 
 def removed_share(kept: int, total: int) -> float:
-    """The compression ratio at which so many of all tokens stay, `int(total * (1 - ratio))`, in spite of rounding."""
+    """Return a compression ratio with `int(total * (1 - ratio)) == kept`, robust to rounding."""
     return 0.0 if kept >= total else 1.0 - (kept + 0.5) / total
 
 
 @contextmanager
 def press_compatible(lm: LM) -> Iterator[list[Any]]:
-    """A model as presses expect it, and on the way out as it was before, whatever they set on its modules.
+    """Prepare a model for presses, and undo all changes to its modules on exit.
 
-    Attention is told `cache_position`, which transformers has not passed since 5.4. Yields a list that holds on the way
-    out, for every layer, the (heads, slots) a press hides, or None.
+    Attention gets `cache_position`, which transformers does not pass since 5.4. Yields a list that
+    on exit contains, for every layer, the (heads, slots) hidden by the press, or None.
     """
     masked: list[Any] = []
     modules: list[nn.Module] = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
@@ -140,10 +139,9 @@ def press_compatible(lm: LM) -> Iterator[list[Any]]:
         for module in modules:
             vars(module)["masked_key_indices"] = None
         yield masked
-        masked += [
-            indices and tuple(indices)[1:]
-            for indices in (vars(m)["masked_key_indices"] for m in modules)
-        ]
+        for module in modules:
+            indices = vars(module)["masked_key_indices"]
+            masked.append(indices and tuple(indices)[1:])
     finally:
         for hook in hooks:
             hook.remove()
@@ -157,7 +155,7 @@ def press_compatible(lm: LM) -> Iterator[list[Any]]:
 def _add_cache_position(
     _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """A hook that tells attention at which positions its tokens stand."""
+    """Pass the positions of the tokens to attention (forward pre-hook)."""
     hidden_BTD = kwargs["hidden_states"]
     return args, {
         "cache_position": torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device),
@@ -166,8 +164,11 @@ def _add_cache_position(
 
 
 class KvPress(BaseMethod[KvPressSettings]):
-    """The cache of the context after a press. State: keys, values [L, 1, H, P, D] and next; a `RaggedCache` where a
-    press keeps more of one layer or head than of another."""
+    """Cache of the context, compressed by a press.
+
+    State: keys, values [L, 1, H, P, D] and next. It is a `RaggedCache` if the numbers of kept slots
+    differ between layers or heads.
+    """
 
     spec = KVPRESS
     granularity = "full"
@@ -179,27 +180,29 @@ class KvPress(BaseMethod[KvPressSettings]):
         super().__init__(lm, settings)
         self.growth = "constant" if isinstance(settings.budget, int) else "linear"
         if not all(hasattr(block, "self_attn") for block in getattr(lm.decoder, "layers", [None])):
-            fault = f"kvpress supports Llama, Mistral, Phi-3, Qwen and Gemma models; it does not support {lm.name}"
-            raise UserError(
-                f"{fault} ({lm.config.model_type}).", "Use --method snapkv, h2o or window."
-            )
+            fault = f"kvpress does not support {lm.name} ({lm.config.model_type})."
+            hint = "Use a Llama, Mistral, Phi-3, Qwen or Gemma model"
+            raise UserError(fault, f"{hint}, or --method snapkv, h2o or window.")
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read all pieces as one text and compress it."""
+        """Read all chunks as one text and compress it.
+
+        Raises:
+            UserError: the state has been compressed before, or the press cannot compress the text.
+        """
         if not chunks:
             return state
         if state.tensors:
-            done = f"{self.name} has compressed {max(state.meta['tokens_read'])} tokens and cannot read more."
-            raise UserError(
-                done, "Let it read everything at once, or use --method snapkv or window."
-            )
-        (pieces,) = new_chunk_ids(self.lm, state, chunks)
-        ids = [*self.lm.start_ids, *chain(*pieces)]
+            tokens = max(state.meta["tokens_read"])
+            fault = f"{self.name} has compressed {tokens} tokens and cannot read more."
+            raise UserError(fault, "Use one text for everything, or --method snapkv or window.")
+        (row,) = new_chunk_ids(self.lm, state, chunks)
+        ids = [*self.lm.start_ids, *chain(*row)]
         layers = self._compress(ids)
-        seen = [attributes for _, _, attributes in layers]
-        even = len({own_HP.shape for own_HP in seen}) == 1 and all(
-            bool(own_HP.all()) for own_HP in seen
+        masks = [seen_HP for _, _, seen_HP in layers]
+        even = len({seen_HP.shape for seen_HP in masks}) == 1 and all(
+            bool(seen_HP.all()) for seen_HP in masks
         )
         next_B = torch.tensor([len(ids)], device=self.lm.device)
         keys, values = (tuple(layer[part][None] for layer in layers) for part in (0, 1))
@@ -211,30 +214,28 @@ class KvPress(BaseMethod[KvPressSettings]):
         return State(1, tensors, {"tokens_read": [len(ids) - len(self.lm.start_ids)]})
 
     def evicts_nothing(self, tokens: int) -> bool:
-        """Whether the budget is as large as the text."""
+        """Return True if the budget covers the whole text."""
         whole = tokens + len(self.lm.start_ids)
         return in_tokens(self.settings.budget, whole) >= whole
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The compressed cache as a prefix."""
-        held = state.tensors
-        return Patch(
-            prefix=RaggedCache(**held).prefix() if "counts" in held else prefix_from_tensors(held)
-        )
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # base class
+        """Return the compressed cache as a prefix."""
+        tensors = state.tensors
+        if "counts" in tensors:
+            return Patch(prefix=RaggedCache(**tensors).prefix())
+        return Patch(prefix=prefix_from_tensors(tensors))
 
     def _compress(self, ids: list[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """What a press leaves of every layer: keys, values [H, P, D], and which slots a head still sees [H, P]."""
+        """Return keys, values [H, P, D] and the mask of visible slots [H, P] of every layer."""
         total, name = len(ids), self.requested.name
         check_fits(self.lm, None, [total])
-        first, behind = torch.zeros(1), torch.full((1,), total + RESERVED_TOKENS)
-        if not all(
-            bool(near(0, 0, behind, first))
-            for near in get_capabilities(self.lm).local_masks.values()
-        ):
-            fault = f"Layers of {self.lm.name} see no further than a window, which {total} tokens are near"
-            fault = f"{fault}; kvpress does not say where the slots that stay stood."
-            raise UserError(fault, "Read less, or use snapkv.")
-        press = build_press(self.requested)  # a new one for every text: presses remember
+        first, last = torch.zeros(1), torch.full((1,), total + RESERVED_TOKENS)
+        for near in get_capabilities(self.lm).local_masks.values():
+            if not bool(near(0, 0, last, first)):
+                # kvpress does not report the positions of kept slots, which local attention needs
+                fault = f"{total} tokens are too long for the local attention of {self.lm.name}."
+                raise UserError(fault, "Use fewer tokens, or --method snapkv.")
+        press = build_press(self.requested)  # a new one for every text, as presses have a state
         press.compression_ratio = removed_share(in_tokens(self.settings.budget, total), total)
         cache = DynamicCache()
         try:
@@ -243,12 +244,10 @@ class KvPress(BaseMethod[KvPressSettings]):
                 self.lm.decoder(input_ids=ids_BT, past_key_values=cache, use_cache=True)
         except (UserError, torch.OutOfMemoryError):
             raise
-        except (
-            Exception
-        ) as error:  # whatever a press of another package raises, it refuses this text
+        except Exception as error:  # presses of another package may raise anything
             reason = " ".join(str(error).split()) or type(error).__name__
             fault = f"{name} cannot compress these {total} tokens ({reason[:200].rstrip('.')})."
-            hint = "Give it other arguments (?key=value), more text, or choose another press."
+            hint = "Use other arguments (?key=value), more text, or another press."
             raise UserError(fault, hint) from error
         layers = []
         for layer, hidden_HP in zip(cache.layers, hidden, strict=True):
@@ -261,8 +260,10 @@ class KvPress(BaseMethod[KvPressSettings]):
 
 
 def ragged_cache(layers: Sequence[tuple[Tensor, Tensor, Tensor]], next_B: Tensor) -> RaggedCache:
-    """What is left of a text, with the position of the one that follows. Of layers that were cut it is not known
-    which slots stayed: they are said to be the last ones."""
+    """Pack the compressed layers of a text, with the position of the text that follows.
+
+    Presses that cut layers do not report positions. Their slots are stored as the last ones.
+    """
     parts = [
         (
             keys[seen],
@@ -273,7 +274,7 @@ def ragged_cache(layers: Sequence[tuple[Tensor, Tensor, Tensor]], next_B: Tensor
         for keys, values, seen in layers
     ]
     keys, values, places, counts = (
-        [part.to(next_B.device) for part in attributes] for attributes in zip(*parts, strict=True)
+        [part.to(next_B.device) for part in layer_parts] for layer_parts in zip(*parts, strict=True)
     )
     counts_L1H = torch.stack(counts).int()[:, None]
     return RaggedCache(
@@ -282,7 +283,7 @@ def ragged_cache(layers: Sequence[tuple[Tensor, Tensor, Tensor]], next_B: Tensor
 
 
 def make_spec(text: str) -> MethodSpec:
-    """The method of a press as it was typed."""
+    """Return the method of a press name, see `parse_press`."""
     requested = parse_press(text)
     build_press(requested)
     made = type("KvPress", (KvPress,), {"requested": requested})

@@ -1,4 +1,4 @@
-"""No context: the floor of every comparison."""
+"""No-context baseline."""
 
 from __future__ import annotations
 

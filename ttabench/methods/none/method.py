@@ -1,4 +1,4 @@
-"""No context: the base model as it is, the floor of every comparison."""
+"""No-context baseline: the base model as it is."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ttabench.methods.none import NONE
 
 
 class NoContext(BaseMethod[NoSettings]):
-    """Closed book: reads nothing, patches nothing."""
+    """No-context baseline, with an empty state and an empty patch."""
 
     spec = NONE
 
-    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:  # noqa: ARG002  # the contract's
-        """The state as it was; the pieces are not even tokenised."""
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:  # noqa: ARG002
+        """Return the state unchanged, without tokenising the chunks."""
         return state
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """Nothing."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002
+        """Return an empty patch."""
         return Patch()

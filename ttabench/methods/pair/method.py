@@ -1,4 +1,4 @@
-"""Methods together: all of them read, and their patches are put on the model at once."""
+"""Combinations of methods: all read the context, and their patches are merged."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ttabench.methods.base import BaseMethod, Granularity
 from ttabench.methods.pair import GROWTHS_BY_SIZE, PairSpec, join_by_label, split_settings
 
 GRANULARITIES: tuple[Granularity, ...] = ("chunk", "segment", "full")
-"""Grouping of pieces that a part wants in one call of `adapt`, from least to most."""
+"""Granularities from fine to coarse; the coarsest of the parts applies."""
 PARTS_KEY = "parts"
-"""Where `meta` keeps that of each part, by label."""
+"""Key in `meta` of the parts' own `meta`, by label."""
 
 
 class Pair(BaseMethod[Any]):
-    """Methods that read together. State: the tensors of each part under its label, and their `meta`."""
+    """Combination of methods. State: tensors of the parts with labels as prefixes, and `meta`."""
 
     spec: ClassVar[PairSpec]
 
     def __init__(self, lm: LM, settings: Any, parts: Sequence[BaseMethod[Any]] = ()) -> None:
         super().__init__(lm, settings)
         self._parts = tuple(parts) or tuple(
-            spec.load()(lm, own) for spec, own in split_settings(self.spec.parts, settings)
+            spec.load()(lm, values) for spec, values in split_settings(self.spec.parts, settings)
         )
         self.growth = max((part.growth for part in self._parts), key=GROWTHS_BY_SIZE.index)
         self.query_aware = any(part.query_aware for part in self._parts)
@@ -43,65 +43,69 @@ class Pair(BaseMethod[Any]):
         self._break = tuple(lm.encode(JOINER, is_continuation=True))
 
     def parts(self) -> tuple[BaseMethod[Any], ...]:
-        """The methods, in their order."""
+        """Return the methods in order."""
         return self._parts
 
     @property
     def resolved_settings(self) -> Mapping[str, Json]:
-        """That of all parts, by the common names of their settings."""
+        """Resolved settings of all parts, with prefixed names."""
         return join_by_label(self.spec.labels, [part.resolved_settings for part in self._parts])
 
     def begin(self, rows: int) -> State:
-        """Nothing read by any part."""
-        return self._join_states(
-            {label: part.begin(rows) for label, part in self._labelled_parts()}
-        )
+        """Return the empty states of all parts."""
+        parts = self._labelled_parts()
+        return self._join_states({label: part.begin(rows) for label, part in parts})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Every part reads all pieces."""
+        """Adapt every part to all chunks."""
         parts = self._labelled_parts()
         return self._join_states(
             {label: part.adapt(self.part_state(state, label), chunks) for label, part in parts}
         )
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
-        """Prefix and deltas of all parts, then the tokens of each behind a break where text stands in front of them."""
+        """Merge prefix and deltas of all parts, then append their tokens, separated by a joiner.
+
+        Raises:
+            UserError: several parts have a prefix.
+        """
         patches = [
             part.patch(self.part_state(state, label), queries)
             for label, part in self._labelled_parts()
         ]
-        putting = [
+        names = [
             part.name
             for part, patch in zip(self._parts, patches, strict=True)
             if patch.prefix is not None
         ]
-        if len(putting) > 1:
-            fault = f"{putting[0]} and {putting[1]} both put keys and values in front of the text: these have no order"
-            hint = "Combine one of them with methods that put texts there (rag) or change weights (templora)."
-            raise UserError(f"{fault}, so {self.name} cannot be merged.", hint)
+        if len(names) > 1:
+            fault = (
+                f"{self.name} cannot be merged: {names[0]} and {names[1]} both add keys and values"
+            )
+            hint = "Use one of them with methods that add texts (rag) or change weights (templora)."
+            raise UserError(f"{fault} in front of the text.", hint)
         whole = Patch()
         for patch in patches:
             whole += replace(patch, tokens_BT=None, tokens_mask_BT=None)
         is_continuation = whole.prefix is not None and whole.prefix.holds_bos
         for patch in patches:
             if patch.tokens_BT is not None:
-                whole += (
-                    self._after_break(patch)
-                    if is_continuation
-                    else Patch(patch.tokens_BT, patch.tokens_mask_BT)
-                )
+                if is_continuation:
+                    whole += self._after_break(patch)
+                else:
+                    whole += Patch(patch.tokens_BT, patch.tokens_mask_BT)
                 is_continuation = True
         return whole
 
     def part_state(self, state: State, label: str) -> State:
-        """The state of one part."""
-        begins = f"{label}."
-        own = {
-            name.removeprefix(begins): tensor
+        """Return the state of one part."""
+        prefix = f"{label}."
+        tensors = {
+            name.removeprefix(prefix): tensor
             for name, tensor in state.tensors.items()
-            if name.startswith(begins)
+            if name.startswith(prefix)
         }
-        return State(state.rows, own, state.meta[PARTS_KEY][label])
+        return State(state.rows, tensors, state.meta[PARTS_KEY][label])
 
     def _labelled_parts(self) -> list[tuple[str, BaseMethod[Any]]]:
         return list(zip(self.spec.labels, self._parts, strict=True))
@@ -110,26 +114,25 @@ class Pair(BaseMethod[Any]):
         rows = next(iter(states.values())).rows
         tensors = {
             f"{label}.{name}": tensor
-            for label, own in states.items()
-            for name, tensor in own.tensors.items()
+            for label, state in states.items()
+            for name, tensor in state.tensors.items()
         }
-        meta: dict[str, Json] = {
-            PARTS_KEY: {label: dict(own.meta) for label, own in states.items()}
-        }
-        for own in states.values():
-            for key, counts in own.meta.items():
+        meta: dict[str, Json] = {PARTS_KEY: {label: dict(s.meta) for label, s in states.items()}}
+        for state in states.values():
+            for key, counts in state.meta.items():
                 if key == "tokens_read" or key.startswith("truncated"):
                     before = meta.get(key) or counts
                     meta[key] = [max(pair) for pair in zip(counts, before, strict=True)]
         return State(rows, tensors, meta)
 
     def _after_break(self, patch: Patch) -> Patch:
-        """The tokens of a patch behind what stands between two texts; none where a row has no tokens."""
-        assert patch.tokens_BT is not None
-        tokens_BT, mask_BT = patch.tokens_BT, patch.tokens_mask_BT
-        mask_BT = (
-            torch.ones_like(tokens_BT, dtype=torch.bool) if mask_BT is None else mask_BT.bool()
-        )
+        """Return the tokens of a patch after a joiner. Rows without tokens stay empty."""
+        tokens_BT = patch.tokens_BT
+        assert tokens_BT is not None
+        if patch.tokens_mask_BT is None:
+            mask_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+        else:
+            mask_BT = patch.tokens_mask_BT.bool()
         break_BJ = tokens_BT.new_tensor(self._break).expand(len(tokens_BT), -1)
         any_BJ = mask_BT.any(1, keepdim=True).expand(break_BJ.shape)
         return Patch(torch.cat([break_BJ, tokens_BT], 1), torch.cat([any_BJ, mask_BT], 1))

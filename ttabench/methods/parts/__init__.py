@@ -1,1 +1,1 @@
-"""What several methods share."""
+"""Building blocks shared by several methods."""

@@ -1,4 +1,4 @@
-"""What a state keeps of a text: a key/value cache, or the newest token ids, which are read again before every query."""
+"""States that keep a KV cache, or the last token ids, which are read again before every query."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ RENAMED_FUNCTIONS = {
     "read_on": "extend_prefix",
     "window_of": "window_patch",
 }
-"""Functions of this module by the names that earlier versions gave them."""
+"""Present names of functions of this module by their earlier names."""
 
 if not TYPE_CHECKING:  # else a type checker accepts any name of this module
     __getattr__ = renamed(__name__, RENAMED_FUNCTIONS)
 
 
 def prefix_tensors(prefix: Prefix) -> dict[str, Tensor]:
-    """A prefix of plain slots, the first of them BOS where the model has one, as tensors of a state."""
+    """Convert a prefix without biases to state tensors. Its first slot is BOS, if there is one."""
     tensors = {"next": prefix.next_position_B, **stack_layers("keys", prefix.keys_LBHPD)}
     tensors |= stack_layers("values", prefix.values_LBHPD)
     if prefix.mask_BP is not None and not bool(prefix.mask_BP.all()):
@@ -39,7 +39,7 @@ def prefix_tensors(prefix: Prefix) -> dict[str, Tensor]:
 
 
 def prefix_from_tensors(tensors: Mapping[str, Tensor]) -> Prefix | None:
-    """The value that `prefix_tensors` put there."""
+    """Restore the prefix from tensors of `prefix_tensors`, None if there are none."""
     if "next" not in tensors:
         return None
     keys, values = unstack_layers(tensors, "keys"), unstack_layers(tensors, "values")
@@ -47,25 +47,25 @@ def prefix_from_tensors(tensors: Mapping[str, Tensor]) -> Prefix | None:
 
 
 def stack_layers(name: str, parts: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Tensors of all layers as one [L, ...] of that name, or as one each where they do not go together."""
+    """Stack the tensors of all layers to [L, ...], or name them separately if shapes differ."""
     if len({(part.shape, part.device) for part in parts}) == 1:
         return {name: torch.stack(list(parts))}
     return {f"{name}.{layer}": part for layer, part in enumerate(parts)}
 
 
 def unstack_layers(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, ...]:
-    """What `stack_layers` put there, a tensor a layer."""
+    """Return the tensors of `stack_layers`, one per layer."""
     if name in tensors:
         return tuple(tensors[name].unbind(0))
-    own = [key for key in tensors if key.startswith(f"{name}.")]
-    return tuple(tensors[f"{name}.{layer}"] for layer in range(len(own)))
+    layers = sum(key.startswith(f"{name}.") for key in tensors)
+    return tuple(tensors[f"{name}.{layer}"] for layer in range(layers))
 
 
 def extend_prefix(
-    lm: LM, held: Prefix | None, ids_BT: Tensor, mask_BT: Tensor | None = None
+    lm: LM, prefix: Prefix | None, ids_BT: Tensor, mask_BT: Tensor | None = None
 ) -> Prefix:
-    """What was read before and this text behind it, as the model reads it; `mask_BT` is false where one is padded."""
-    window = Window(lm, held, ids_BT.shape[0], capacity=ids_BT.shape[1])
+    """Read a text after a prefix, and return both as a prefix. `mask_BT` is False for padding."""
+    window = Window(lm, prefix, ids_BT.shape[0], capacity=ids_BT.shape[1])
     real_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT
     for begin in range(0, ids_BT.shape[1], BLOCK_TOKENS):
         part = slice(begin, begin + BLOCK_TOKENS)
@@ -76,16 +76,19 @@ def extend_prefix(
 def append_ids(
     lm: LM, tensors: Mapping[str, Tensor], rows_new: Sequence[Sequence[int]], limit: int
 ) -> dict[str, Tensor]:
-    """The last `limit` ids of each row once these are read: "tokens" [B, T] padded behind, "lengths" [B]."""
-    kept = [
-        [*old, *new] for old, new in zip(stored_ids(tensors, len(rows_new)), rows_new, strict=True)
-    ]
+    """Append ids and keep the last `limit` of each row.
+
+    Returns:
+        "tokens" [B, T] with padding at the end, and "lengths" [B].
+    """
+    stored = stored_ids(tensors, len(rows_new))
+    kept = [[*old, *new] for old, new in zip(stored, rows_new, strict=True)]
     tokens_BT, mask_BT = pad([row[-limit:] for row in kept], lm.pad_id, "right")
     return {"tokens": tokens_BT.to(lm.device), "lengths": mask_BT.sum(1).to(lm.device)}
 
 
 def stored_ids(tensors: Mapping[str, Tensor], rows: int) -> list[list[int]]:
-    """These ids, row by row; empty rows while nothing is read."""
+    """Return the ids of `append_ids` for each row, empty rows if nothing was read."""
     if "tokens" not in tensors:
         return [[] for _ in range(rows)]
     pairs = zip(tensors["tokens"], tensors["lengths"].tolist(), strict=True)
@@ -93,7 +96,7 @@ def stored_ids(tensors: Mapping[str, Tensor], rows: int) -> list[list[int]]:
 
 
 def window_patch(tensors: Mapping[str, Tensor]) -> Patch:
-    """These ids in the window, as wide as the longest row; an empty patch where no row has any."""
+    """Return the ids of `append_ids` as tokens in the window, or an empty patch without ids."""
     width = int(tensors["lengths"].max()) if "tokens" in tensors else 0
     if not width:
         return Patch()

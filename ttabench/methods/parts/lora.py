@@ -1,6 +1,6 @@
-"""Low-rank factors of linear maps (LoRA, arXiv 2106.09685), and what gradient steps on a text train as one vector.
+"""Low-rank factors of linear maps (LoRA, arXiv 2106.09685), and parameters trained on a text.
 
-Shape letters: B rows · N numbers of a reader · R rank · I/O features in and out.
+Shape letters: B rows · N trained numbers per sequence · R rank · I/O features in and out.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from ttabench.methods.trainable import Trainable
 
 
 def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
-    """The linear maps inside the decoder layers whose names end in one of these; all of them where none is named."""
+    """Return the linear maps of the decoder layers with these last names, or all if none is given.
+
+    Raises:
+        UserError: the model has no linear map of a name.
+    """
     all_names = lm.linear_names()
     known = sorted({name.rpartition(".")[2] for name in all_names})
-    missing = [target for target in targets if target not in known]
-    if missing:
-        raise UserError(
-            f"{lm.name} has no linear map {missing[0]!r}.", f"It has {', '.join(known)}."
-        )
+    for target in targets:
+        if target not in known:
+            fault = f"{lm.name} has no linear map {target!r}."
+            raise UserError(fault, f"Use one of {', '.join(known)}.")
     return [name for name in all_names if not targets or name.rpartition(".")[2] in targets]
 
 
 def attention_linear_names(lm: LM) -> list[str]:
-    """The linear maps of attention."""
+    """Return the linear maps of attention."""
     return [
         name
         for name in lm.linear_names()
@@ -43,24 +46,27 @@ def attention_linear_names(lm: LM) -> list[str]:
 
 
 def group_by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
-    """These linear maps, given in model order, of each decoder layer: as many in every one."""
+    """Group linear maps, given in model order, by decoder layer.
+
+    Raises:
+        UserError: layers have different numbers of these maps, or none.
+    """
     maps_a_layer = len(names) // lm.layers
     if not names or maps_a_layer * lm.layers != len(names):
-        fault = f"{lm.name} ({lm.config.model_type}) has {len(names)} of the wanted linear maps in {lm.layers} layers"
-        raise UserError(
-            f"{fault}, not as many in each.",
-            "Use none, icl, rag, or lora with other --set targets.",
-        )
-    return [
-        list(names[begin : begin + maps_a_layer]) for begin in range(0, len(names), maps_a_layer)
-    ]
+        fault = f"{lm.name} ({lm.config.model_type}) must have equally many of the linear maps"
+        fault = f"{fault} in each of {lm.layers} layers, but has {len(names)}."
+        raise UserError(fault, "Use none, icl, rag, or lora with other --set targets.")
+    begins = range(0, len(names), maps_a_layer)
+    return [list(names[begin : begin + maps_a_layer]) for begin in begins]
 
 
 def init_factors(
     lm: LM, shape: LoraShape, names: Sequence[str] | None = None
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Fresh factors by linear map: A [R, I] drawn from the seed, B [O, R] zero; float32. `names`: of the maps, in place
-    of those that the shape names."""
+    """Create factors by linear map: A [R, I] from the seed, B [O, R] zero; float32.
+
+    `names` of linear maps replace the targets of `shape`.
+    """
     factors = {}
     with torch.random.fork_rng():
         torch.manual_seed(shape.seed)
@@ -68,18 +74,18 @@ def init_factors(
             features_in, features_out = lm.linear_shape(name)
             a_RI = torch.empty(shape.rank, features_in)
             nn.init.kaiming_uniform_(a_RI, a=math.sqrt(5))
-            factors[name] = (
-                a_RI.to(lm.device),
-                torch.zeros(features_out, shape.rank, device=lm.device),
-            )
+            b_OR = torch.zeros(features_out, shape.rank, device=lm.device)
+            factors[name] = a_RI.to(lm.device), b_OR
     return factors
 
 
 def deltas(
     factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, dropout: float = 0.0
 ) -> dict[str, LowRank]:
-    """The weight deltas of these factors, differentiable: of rows [B, R, I], [B, O, R], or shared by all rows.
-    `dropout`: share of what enters the maps that is zeroed, by torch's randomness."""
+    """Build differentiable weight deltas of factors, per row [B, R, I], [B, O, R], or shared.
+
+    `dropout` is the share of inputs of the maps that is zeroed, with torch's random generator.
+    """
 
     def dropped(x_BTI: Tensor, a_BRI: Tensor) -> Tensor:
         return functional.dropout(x_BTI, dropout) @ a_BRI.mT
@@ -93,10 +99,9 @@ def deltas(
 
 
 def dense_deltas(lm: LM, deltas: Mapping[str, LowRank]) -> dict[str, Delta]:
-    """The same as changes of whole weights, in the layout and the number format of each."""
-    changes = (
-        weight_changes(lm, {name: delta}) for name, delta in deltas.items()
-    )  # one float32 matrix at a time
+    """Convert low-rank deltas to dense ones, in the layout and dtype of the weights."""
+    # a generator: one float32 matrix in memory at a time
+    changes = (weight_changes(lm, {name: delta}) for name, delta in deltas.items())
     return {
         name: Dense(change[None].to(lm.dtype)) for one in changes for name, change in one.items()
     }
@@ -106,7 +111,7 @@ ShapeT = TypeVar("ShapeT", bound=LoraShape)
 
 
 class TrainableLora(Trainable[ShapeT]):
-    """A method with a LoRA that is trained; by default of the maps that the settings name."""
+    """Method with a trained LoRA, by default on the targets of the settings."""
 
     def __init__(self, lm: LM, settings: ShapeT, names: Sequence[str] | None = None) -> None:
         super().__init__(lm, settings)
@@ -116,38 +121,37 @@ class TrainableLora(Trainable[ShapeT]):
         self.b = nn.ParameterList(b_OR for _, b_OR in factors.values())
 
     def modules(self) -> nn.ModuleDict:
-        """a and b, one of each a linear map."""
+        """Return the factors a and b of all linear maps."""
         return nn.ModuleDict({"a": self.a, "b": self.b})
 
     @property
     def deltas(self) -> dict[str, LowRank]:
-        """The LoRA."""
-        return deltas(
-            dict(zip(self.names, zip(self.a, self.b, strict=True), strict=True)), self.settings
-        )
+        """Weight deltas of the LoRA."""
+        factors = zip(self.names, zip(self.a, self.b, strict=True), strict=True)
+        return deltas(dict(factors), self.settings)
 
 
 def split_vector(vector_N: Tensor, layout: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Views of the parts of a vector [N], by name."""
+    """Split a vector [N] into views by name."""
     parts = torch.split(vector_N, [size.numel() for size in layout.values()])
     return {name: part.view(size) for (name, size), part in zip(layout.items(), parts, strict=True)}
 
 
 class Weights:
-    """All weights of the base model; one that stands in two places (embedding and head) counts once."""
+    """All weights of the base model as trained parameters; a tied weight counts once."""
 
     def __init__(self, lm: LM) -> None:
         self._lm = lm
         self.layout = {name: weight.shape for name, weight in lm.model.named_parameters()}
 
     def start(self) -> Tensor:
-        """The base's own weights."""
+        """Return the weights of the base model as a vector."""
         return torch.cat(
             [weight.detach().float().flatten() for weight in self._lm.model.parameters()]
         )
 
     def deltas(self, vector_N: Tensor) -> dict[str, Delta]:
-        """Their differences from the base's own."""
+        """Return the differences from the base model's weights."""
         return {
             name: Dense(part[None])
             for name, part in split_vector(vector_N - self.start(), self.layout).items()
@@ -155,7 +159,7 @@ class Weights:
 
 
 class Factors:
-    """Low-rank factors of linear maps."""
+    """Low-rank factors of linear maps as trained parameters."""
 
     def __init__(self, lm: LM, settings: LoraShape) -> None:
         self._lm, self._settings = lm, settings
@@ -167,11 +171,11 @@ class Factors:
             self.layout[f"{name}.b"] = torch.Size((features_out, settings.rank))
 
     def start(self) -> Tensor:
-        """A drawn from the seed, B zero."""
+        """Return initial factors as a vector: A from the seed, B zero."""
         pairs = init_factors(self._lm, self._settings).values()
         return torch.cat([factor.flatten() for pair in pairs for factor in pair])
 
     def patch(self, parts: Mapping[str, Tensor], dropout: float = 0.0) -> Patch:
-        """The deltas of these parts, see `lora.deltas`; differentiable."""
+        """Return the differentiable deltas of these factors, see `deltas`."""
         pairs = {name: (parts[f"{name}.a"], parts[f"{name}.b"]) for name in self._names}
         return Patch(deltas=deltas(pairs, self._settings, dropout))

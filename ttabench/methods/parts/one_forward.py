@@ -1,15 +1,17 @@
-"""Training loss of an episode in one forward: pieces, what they are compressed into, questions and answers in one row.
+"""Training loss of an episode in one forward pass: chunks, memory, queries and answers in a row.
 
-A row is blocks of tokens. A block sees itself up to each token, and all of some blocks before it; or, as `memory`,
-slots that attention makes of the row's own keys and values, layer by layer.
+A row is a sequence of blocks of tokens. A token sees its own block up to itself, and the whole of
+some earlier blocks. As `memory`, it sees slots computed from keys and values of the row in each
+layer.
 
-Shape letters: B episodes · T tokens · C width · N targets · H key/value heads · D head size · E slots.
+Shape letters: B episodes · T tokens · C width · N targets · H key/value heads ·
+    D head size · E slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -30,26 +32,28 @@ from ttabench.methods.trainable import training_item
 
 @dataclass
 class Row:
-    """One episode as the tokens of one row."""
+    """Tokens of one episode as one row."""
 
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     memories: list[int] = field(default_factory=list)
-    """How many pieces a token sees as slots."""
+    """Number of chunks that a token sees as slots."""
     marked: list[bool] = field(default_factory=list)
-    """At which tokens a LoRA acts that does not act at all."""
+    """True for tokens with a LoRA that applies only to marked tokens."""
     targets: list[tuple[int, int]] = field(default_factory=list)
-    """(place, id of the token that is to be predicted there)."""
+    """(position in the row, id of the token to predict there)."""
 
     spans: list[range] = field(default_factory=list)
-    """Places of each block."""
+    """Range of each block in the row."""
     sees: list[tuple[int, ...]] = field(default_factory=list)
-    """Blocks that each block sees, itself among them."""
+    """Blocks that each block sees, itself included."""
     starts: list[int] = field(default_factory=list)
-    """Blocks: of what begins the text; of the pieces; of COMP tokens."""
+    """Blocks with the start of the text (BOS)."""
     texts: list[int] = field(default_factory=list)
+    """Blocks with chunks."""
     comps: list[int] = field(default_factory=list)
+    """Blocks with COMP tokens."""
 
     def add(
         self,
@@ -60,7 +64,7 @@ class Row:
         *,
         marked: bool = False,
     ) -> int:
-        """A block more, at positions from `first` on; its number."""
+        """Append a block at positions from `first`, and return its index."""
         block, begin = len(self.spans), len(self.ids)
         self.ids += ids
         self.positions += range(first, first + len(ids))
@@ -73,22 +77,26 @@ class Row:
 
 
 def add_chunk(row: Row, ids: list[int], first: int) -> None:
-    """A piece that sees all text before it."""
+    """Append a chunk that sees all text before it."""
     row.texts.append(row.add(ids, first, [*row.starts, *row.texts]))
 
 
 def episode_row(
     lm: LM,
     episode: Episode,
-    piece: Callable[[Row, list[int], int], None] = add_chunk,
-    question: Callable[[Row, int], tuple[list[int], int]] = lambda row, _: (
+    add_text: Callable[[Row, list[int], int], None] = add_chunk,
+    visible: Callable[[Row, int], tuple[list[int], int]] = lambda row, _: (
         [*row.starts, *row.texts],
         0,
     ),
 ) -> Row:
-    """An episode as one row, by default under full context. `piece` adds a piece to the row: its ids, and the position
-    of the first of them; `question`: which blocks the next question sees, and how many pieces as slots; it may add
-    blocks first, at that position."""
+    """Convert an episode to one row, by default with full context.
+
+    Args:
+        add_text: appends a chunk to the row, from its ids and the position of the first one.
+        visible: returns the blocks that the next query sees, and the number of chunks that it sees
+            as slots. It may append blocks first, at the given position.
+    """
     row, tokens = Row(), 0
     for step in episode.steps:
         begun = bool(row.texts)
@@ -96,14 +104,14 @@ def episode_row(
             ids = chunk_ids(lm, step, first=not tokens)
             if not begun and lm.start_ids:
                 row.starts.append(row.add(lm.start_ids, 0))
-            piece(row, ids, len(lm.start_ids) + tokens)
+            add_text(row, ids, len(lm.start_ids) + tokens)
             tokens += len(ids)
             continue
         first = len(lm.start_ids) + tokens if begun else 0
-        seen, memory = question(row, first) if begun else ([], 0)
+        seen, memory = visible(row, first) if begun else ([], 0)
         window = window_ids(lm, step, is_continuation=begun)
         prompt, target = training_item(lm, step, is_continuation=bool(begun or window))
-        # the answer's last token is predicted and not read
+        # the last token of the answer is predicted, but not read
         text = [*([] if begun else lm.start_ids), *window, *prompt, *target][:-1]
         end = row.spans[row.add(text, first, seen, memory)].stop
         row.targets += enumerate(target, end - len(target))
@@ -112,7 +120,7 @@ def episode_row(
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one length, padded behind."""
+    """Rows of one length, with padding at the end."""
 
     ids_BT: Tensor
     positions_BT: Tensor
@@ -120,11 +128,11 @@ class Batch:
     delta_mask_BT: Tensor
     real_BT: Tensor
     sees_BTT: Tensor
-    """bool: which tokens each of them sees."""
+    """bool: mask of the tokens that each token sees."""
 
     @classmethod
     def of(cls, rows: Sequence[Row], lm: LM) -> Batch:
-        """These rows, on the model's device."""
+        """Pad rows to a batch on the model's device."""
         longest = max(len(row.ids) for row in rows)
 
         def padded(name: str, fill: int = 0) -> Tensor:
@@ -140,11 +148,9 @@ class Batch:
         blocks = max(len(row.spans) for row in rows)
         sees_BSS = torch.zeros(len(rows), blocks, blocks, dtype=torch.bool, device=lm.device)
         sees_BSS[torch.tensor(pairs, device=lm.device).unbind(1)] = True
-        blocks_BT, at_B11 = (
-            padded("blocks"),
-            torch.arange(len(rows), device=lm.device)[:, None, None],
-        )
-        sees_BTT = sees_BSS[at_B11, blocks_BT[:, :, None], blocks_BT[:, None]].tril()
+        blocks_BT = padded("blocks")
+        rows_B11 = torch.arange(len(rows), device=lm.device)[:, None, None]
+        sees_BTT = sees_BSS[rows_B11, blocks_BT[:, :, None], blocks_BT[:, None]].tril()
         lengths_B1 = torch.tensor([[len(row.ids)] for row in rows], device=lm.device)
         real_BT = torch.arange(longest, device=lm.device) < lengths_B1
         ids_BT, delta_mask_BT = padded("ids", lm.pad_id), padded("marked").bool()
@@ -155,11 +161,11 @@ class Batch:
 
 RowT = TypeVar("RowT", bound=Any)
 MAX_LENGTH_RATIO = 1.25
-"""How much longer than the shortest the longest row of a forward may be."""
+"""Maximum ratio of the longest to the shortest row of a forward pass."""
 
 
 def group_by_length(rows: Sequence[RowT]) -> list[list[RowT]]:
-    """The rows in groups of about one length, for a forward each: what is padded is computed, too."""
+    """Group rows of similar length, one forward pass per group, to limit computation on padding."""
     groups: list[list[RowT]] = []
     for row in sorted(rows, key=lambda row: len(row.ids)):
         if groups and len(row.ids) <= MAX_LENGTH_RATIO * len(groups[-1][0].ids):
@@ -170,7 +176,7 @@ def group_by_length(rows: Sequence[RowT]) -> list[list[RowT]]:
 
 
 Slots = tuple[Callable[[AttentionCall], tuple[Tensor, Tensor]], Tensor]
-"""What makes keys and values [B, H, E, D] of a layer's own, and which of them each token sees, bool [B, T, E]."""
+"""Function to keys and values of slots [B, H, E, D] of a layer; mask of slots, bool [B, T, E]."""
 
 
 def answer_loss(
@@ -182,13 +188,18 @@ def answer_loss(
     marked: bool = False,
     slots: Callable[[list[Row], Batch], Slots] | None = None,
 ) -> Tensor:
-    """Mean negative log-likelihood of all target tokens of these rows; differentiable. `deltas`: under which the
-    rows are read; `embeddings_NC`: of the ids behind the vocabulary; `marked`: whether the deltas act at marked tokens
-    alone; `slots`: what a forward's rows remember beside what they see."""
-    asked = [row for row in rows if row.targets]
-    assert asked, "training episodes without a query"
+    """Compute the answer NLL (nats/token) of these rows; differentiable.
+
+    Args:
+        deltas: weight deltas of the forward pass.
+        embeddings_NC: embeddings of ids after the vocabulary.
+        marked: True to apply the deltas only to marked tokens.
+        slots: returns the memory slots of the rows of a forward pass.
+    """
+    with_targets = [row for row in rows if row.targets]
+    assert with_targets, "training episodes without a query"
     values = []
-    for group in group_by_length(asked):
+    for group in group_by_length(with_targets):
         batch = Batch.of(group, lm)
         layout = Layout(
             positions_BT=batch.positions_BT,
@@ -196,11 +207,10 @@ def answer_loss(
             embeddings_BTC=None if embeddings_NC is None else lm.embed(batch.ids_BT, embeddings_NC),
             delta_mask_BT=batch.delta_mask_BT if marked else None,
         )
-        with (
-            nullcontext()
-            if slots is None
-            else observe_attention(_attention_with_slots(*slots(group, batch)))
-        ):
+        observer: AbstractContextManager[None] = nullcontext()
+        if slots is not None:
+            observer = observe_attention(_attention_with_slots(*slots(group, batch)))
+        with observer:
             hidden_BTC, _ = hidden_states(
                 lm, Patch(deltas=deltas), batch.ids_BT, layout, batch.real_BT
             )
@@ -217,15 +227,15 @@ def answer_loss(
 def _attention_with_slots(
     make: Callable[[AttentionCall], tuple[Tensor, Tensor]], sees_BTE: Tensor
 ) -> Callable[[AttentionCall], Tensor]:
-    """Attention of every layer, [B, T, N, D], with the slots behind the tokens."""
+    """Return an attention function [B, T, N, D] that adds the slots after the tokens."""
 
     def attend(call: AttentionCall) -> Tensor:
         assert call.mask is not None
         mask = torch.cat([call.mask.expand(len(sees_BTE), -1, -1, -1), sees_BTE[:, None]], 3)
-        keys, values = (
-            torch.cat(pair, 2) for pair in zip((call.key, call.value), make(call), strict=True)
-        )
-        about: dict[str, Any] = {"attn_mask": mask, "scale": call.scaling, "enable_gqa": True}
-        return scaled_dot_product_attention(call.query, keys, values, **about).transpose(1, 2)
+        slot_keys, slot_values = make(call)
+        keys = torch.cat([call.key, slot_keys], 2)
+        values = torch.cat([call.value, slot_values], 2)
+        options: dict[str, Any] = {"attn_mask": mask, "scale": call.scaling, "enable_gqa": True}
+        return scaled_dot_product_attention(call.query, keys, values, **options).transpose(1, 2)
 
     return attend

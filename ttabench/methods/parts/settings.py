@@ -1,4 +1,4 @@
-"""Settings that several methods share: low-rank factors (LoRA, arXiv 2106.09685), descent, how much to keep."""
+"""Shared settings: LoRA factors (arXiv 2106.09685), gradient descent and budgets."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ class LoraShape:
     rank: int = 64
     """Rank of each delta."""
     alpha: float = 64.0
-    """Deltas are scaled by alpha / rank."""
+    """Scale of the deltas: alpha / rank."""
     targets: tuple[str, ...] = ()
-    """Last parts of the names of the adapted linear maps; none means every one inside the layers."""
+    """Last names of the adapted linear maps, by default all inside the layers."""
     seed: int = 0
-    """Of the factors at the start, and of dropout."""
+    """Seed of the initial factors and of dropout."""
 
     def __post_init__(self) -> None:
         require_at_least(1, rank=self.rank)
 
     @property
     def scale(self) -> float:
-        """Factor that B A is multiplied by."""
+        """Factor of B A."""
         return self.alpha / self.rank
 
 
 @dataclass(frozen=True, kw_only=True)
 class DescentSettings:
-    """How Adam trains all weights of the base on documents; its moments are carried from document to document."""
+    """Settings of Adam on all weights of the base model. Moments are kept between documents."""
 
     lr: float = 1e-4
-    """Learning rate: chosen on validation data."""
+    """Learning rate, chosen on validation data."""
     beta2: float = 0.999
-    """Adam's decay of squared gradients."""
+    """Adam's beta2."""
     eps: float = 1e-8
-    """Adam's."""
+    """Adam's epsilon."""
     clip: float = 750.0
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
     max_tokens: int = 1024
-    """First tokens of a document that are read."""
+    """Maximum tokens read of a document."""
     dropout: bool = True
-    """Whether the base's own dropout is on in a gradient step, drawn from the seed and the number of the step."""
+    """True to use the base model's dropout in gradient steps, seeded by `seed` and step number."""
     seed: int = 0
-    """Of dropout, and of whatever else a method draws."""
+    """Seed of dropout and of all other random choices of a method."""
 
     def __post_init__(self) -> None:
         require_at_least(2, max_tokens=self.max_tokens)
@@ -64,20 +64,19 @@ Amount: TypeAlias = int | float
 
 
 def check_amount(name: str, amount: Amount) -> None:
-    """Whether an amount is at least one token, or a share of at most all."""
-    share = isinstance(amount, float)
-    if not (0.0 < amount <= 1.0 if share else amount >= 1):
-        allowed = (
-            "a share of the context must lie in (0, 1]" if share else "at least 1 token is needed"
-        )
-        raise ValueError(f"{name}: {allowed}, got {amount}")
+    """Raise ValueError unless an amount is at least 1 token, or a share in (0, 1]."""
+    if isinstance(amount, float):
+        if not 0.0 < amount <= 1.0:
+            raise ValueError(f"{name} as a share of the context must be in (0, 1], got {amount}")
+    elif not amount >= 1:
+        raise ValueError(f"{name} must be at least 1 token, got {amount}")
 
 
 def in_tokens(amount: Amount, read: int) -> int:
-    """The amount in tokens, of so many that were read; shares are rounded down, at least 1."""
+    """Convert an amount to tokens, after `read` tokens. Shares are rounded down, to at least 1."""
     return max(1, int(amount * read)) if isinstance(amount, float) else amount
 
 
 def as_budget(amount: Amount) -> dict[str, Json]:
-    """The amount as the setting `budget`: the `MethodSpec.keep` of methods that have one."""
+    """Return the amount as the setting `budget`, for `MethodSpec.keep`."""
     return {"budget": amount}

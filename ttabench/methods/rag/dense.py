@@ -1,4 +1,4 @@
-"""Dense retrieval: vectors of documents in the state, and their dot products with that of the question."""
+"""Dense retrieval: documents are ranked by the dot product of their vectors with the query's."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from ttabench.methods.parts.stored import (
     resolve_encoder,
 )
 
-ENCODER_HINT = "Give a folder of save_pretrained (config.json, tokenizer.json, model.safetensors), or a hub id."
+ENCODER_HINT = (
+    "Use a folder of save_pretrained (config.json, tokenizer.json, model.safetensors), or a hub id."
+)
 MAX_TEXTS_PER_BATCH = 32
-"""Texts encoded in one batch."""
+"""Maximum texts per batch of the encoder."""
 KNOWN_MODULES = {"Transformer", "Pooling", "Normalize"}
-"""Modules of sentence-transformers that are known here."""
+"""Supported modules of sentence-transformers."""
 
 
 class DenseRetriever:
-    """A frozen encoder of texts, whose token vectors are averaged."""
+    """Frozen text encoder with mean pooling."""
 
     tensor = "vectors"
 
@@ -41,7 +43,7 @@ class DenseRetriever:
         with reading_file(place, ENCODER_HINT, max_bytes=None):
             config = load_pretrained_config(place)
             if config is None or getattr(config, "is_encoder_decoder", False):
-                raise UserError(f"{place} holds no encoder of texts.", ENCODER_HINT)
+                raise UserError(f"{place} does not contain a text encoder.", ENCODER_HINT)
             self.normalised, max_tokens = read_pooling(place)
             self._device = device
             self._model = load_pretrained_model(
@@ -55,7 +57,7 @@ class DenseRetriever:
 
     @torch.no_grad()
     def documents(self, texts: Sequence[str]) -> list[Tensor]:
-        """The vector [1, D] of each text, cut to the tokens that the model reads; float32, on the CPU."""
+        """Encode each text, truncated for the encoder, to a vector [1, D], float32, on the CPU."""
         refuse_unreadable_texts(texts)
         ids = [encoding.ids for encoding in self._texts.encode_batch(list(texts))]
         vectors = [torch.zeros(0)] * len(ids)
@@ -81,14 +83,19 @@ class DenseRetriever:
     questions = documents
 
     def scorer(self, documents: Sequence[Tensor]) -> Callable[[Tensor], NDArray[np.float32]]:
-        """Gives the dot product of a question's vector with that of each document, [documents]."""
+        """Return a function from a query vector to its dot product with each document."""
         vectors_KD = torch.cat([vector.cpu() for vector in documents])
         return lambda vector_1D: (vectors_KD @ vector_1D[0]).numpy()
 
 
 def read_pooling(place: str) -> tuple[bool, int]:
-    """Whether a model's vectors are normalised and how many tokens it reads, by sentence-transformers' files; those of
-    a model without them are not, and it reads 512."""
+    """Read normalisation and maximum tokens from files of sentence-transformers.
+
+    Without these files, the result is (False, 512).
+
+    Raises:
+        UserError: the files require other pooling, modules or prompts.
+    """
 
     def read_json_file(name: str) -> Json:
         file = find_small_file(place, f"{name}.json")
@@ -108,24 +115,20 @@ def read_pooling(place: str) -> tuple[bool, int]:
         or not folder.replace("_", "").isalnum()
     ):
         raise UserError(
-            f"{place} has other modules (modules.json) than a transformer, its pooling and norm.",
+            f"modules.json of {place} has modules other than transformer, pooling and norm.",
             ENCODER_HINT,
         )
-    pooling, more = (
-        read_json_file(f"{folder}/config") or {},
-        read_json_file("config_sentence_transformers") or {},
-    )
+    pooling = read_json_file(f"{folder}/config") or {}
+    more = read_json_file("config_sentence_transformers") or {}
     modes = [
         key for key, value in pooling.items() if key.startswith("pooling_mode") and value is True
     ]
     if modes != ["pooling_mode_mean_tokens"] or any((more.get("prompts") or {}).values()):
         raise UserError(
-            f"{place} pools otherwise than by the mean, or puts prompts before texts.", ENCODER_HINT
+            f"{place} uses prompts or other than mean pooling, which is not supported.",
+            ENCODER_HINT,
         )
-    normalised = "Normalize" in kinds or more.get("similarity_fn_name", "cosine") in (
-        None,
-        "cosine",
-    )
-    return normalised, int(
-        (read_json_file("sentence_bert_config") or {}).get("max_seq_length") or 512
-    )
+    similarity = more.get("similarity_fn_name", "cosine")
+    bert_config = read_json_file("sentence_bert_config") or {}
+    max_tokens = int(bert_config.get("max_seq_length") or 512)
+    return "Normalize" in kinds or similarity in (None, "cosine"), max_tokens
