@@ -146,12 +146,10 @@ def ccm_cost(settings: CcmSettings, shape: Shape, work: Workload) -> Cost | None
     None for streams, and for deltas at every token (`conditional=false`). The paper's "MB" are MiB
     at 4 bytes a number, without BOS. The operations of merging and of means are not counted.
     """
-    comp_tokens, sink, kept_slots, steps = (
-        settings.comp_tokens,
-        shape.bos_tokens if settings.sink else 0,
-        0,
-        list[tuple[int, int]](),
-    )
+    comp_tokens = settings.comp_tokens
+    sink = shape.bos_tokens if settings.sink else 0
+    kept_slots = 0
+    steps = list[tuple[int, int]]()
     for chunk in work.chunk_tokens:
         slots_before = shape.bos_tokens if not steps else kept_slots if settings.recursive else sink
         kept_slots = comp_tokens + (kept_slots if settings.update == "concat" and steps else sink)

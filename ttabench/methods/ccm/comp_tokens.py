@@ -80,10 +80,8 @@ class CompTokens(AttentionMemory[CompT]):
 
     def __init__(self, lm: LM, settings: CompT) -> None:
         super().__init__(lm, settings)
-        table_VC, count = (
-            lm.model.get_input_embeddings().weight.detach().float(),
-            settings.comp_tokens,
-        )
+        table_VC = lm.model.get_input_embeddings().weight.detach().float()
+        count = settings.comp_tokens
         first_nC = torch.stack([table_VC[row::count].mean(0) for row in range(count)])
         self.embeddings = nn.Embedding(count, first_nC.shape[1], _weight=first_nC)
 

@@ -86,11 +86,9 @@ class Compressive(AttentionMemory[CompressiveSettings]):
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read and pool chunk by chunk, each after the slots of the chunks before it."""
-        (texts,), (count,), memory = (
-            new_chunk_ids(self.lm, state, chunks),
-            state.meta["tokens_read"],
-            state_to_memory(state),
-        )
+        (texts,) = new_chunk_ids(self.lm, state, chunks)
+        (count,) = state.meta["tokens_read"]
+        memory = state_to_memory(state)
         for text in filter(None, texts):
             memory = concat_memories(memory, self._compress_text(memory, text, count))
             count += len(text)

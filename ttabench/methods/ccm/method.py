@@ -103,11 +103,9 @@ class Ccm(CompTokens[CcmSettings]):
 
     def merge_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
         """Return merged memories as slots: after the first chunk, after the second, and so on."""
-        count, steps, device = (
-            self.settings.comp_tokens,
-            max(len(row.comps) for row in rows),
-            batch.ids_BT.device,
-        )
+        count = self.settings.comp_tokens
+        steps = max(len(row.comps) for row in rows)
+        device = batch.ids_BT.device
         # weight of each chunk in the mean after each step
         weights_SS = torch.ones(max(1, steps), max(1, steps), device=device).tril()
         weights_SS /= weights_SS.sum(1, keepdim=True)
@@ -170,10 +168,8 @@ class Gisting(CompTokens[GistingSettings]):
         if not chunks:
             return state
         token_tensors = append_ids(self.lm, state.tensors, new, limit=sys.maxsize)
-        texts, first_B = (
-            stored_ids(token_tensors, state.rows),
-            self.next_positions([0] * state.rows),
-        )
+        texts = stored_ids(token_tensors, state.rows)
+        first_B = self.next_positions([0] * state.rows)
         memory = self.compress_texts(
             memory_to_prefix(self.encode_start(state.rows), first_B), texts, first_B
         )
@@ -231,10 +227,8 @@ class StreamMemory:
             max(1, len(lm.start_ids)) if self.settings.n_sink is None else self.settings.n_sink
         )
         """Number of slots that are never dropped."""
-        min_window, max_window = (
-            self.sink_slots + self.settings.memory + self.settings.piece,
-            lm.max_positions - 1,
-        )
+        min_window = self.sink_slots + self.settings.memory + self.settings.piece
+        max_window = lm.max_positions - 1
         if min_window > window:
             needed = f"memory={self.settings.memory} and piece={self.settings.piece}"
             fault = f"{self.sink_slots} first slots, {needed} exceed window={window}."
@@ -249,10 +243,8 @@ class StreamMemory:
         The state is padded at the front to the window, so its size does not depend on the tokens
         read.
         """
-        ids, cache = (
-            [token for chunk in chunk_ids for token in chunk],
-            _cache_from_state(state.tensors),
-        )
+        ids = [token for chunk in chunk_ids for token in chunk]
+        cache = _cache_from_state(state.tensors)
         text_ids = ids if cache else [*self.method.lm.start_ids, *ids]
         cache, compressions = self.read(cache, text_ids, state.meta["pieces_read"][0])
         tensors = {} if cache is None else cache.tensors()
@@ -294,10 +286,8 @@ class StreamMemory:
                     lm, cache, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool), self.rotary
                 )
             if cache.index.shape[-1] > self.window:
-                cache, compressions = (
-                    self._evict_oldest(cache, min(s.memory, compressions * s.comp_tokens)),
-                    compressions + 1,
-                )
+                cache = self._evict_oldest(cache, min(s.memory, compressions * s.comp_tokens))
+                compressions += 1
         return cache, compressions
 
     def _evict_oldest(self, cache: EvictedCache, memory: int) -> EvictedCache:
@@ -320,11 +310,9 @@ class StreamMemory:
 
     def _compress_front(self, front: EvictedCache) -> EvictedCache:
         """Return the COMP slots that read all of `front`."""
-        count, prefix, position = (
-            self.settings.comp_tokens,
-            front.prefix(self.rotary),
-            front.index[:, :, :, -1:],
-        )
+        count = self.settings.comp_tokens
+        prefix = front.prefix(self.rotary)
+        position = front.index[:, :, :, -1:]
         if self.rotary is None:
             prefix = replace(prefix, next_position_B=position[0, :, 0, 0].long() + 1)
         keys, values = self.method.compress_texts(prefix, [[]], prefix.next_position_B)

@@ -115,11 +115,9 @@ class SelfDistillation(BaseMethod[SettingsT]):
 
         For texts after a query, the teacher uses the student from before them.
         """
-        stored_1N, row_chunks, (tokens_read,) = (
-            state.tensors.get("weights"),
-            [chunk for (chunk,) in chunks],
-            state.meta["tokens_read"],
-        )
+        stored_1N = state.tensors.get("weights")
+        row_chunks = [chunk for (chunk,) in chunks]
+        (tokens_read,) = state.meta["tokens_read"]
         texts = [
             ids for ids in (chunk_ids(self.lm, chunk, first=True) for chunk in row_chunks) if ids
         ]
@@ -149,11 +147,9 @@ class SelfDistillation(BaseMethod[SettingsT]):
         The teacher reads them after all texts of a group; the student reads them without context,
         or after what it keeps.
         """
-        lm, size, separator_ids = (
-            self.lm,
-            self.settings.length,
-            self.lm.encode(SEPARATOR, is_continuation=True),
-        )
+        lm = self.lm
+        size = self.settings.length
+        separator_ids = self.lm.encode(SEPARATOR, is_continuation=True)
         reserved_tokens = self.max_opening_tokens() + size  # tokens of the teacher's window
         prefix_tokens = (
             len(lm.start_ids) if before.prefix is None else int(before.prefix.next_position_B.max())

@@ -27,10 +27,8 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, features_in: int, features_out: int) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj = (
-            bias_free_linear(features_in, 4 * features_in),
-            bias_free_linear(features_in, 4 * features_in),
-        )
+        self.gate_proj = bias_free_linear(features_in, 4 * features_in)
+        self.up_proj = bias_free_linear(features_in, 4 * features_in)
         self.down_proj = bias_free_linear(4 * features_in, features_out)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,18 +53,14 @@ class PerceiverBlock(nn.Module):
             {**maps, "o_proj": bias_free_linear(s.heads * s.head_dim, s.latent)}
         )
         self.mlp = GatedFeedForward(s.latent, s.latent)
-        self.post_attention_layernorm, self.pre_ff_layernorm, self.post_ff_layernorm = (
-            norm(),
-            norm(),
-            norm(),
-        )
+        self.post_attention_layernorm = norm()
+        self.pre_ff_layernorm = norm()
+        self.post_ff_layernorm = norm()
 
     def forward(self, latents_BQC: Tensor, context_BTC: Tensor, real_B11T: Tensor | None) -> Tensor:
         """Return the latents after one block."""
-        normed_BQC, context_BTC = (
-            self.input_latents_layernorm(latents_BQC),
-            self.input_context_layernorm(context_BTC),
-        )
+        normed_BQC = self.input_latents_layernorm(latents_BQC)
+        context_BTC = self.input_context_layernorm(context_BTC)
         parts = (
             self.self_attn[f"{kind}_proj"](x)
             for kind, x in (("q", normed_BQC), ("k", context_BTC), ("v", context_BTC))
@@ -185,8 +179,6 @@ class Hypernetwork(nn.Module):
 
 def _feed_forward(layers: int, width: int) -> nn.Sequential:
     """A feed-forward with weights of each layer; what enters is added to it."""
-    wide, narrow = (
-        PerLayerLinear(layers, width, 4 * width),
-        PerLayerLinear(layers, 4 * width, width),
-    )
+    wide = PerLayerLinear(layers, width, 4 * width)
+    narrow = PerLayerLinear(layers, 4 * width, width)
     return nn.Sequential(nn.LayerNorm(width), wide, nn.SiLU(), narrow, nn.LayerNorm(width))

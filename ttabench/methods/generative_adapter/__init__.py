@@ -120,16 +120,12 @@ def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> C
     s, count, out = settings, shape.layers, shape.attention_linears[-1]
     if s.norm != "svd":
         return None
-    deltas, inputs, outputs = (
-        LowRankFactors(shape, s.rank, [out]),
-        count * out.inputs,
-        count * out.outputs,
-    )
+    deltas = LowRankFactors(shape, s.rank, [out])
+    inputs = count * out.inputs
+    outputs = count * out.outputs
     networks = s.inner * outputs + s.keys * inputs + count * (s.inner + s.keys + 1) * shape.hidden
-    base, sum_floats = (
-        replace(closed_book_cost(shape, work), added_parameters=networks),
-        count * s.inner * s.keys,
-    )
+    base = replace(closed_book_cost(shape, work), added_parameters=networks)
+    sum_floats = count * s.inner * s.keys
     texts = (
         (work.tokens,) if s.buffer else work.chunk_tokens
     )  # the start tokens belong to the first

@@ -243,11 +243,9 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
     Without gradients, deltas are computed as at test time; with gradients, by
     `networks.differentiable_singular_vectors`.
     """
-    lm, by_row, needed_deltas = (
-        networks.lm,
-        dict[int, Tensor](),
-        {(row.owner, row.chunks_read) for row in rows if row.chunks_read},
-    )
+    lm = networks.lm
+    by_row = dict[int, Tensor]()
+    needed_deltas = {(row.owner, row.chunks_read) for row in rows if row.chunks_read}
     deltas, sums = dict[str, LowRank](), dict[int, Tensor]()
     delta_keys: list[
         tuple[int, int]
@@ -259,10 +257,8 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
             delta_keys.index((row.owner, row.chunks_read)) if row.chunks_read else len(delta_keys)
             for row in group
         ]
-        row_deltas, chunk = (
-            _select_rows(deltas, torch.tensor(delta_index, device=lm.device)),
-            group[0].chunk,
-        )
+        row_deltas = _select_rows(deltas, torch.tensor(delta_index, device=lm.device))
+        chunk = group[0].chunk
         ids_BT, hidden_BTD, sum_NBRK = networks.read(
             [row.ids for row in group], row_deltas, sum_outer_products=chunk is not None
         )

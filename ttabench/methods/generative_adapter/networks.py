@@ -104,10 +104,8 @@ class GenerativeAdapterNetworks(nn.Module):
         if self.settings.norm != "svd":
             return {"sum": sum_NBRK}
         deltas = self.compute_deltas(sum_NBRK).values()
-        a_NBQI, b_NBOQ = (
-            torch.stack([delta.a_BRI for delta in deltas]),
-            torch.stack([delta.b_BOR for delta in deltas]),
-        )
+        a_NBQI = torch.stack([delta.a_BRI for delta in deltas])
+        b_NBOQ = torch.stack([delta.b_BOR for delta in deltas])
         return {"sum": sum_NBRK, "a0": a_NBQI, "b0": b_NBOQ}
 
     def deltas(self, tensors: Mapping[str, Tensor]) -> dict[str, LowRank]:
@@ -173,10 +171,8 @@ def _scale_outputs(networks: GenerativeAdapterNetworks, chunks: Sequence[list[in
     with observe_inputs(lm, inputs.__setitem__, [*range(lm.layers), *names], len(chunks)):
         Window(lm, None, len(chunks), retain=False).feed(ids_BT)
     for layer, (name, generator) in enumerate(zip(names, networks.layer_generators, strict=True)):
-        delta, x_BTI = (
-            generator.delta(generator.sum_outer_products(inputs[layer], real_BT)),
-            inputs[name].float(),
-        )
+        delta = generator.delta(generator.sum_outer_products(inputs[layer], real_BT))
+        x_BTI = inputs[name].float()
         added_BTO = x_BTI @ delta.a_BRI.mT @ delta.b_BOR.mT
         output_BTO = x_BTI @ _map_weight(lm, name).T
         ratio = (

@@ -54,10 +54,8 @@ def cost(settings: InPlaceSettings, shape: Shape, work: Workload) -> Cost:
     added_parameters = layers * down.outputs * (s.kernel + down.outputs)
     if not work.chunk_tokens:
         return replace(closed_book_cost(shape, work), added_parameters=added_parameters)
-    slots, last_chunk = (
-        shape.bos_tokens + work.tokens,
-        work.tokens - max(0, work.tokens - 1) // s.chunk * s.chunk,
-    )
+    slots = shape.bos_tokens + work.tokens
+    last_chunk = work.tokens - max(0, work.tokens - 1) // s.chunk * s.chunk
     chunks = [s.chunk] * ((work.tokens - last_chunk) // s.chunk) + [last_chunk]
     change_flops = 2 * (added_parameters + layers * down.size) * work.tokens
     delta_flops = 2 * layers * (down.size + down.outputs**2)  # per token after the first update

@@ -68,14 +68,10 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Read chunk by chunk; each updates the maps and extends the cache before the next."""
-        s, rows = (
-            self.settings,
-            [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)],
-        )
-        prefix, changes = (
-            prefix_from_tensors(state.tensors),
-            unstack_layers(state.tensors, "changes"),
-        )
+        s = self.settings
+        rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
+        prefix = prefix_from_tensors(state.tensors)
+        changes = unstack_layers(state.tensors, "changes")
         with torch.set_grad_enabled(self._is_training):
             for begin in range(0, max(map(len, rows)), s.chunk):
                 chunk_BT = pad(
@@ -110,10 +106,8 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
         self, prefix: Prefix | None, changes: Sequence[Tensor], ids_BT: Tensor, mask_BT: Tensor
     ) -> tuple[Prefix | None, tuple[Tensor, ...]]:
         """Return the cache (None if it is not kept) and the changes after this chunk."""
-        parts_by_location, (rows, tokens) = (
-            defaultdict[InputLocation, list[Tensor]](list),
-            ids_BT.shape,
-        )
+        parts_by_location = defaultdict[InputLocation, list[Tensor]](list)
+        rows, tokens = ids_BT.shape
         locations = [*dict.fromkeys([*self.sources, *self.names])]
         with observe_inputs(
             self.lm,

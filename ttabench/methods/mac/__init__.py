@@ -126,12 +126,10 @@ def _t5_cost(name: str, shape: Shape, latents: int) -> tuple[int, Callable[[int]
         inner, vocabulary = width, shape.vocabulary
     else:
         return None
-    attention, feed, hidden, maps = (
-        4 * width * inner,
-        2 * width * wide,
-        shape.hidden,
-        1 + (width != shape.hidden),
-    )
+    attention = 4 * width * inner
+    feed = 2 * width * wide
+    hidden = shape.hidden
+    maps = 1 + (width != shape.hidden)
     embeddings = vocabulary * width + 2 * width + 2 * RELATIVE_POSITION_BUCKETS * heads
     lift = latents * (3 * width + (hidden + 1) * hidden + maps * (width + 1) * hidden)
 
@@ -176,10 +174,8 @@ def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
         max(work.chunk_tokens) if shape.counts_masked_pairs else document
         for document in work.chunk_tokens
     ]
-    floats, encoder_flops = (
-        kept * latents * hidden,
-        questions[1](min(work.prompt_tokens, s.question_tokens)),
-    )
+    floats = kept * latents * hidden
+    encoder_flops = questions[1](min(work.prompt_tokens, s.question_tokens))
     block = 4 * latents * (hidden * (inner + feed) + kept * inner * (hidden + latents))
     return replace(
         base,

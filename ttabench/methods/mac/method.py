@@ -80,11 +80,9 @@ class Mac(Trainable[MacSettings]):
         latents_NTD = self.networks.encode_documents_by_length(ids).to(banks[0].dtype)
         start = 0
         for row, documents in enumerate(new_documents):
-            span, read, members = (
-                slice(start, start + len(documents)),
-                meta["read"][row],
-                meta["members"][row],
-            )
+            span = slice(start, start + len(documents))
+            read = meta["read"][row]
+            members = meta["members"][row]
             names = [document.key or digest for digest, document in documents]
             added = append_to_bank(
                 banks[row], members, latents_NTD[span], names, self.settings, len(read)

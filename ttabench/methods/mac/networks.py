@@ -165,10 +165,8 @@ class MacNetworks(nn.Module):
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__()
         self.lm, self.settings, s = lm, settings, settings
-        self.document_tokenizer, self.question_tokenizer = (
-            self._build_tokenizer(s.amortiser),
-            self._build_tokenizer(s.input_encoder),
-        )
+        self.document_tokenizer = self._build_tokenizer(s.amortiser)
+        self.question_tokenizer = self._build_tokenizer(s.input_encoder)
         texts = (s.amortiser, self.document_tokenizer), (s.input_encoder, self.question_tokenizer)
         with torch.random.fork_rng():
             torch.manual_seed(s.seed)
@@ -276,11 +274,9 @@ class BankAttention(nn.Module):
     def forward(self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None) -> Tensor:
         """Map [R, X, D] to [R, X, D]; the mask is true on entries."""
         normed_RND = self._normalise_bank(bank_RND)
-        query, key, value = (
-            self._project_query(x_RXD),
-            self._split_heads(self.key(normed_RND)),
-            self._split_heads(self.value(normed_RND)),
-        )
+        query = self._project_query(x_RXD)
+        key = self._split_heads(self.key(normed_RND))
+        value = self._split_heads(self.value(normed_RND))
         mixed_RHXE = scaled_dot_product_attention(query, key, value, attn_mask=mask_R11N)
         x_RXD = x_RXD + self.out(mixed_RHXE.transpose(1, 2).flatten(2))
         return x_RXD + self.feed_out(gelu(self.feed_in(self.feed_norm(x_RXD))))
@@ -289,10 +285,8 @@ class BankAttention(nn.Module):
         self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None
     ) -> Tensor:
         """Return attention weights [R, X, N], averaged over heads, for supervision."""
-        query_RHXE, key_RHNE = (
-            self._project_query(x_RXD),
-            self._split_heads(self.key(self._normalise_bank(bank_RND))),
-        )
+        query_RHXE = self._project_query(x_RXD)
+        key_RHNE = self._split_heads(self.key(self._normalise_bank(bank_RND)))
         scores_RHXN = query_RHXE @ key_RHNE.transpose(-1, -2) * query_RHXE.shape[-1] ** -0.5
         if mask_R11N is not None:
             scores_RHXN = scores_RHXN.masked_fill(~mask_R11N, -torch.inf)

@@ -72,10 +72,10 @@ class CptSettings(DescentSettings):
 def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
     """Cost of online finetuning (CaMeLS, arXiv 2305.15076) with weights and Adam moments kept.
 
-    Online finetuning takes one step per document. Continual pretraining (arXiv 2411.05877) makes `epochs` passes, with `batch` documents in a
-    step. Queries are answered closed book. Optimiser updates and padding are not counted. A
-    backward pass costs twice a forward pass: gradients of inputs and of weights, or of both factors
-    of attention products.
+    Online finetuning takes one step per document. Continual pretraining (arXiv 2411.05877) makes
+    `epochs` passes, with `batch` documents in a step. Queries are answered closed book. Optimiser
+    updates and padding are not counted. A backward pass costs twice a forward pass: gradients of
+    inputs and of weights, or of both factors of attention products.
     """
     base, passes, batch_size = closed_book_cost(shape, work), 1, 1
     if isinstance(settings, CptSettings):
@@ -104,10 +104,8 @@ HEAD_HIDDEN_SIZE = 128
 
 def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost:
     """Cost of CaMeLS: as `cost`, plus a forward pass of the weighting decoder per document."""
-    base, body = (
-        cost(settings, shape, work),
-        shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden),
-    )
+    base = cost(settings, shape, work)
+    body = shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden)
     read_tokens = [
         shape.bos_tokens + min(document, settings.max_tokens) for document in work.chunk_tokens
     ]

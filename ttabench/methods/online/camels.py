@@ -53,11 +53,9 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
 
         Each episode starts from the base model's weights.
         """
-        s, lm, start = (
-            self.settings,
-            self.lm,
-            split_vector(self._weights.start(), self._weights.layout),
-        )
+        s = self.settings
+        lm = self.lm
+        start = split_vector(self._weights.start(), self._weights.layout)
         self._texts = self._texts or sample_texts(lm, N_LOCALITY_TEXTS, s.kl_tokens, s.seed)
         answer, locality = [], []
         for episode in episodes:
@@ -129,10 +127,8 @@ class TokenWeightNetwork(nn.Module):
         self.decoder = deepcopy(lm.decoder).float().requires_grad_(True)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.lift, self.mix = (
-                nn.Linear(lm.hidden_size, HEAD_HIDDEN_SIZE),
-                nn.Linear(HEAD_HIDDEN_SIZE, 1),
-            )
+            self.lift = nn.Linear(lm.hidden_size, HEAD_HIDDEN_SIZE)
+            self.mix = nn.Linear(HEAD_HIDDEN_SIZE, 1)
         nn.init.zeros_(self.mix.weight)
         nn.init.zeros_(self.mix.bias)
 
@@ -205,10 +201,7 @@ def target_loss(lm: LM, parts: NamedWeights, items: Sequence[ScoringItem]) -> Te
 
 
 def next_token_kl(lm: LM, before: NamedWeights, after: NamedWeights, ids: Sequence[int]) -> Tensor:
-    """Return KL(before
-
-    after) of the next token after each token of a text, [T]; differentiable in `after`.
-    """
+    """Return KL(before || after) of the next token per token, [T]; differentiable in `after`."""
     ids_BT = torch.tensor([list(ids)], device=lm.device)
     with torch.no_grad(), weights_replaced(lm, before):
         before_TV = _logprobs(lm, ids_BT)

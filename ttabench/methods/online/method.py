@@ -273,9 +273,7 @@ class SalientSpans(OnlineFinetuning[SalientSettings]):
         text = document.text
         token_ids, starts = self.lm.encode_with_starts(text)
         if token_ids[: len(ids)] != list(ids):
-            text, starts = (
-                self.lm.decode(ids),
-                [len(self.lm.decode(ids[:index])) for index in range(len(ids))],
-            )
+            text = self.lm.decode(ids)
+            starts = [len(self.lm.decode(ids[:index])) for index in range(len(ids))]
         marked = tokens_in_spans(text, starts, find_entities(text))
         return torch.tensor(marked[: len(ids)], dtype=torch.float32, device=self.lm.device)

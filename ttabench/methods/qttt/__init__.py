@@ -49,8 +49,9 @@ class QueryTrainingSettings(LoraShape):
 def cost(settings: QueryTrainingSettings, shape: Shape, work: Workload) -> Cost:
     """Cost of full context and of gradient steps on spans (arXiv 2512.13898, section 4).
 
-    On average, a span follows half of the text. Assumes that all chunks arrive together. If the base model has a fused map for queries, keys and
-    values, factors of that map are counted; running it raises an error.
+    On average, a span follows half of the text. Assumes that all chunks arrive together. If the
+    base model has a fused map for queries, keys and values, factors of that map are counted;
+    running it raises an error.
     """
     if not work.chunk_tokens:
         return closed_book_cost(shape, work)

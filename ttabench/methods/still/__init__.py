@@ -45,10 +45,8 @@ def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
     added = shape.layers * (token_size + latent_size + small_size)
     if not work.chunk_tokens:
         return replace(closed_book_cost(shape, work), added_parameters=added)
-    slots, tokens = (
-        shape.bos_tokens + s.slots * len(work.chunk_tokens),
-        shape.bos_tokens + work.tokens,
-    )
+    slots = shape.bos_tokens + s.slots * len(work.chunk_tokens)
+    tokens = shape.bos_tokens + work.tokens
     attended_flops = 2 * w + heads * w + entries  # per latent and token: attention and mixing
     networks = (
         2

@@ -1,9 +1,9 @@
 """Amortised compaction: a few slots replace the keys and values of each chunk.
 
 Everything is read as full context. A small Perceiver per layer then writes the slots of each chunk
-in one forward pass, without a gradient step. After Still (arXiv 2606.07878). Each slot has a latent that attends to the
-tokens of the chunk. The latent determines how each head mixes their keys and values, and what is
-added. Keys are mixed unrotated, at positions spread over the chunk.
+in one forward pass, without a gradient step. After Still (arXiv 2606.07878). Each slot has a
+latent that attends to the tokens of the chunk. The latent determines how each head mixes their keys
+and values, and what is added. Keys are mixed unrotated, at positions spread over the chunk.
 
 Shape letters: B chunks · T tokens · P slots · H key/value heads · D head size · C width · E slots
 of all chunks.
@@ -43,10 +43,8 @@ class Compactor(nn.Module):
         self.attention = nn.MultiheadAttention(width, settings.heads, batch_first=True)
         self.between, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
         self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.mixes, self.mixed = (
-            nn.Linear(width, heads * width),
-            nn.Linear(width, width, bias=False),
-        )
+        self.mixes = nn.Linear(width, heads * width)
+        self.mixed = nn.Linear(width, width, bias=False)
         self.changes = nn.Linear(width, entries)
         self.near = nn.Parameter(torch.tensor(4.0))
         for zero in (self.mixes.weight, self.mixes.bias, self.changes.weight, self.changes.bias):
@@ -209,10 +207,8 @@ class Still(Trainable[StillSettings]):
         rotate = self.rotary.rotations[layer] if self.rotary else None
         if rotate:
             keys_BHTD = rotate(keys_BHTD, positions_BT, inverse=True)
-        max_chunks, longest = (
-            _max_chunks(spans),
-            max((len(span) for row_spans in spans for span in row_spans), default=1),
-        )
+        max_chunks = _max_chunks(spans)
+        longest = max((len(span) for row_spans in spans for span in row_spans), default=1)
         padded_spans = [
             (row, span)
             for row, row_spans in enumerate(spans)

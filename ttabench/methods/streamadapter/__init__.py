@@ -85,11 +85,9 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
     `stride` tokens leave a full window, are read by the adapted weights and mapped; the remaining
     tokens are read again.
     """
-    s, maps, state_width = (
-        settings,
-        select_linears(settings.targets, shape),
-        shape.kv_heads * settings.down,
-    )
+    s = settings
+    maps = select_linears(settings.targets, shape)
+    state_width = shape.kv_heads * settings.down
     inputs, outputs = (
         shape.layers * sum(getattr(linear, side) for linear in maps)
         for side in ("inputs", "outputs")
@@ -100,11 +98,9 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
         shape.kv_heads * s.queries * shape.head_dim + shape.head_dim * s.down + state_width + 1
     )
     added = shape.layers * len(maps) * map_parameters + state_width * inputs + s.queries * outputs
-    state, delta_flops, token_flops = (
-        vectors * state_width,
-        2 * s.queries * state_width * inputs,
-        2 * s.queries * (inputs + outputs),
-    )
+    state = vectors * state_width
+    delta_flops = 2 * s.queries * state_width * inputs
+    token_flops = 2 * s.queries * (inputs + outputs)
     shared = delta_flops + (
         2 * shape.layers * s.queries * sum(linear.size for linear in maps) if s.merge else 0
     )
@@ -119,10 +115,8 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
     if not work.chunk_tokens:
         return base
     if s.window is None:
-        (chunks, tail), max_tail = (
-            divmod(work.tokens, s.chunk),
-            s.chunk - 1,
-        )  # slots for an unfinished chunk
+        chunks, tail = divmod(work.tokens, s.chunk)
+        max_tail = s.chunk - 1  # slots for an unfinished chunk
         tail_flops = (
             mapping_flops(1, max_tail if shape.counts_masked_pairs else tail) if tail else 0
         )
@@ -141,10 +135,8 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
             ask_flops=base.ask_flops + query_token_flops * (start + work.query_positions),
             positions=max(start + work.tokens, base.positions),
         )
-    evictions, evicted_slots = (
-        max(0, 1 + (work.tokens - (s.window - 1)) // s.stride),
-        start + s.stride,
-    )
+    evictions = max(0, 1 + (work.tokens - (s.window - 1)) // s.stride)
+    evicted_slots = start + s.stride
     kept = work.tokens - evictions * s.stride
     slots, max_evicted_slots = (start + kept if kept else 0), evicted_slots if evictions else 0
     eviction_flops = (

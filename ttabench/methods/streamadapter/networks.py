@@ -90,10 +90,8 @@ class StreamAdapterNetworks(nn.Module):
             ]
         order_BS, count_B = (~valid_BS).long().argsort(dim=1, stable=True), valid_BS.sum(1)
         full_B, left_B = count_B // chunk, count_B % chunk
-        whole_BS, index_N = (
-            order_BS[:, : int(full_B.max()) * chunk],
-            torch.arange(chunk - 1, device=count_B.device),
-        )
+        whole_BS = order_BS[:, : int(full_B.max()) * chunk]
+        index_N = torch.arange(chunk - 1, device=count_B.device)
         rest_BN = (full_B[:, None] * chunk + index_N).clamp(max=order_BS.shape[1] - 1)
         tail_BN = order_BS.gather(1, rest_BN).masked_fill(index_N >= left_B[:, None], -1)
         full_keys, full_values = (

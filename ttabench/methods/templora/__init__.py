@@ -71,16 +71,12 @@ def cost(settings: TempLoraSettings, shape: Shape, work: Workload) -> Cost:
         prefix_tokens = shape.bos_tokens + min(settings.prefix, read_tokens)
         tokens = prefix_tokens + chunk - 1  # the last one predicts nothing
         flops += settings.epochs * factors.step_flops(tokens, chunk if prefix_tokens else chunk - 1)
-        peak_tokens, read_tokens = (
-            max(peak_tokens, tokens if settings.epochs else 0),
-            read_tokens + chunk,
-        )
+        peak_tokens = max(peak_tokens, tokens if settings.epochs else 0)
+        read_tokens = read_tokens + chunk
     window_tokens = min(max(0, settings.prefix - 1), read_tokens)  # the query supplies one
     slots = shape.bos_tokens + window_tokens if window_tokens else 0
-    floats, ask_tokens = (
-        3 * factors.size,
-        work.query_positions + (0 if window_tokens else shape.bos_tokens),
-    )
+    floats = 3 * factors.size
+    ask_tokens = work.query_positions + (0 if window_tokens else shape.bos_tokens)
     return replace(
         base,
         state_floats=floats,

@@ -53,15 +53,11 @@ class TempLora(BaseMethod[TempLoraSettings]):
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Train on chunks in order."""
-        tensors, chunk_ids = (
-            dict(state.tensors) or self._initial_tensors(),
-            new_chunk_ids(self.lm, state, chunks)[0],
-        )
-        (text,), before, count = (
-            stored_ids(tensors, 1),
-            int(tensors["steps"]),
-            int(tensors["pieces"]),
-        )
+        tensors = dict(state.tensors) or self._initial_tensors()
+        chunk_ids = new_chunk_ids(self.lm, state, chunks)[0]
+        (text,) = stored_ids(tensors, 1)
+        before = int(tensors["steps"])
+        count = int(tensors["pieces"])
         trained = {name: tensors[name].clone() for name in VECTOR_NAMES}
         training_steps = self._training_steps(text, chunk_ids, count)
         self._train({name: vector[0] for name, vector in trained.items()}, training_steps, before)
@@ -106,10 +102,8 @@ class TempLora(BaseMethod[TempLoraSettings]):
         return State(1, {**tensors, **window}, {"tokens_read": [before + sum(map(len, chunk_ids))]})
 
     def _initial_tensors(self) -> dict[str, Tensor]:
-        start_1N, zero_1 = (
-            self._factors.start()[None],
-            torch.zeros(1, dtype=torch.int64, device=self.lm.device),
-        )
+        start_1N = self._factors.start()[None]
+        zero_1 = torch.zeros(1, dtype=torch.int64, device=self.lm.device)
         vectors = dict.fromkeys(VECTOR_NAMES, torch.zeros_like(start_1N)) | {"factors": start_1N}
         return {**vectors, "steps": zero_1, "pieces": zero_1}
 
