@@ -124,9 +124,8 @@ def cost(settings: CartridgeSettings, shape: Shape, work: Workload) -> Cost:
     input_size = sum(linear.size for linear in shape.attention_linears[:-1])
     example_flops = 0
     for tokens, length in zip(read_tokens, examples, strict=True):
-        backward_flops = (
-            2 * tokens * (shape.layer_parameters - input_size)
-        )  # the inputs of the first layer need no gradient
+        # the inputs of the first layer need no gradient
+        backward_flops = 2 * tokens * (shape.layer_parameters - input_size)
         backward_flops += (
             2 * shape.width * shape.attended_pairs(tokens, slots) * (4 * shape.layers - 1)
         )

@@ -162,9 +162,7 @@ class Hypernetwork(nn.Module):
         ]
         latents_BLQC = torch.stack(layer_latents, 1)
         latents_BLMRC = latents_BLQC.view(*latents_BLQC.shape[:2], len(self.sizes), self.rank, -1)
-        latents_BLMRC = latents_BLMRC + self.layers[0]["layers"](
-            latents_BLMRC
-        )  # Build a feed-forward network with separate weights for each layer.
+        latents_BLMRC = latents_BLMRC + self.layers[0]["layers"](latents_BLMRC)  # type: ignore[index]
         factors_BLMRE = self.head(latents_BLMRC / latents_BLMRC.norm(dim=-1, keepdim=True))
         factors = {}
         for (name, (features_in, features_out)), both_BLRE in zip(
@@ -178,7 +176,7 @@ class Hypernetwork(nn.Module):
 
 
 def _feed_forward(layers: int, width: int) -> nn.Sequential:
-    """A feed-forward with weights of each layer; what enters is added to it."""
+    """Build a residual feed-forward network with separate weights for each layer."""
     wide = PerLayerLinear(layers, width, 4 * width)
     narrow = PerLayerLinear(layers, 4 * width, width)
     return nn.Sequential(nn.LayerNorm(width), wide, nn.SiLU(), narrow, nn.LayerNorm(width))

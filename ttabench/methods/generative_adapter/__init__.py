@@ -126,9 +126,8 @@ def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> C
     networks = s.inner * outputs + s.keys * inputs + count * (s.inner + s.keys + 1) * shape.hidden
     base = replace(closed_book_cost(shape, work), added_parameters=networks)
     sum_floats = count * s.inner * s.keys
-    texts = (
-        (work.tokens,) if s.buffer else work.chunk_tokens
-    )  # the start tokens belong to the first
+    # the start tokens belong to the first
+    texts = (work.tokens,) if s.buffer else work.chunk_tokens
     chunks = [
         size
         for index, text in enumerate(texts)

@@ -247,9 +247,8 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
     by_row = dict[int, Tensor]()
     needed_deltas = {(row.owner, row.chunks_read) for row in rows if row.chunks_read}
     deltas, sums = dict[str, LowRank](), dict[int, Tensor]()
-    delta_keys: list[
-        tuple[int, int]
-    ] = []  # episodes of these deltas, and the number of their chunks read
+    # episodes of these deltas, and the number of their chunks read
+    delta_keys: list[tuple[int, int]] = []
     chunks = sorted((row for row in rows if row.chunk is not None), key=lambda row: row.chunk or 0)
     rows_by_chunk = [list(level) for _, level in groupby(chunks, lambda row: row.chunk)]
     for group in [*rows_by_chunk, *group_by_length([row for row in rows if row.chunk is None])]:

@@ -265,9 +265,8 @@ def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tenso
         )
     documents = [episode.chunks() for episode in episodes]
     gradient_documents = [_gradient_documents(s, len(read)) for read in documents]
-    limits_questions = (
-        s.lite == "released" and s.backprop_dropout > 0
-    )  # as many queries as documents with a gradient
+    # as many queries as documents with a gradient
+    limits_questions = s.lite == "released" and s.backprop_dropout > 0
     queries = [
         each.queries()[: len(selected) if limits_questions else None]
         for each, selected in zip(episodes, gradient_documents, strict=True)
@@ -304,9 +303,8 @@ def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tenso
 def _gradient_documents(s: MacSettings, documents: int) -> set[int]:
     """Return the documents of an episode that carry gradient."""
     if s.lite == "released":
-        share = round(
-            1 - s.backprop_dropout, 9
-        )  # avoid 1 - 0.8 < 0.2, which would select 1 of 10 documents
+        # avoid 1 - 0.8 < 0.2, which would select 1 of 10 documents
+        share = round(1 - s.backprop_dropout, 9)
         return set(range(max(1, int(share * documents))))
     count = max(1, round((1 - s.backprop_dropout) * documents))
     return (

@@ -69,9 +69,8 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
             after, _ = unroll_steps(lm, before, steps, s, s.inner_lr)
             items = [training_item(lm, query) for query in episode.queries()]
             answer.append(target_loss(lm, after, items))
-            locality_text = self._texts[
-                sum(map(ord, str(episode.key))) % N_LOCALITY_TEXTS
-            ]  # deterministic for each episode
+            # deterministic for each episode
+            locality_text = self._texts[sum(map(ord, str(episode.key))) % N_LOCALITY_TEXTS]
             locality.append(s.kl_weight * next_token_kl(lm, before, after, locality_text).mean())
         return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
 

@@ -36,12 +36,10 @@ def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
     s, heads, w = settings, shape.kv_heads, settings.width
     entries = 2 * heads * shape.head_dim
     token_size = entries * w + 3 * w * w  # input; attention keys and values; mixing
-    latent_size = (
-        6 * w * w + w * heads * w + w * entries
-    )  # attention queries and output, feed-forward, mixing, changes
-    small_size = (
-        2 * entries + w * (s.slots + 1) + 4 * w + 4 * w + 3 * w + heads * w + entries + 1
-    )  # norms, latents, biases
+    # attention queries and output, feed-forward, mixing, changes
+    latent_size = 6 * w * w + w * heads * w + w * entries
+    # norms, latents, biases
+    small_size = 2 * entries + w * (s.slots + 1) + 4 * w + 4 * w + 3 * w + heads * w + entries + 1
     added = shape.layers * (token_size + latent_size + small_size)
     if not work.chunk_tokens:
         return replace(closed_book_cost(shape, work), added_parameters=added)

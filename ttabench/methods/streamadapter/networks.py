@@ -117,9 +117,8 @@ class StreamAdapterNetworks(nn.Module):
             torch.arange(self.settings.chunk - 1, device=left_B.device) < left_B[:, None]
         )
         is_present_B1 = left_B[:, None] > 0
-        tail_valid_BS = (
-            tail_valid_BS | ~is_present_B1
-        )  # a softmax over nothing is NaN; these rows are masked
+        # a softmax over nothing is NaN; these rows are masked
+        tail_valid_BS = tail_valid_BS | ~is_present_B1
         each = zip(
             self._layers, tensors["h"], tensors["tail_keys"], tensors["tail_values"], strict=True
         )
