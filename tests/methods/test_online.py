@@ -96,10 +96,7 @@ def test_a_long_document_is_cut_and_counted() -> None:
 
 def test_a_loss_that_is_not_finite_stops_at_its_document() -> None:
     method = Uniform(tiny_gpt2(), replace(PLAIN, lr=1e30))
-    with pytest.raises(
-        UserError,
-        match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30",
-    ):
+    with pytest.raises(UserError, match=r"^uniform .*'d1'.*--set lr .*1e\+30"):
         read(method, *TEXTS)
 
 

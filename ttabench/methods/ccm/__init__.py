@@ -1,7 +1,8 @@
-"""CCM, compressed context memory, and what it is compared with: a text becomes keys and values of a few slots.
+"""Settings, presets, training recipes and analytic cost of CCM and the methods it is compared with.
 
-Settings (those of the paper), presets, how each is trained, and cost on paper. Kim et al., "Compressed Context Memory
-for Online Language Model Interaction", arXiv 2312.03414; code: snu-mllab/Context-Memory.
+CCM (compressed context memory) turns a text into the keys and values of a few slots. Kim et al.,
+"Compressed Context Memory for Online Language Model Interaction", arXiv 2312.03414; code:
+snu-mllab/Context-Memory.
 """
 
 from __future__ import annotations
@@ -26,22 +27,25 @@ from ttabench.methods.spec import MethodSpec, Recipe, Stage
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLoraSettings(LoraShape):
-    """A LoRA on the maps of attention."""
+    """Settings of a LoRA on the attention projections."""
 
     rank: int = 8
     alpha: float = 16.0
     targets: tuple[str, ...] = ()
-    """Last parts of the names of the adapted linear maps; none means those of attention (q, k, v, o)."""
+    """Last parts of the names of the adapted linear maps. Empty: the attention projections (q, k,
+    v, o)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GistingSettings(AttentionLoraSettings):
-    """Settings of `gisting` and `gisting_online`; the defaults are those of CCM's comparison on MetaICL."""
+    """Settings of `gisting` and `gisting_online`; the defaults are CCM's comparison on MetaICL."""
 
     comp_tokens: int = 8
-    """n: COMP tokens; their keys and values are what the text that they read becomes."""
+    """Number n of COMP tokens. Their keys and values are the compressed form of the text that they
+    read."""
     conditional: bool = True
-    """Whether the deltas act at COMP tokens only; false: at every token, those of questions and answers too."""
+    """True if the deltas act at COMP tokens only. False: they act at every token, including queries
+    and answers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,22 +57,26 @@ class CcmSettings(GistingSettings):
     """Settings of `ccm`; the defaults are the paper's for MetaICL."""
 
     update: Literal["concat", "merge"] = "concat"
-    """Whether the memory keeps what every piece became, or their mean, slot by slot."""
+    """concat: the memory keeps the slots of every chunk. merge: it keeps their mean."""
     recursive: bool = True
-    """Whether a piece and its COMP tokens see the memory so far; false: they see themselves alone."""
+    """True if a chunk and its COMP tokens attend to the memory so far. False: they attend to
+    themselves only."""
     sink: bool = False
-    """Whether the token that begins the text stays visible after the first piece."""
+    """True if the first token of the text stays visible after the first chunk."""
     window: int | None = None
-    """A stream: so many keys and values are held, of what begins the text, of the memory and of the newest text; with a
-    token more the oldest `piece` of the text is compressed. None: every piece that is read becomes memory."""
+    """Maximum keys and values kept for a stream: first tokens, memory and newest text. When they
+    are exceeded, the oldest `piece` of text is compressed. None: every chunk that is read
+    becomes memory."""
     piece: int = 64
     """Tokens of a stream that are compressed at once."""
     memory: int = 8
-    """COMP slots that a stream keeps; the oldest go."""
+    """COMP slots that a stream keeps; the oldest are dropped."""
     n_sink: int | None = None
-    """First tokens of a stream that always stay. None: what begins a text (BOS), or else its first token."""
+    """First tokens of a stream that are never dropped. None: the start tokens (BOS), or the first
+    token without them."""
     compress: bool = True
-    """False: a stream throws as many slots away, and what stays are the first and the newest (StreamingLLM)."""
+    """False: a stream drops old slots without compressing them, and keeps the first and the newest
+    (StreamingLLM)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,26 +85,27 @@ class CcmSettings(GistingSettings):
         if self.window is None:
             if not self.compress or self.n_sink is not None:
                 raise ValueError(
-                    "compress=false and n_sink are of a stream: give window, too (or sink for n_sink)"
+                    "compress=false and n_sink need a stream. Set window, or use sink for n_sink"
                 )
             return
         if self.update != "concat" or not self.recursive:
             raise ValueError(
-                "a stream (window) has a memory that is concatenated, and seen by what is compressed"
+                "a stream does not support update=merge or recursive=false. Remove them, or window"
             )
         if self.memory % self.comp_tokens or self.comp_tokens >= self.piece:
             given = f"memory={self.memory}, comp_tokens={self.comp_tokens}, piece={self.piece}"
             raise ValueError(
-                f"a stream keeps whole groups of comp_tokens, fewer than a piece, got {given}"
+                f"memory must be a multiple of comp_tokens, and comp_tokens < piece, got {given}"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompressiveSettings(AttentionLoraSettings):
-    """Settings of `compressive`; the deltas act at the tokens of pieces, not at questions and answers."""
+    """Settings of `compressive`; the deltas act at chunks, not at queries and answers."""
 
     ratio: int = 8
-    """Tokens whose keys and values become one slot, by a learned convolution; the last ones of a piece may be fewer."""
+    """Tokens pooled into one slot by a learned convolution. The last slot of a chunk may pool
+    fewer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,15 +141,15 @@ _TWO_STAGE_RECIPE = replace(
 
 
 def ccm_cost(settings: CcmSettings, shape: Shape, work: Workload) -> Cost | None:
-    """CCM (arXiv 2312.03414, equations 1 to 3, figure 5 and table 3); None of a stream, and where deltas act at every
-    token (`conditional=false`). The paper's "MB" are MiB at 4 bytes a number, and count no BOS; merging and means are
-    left out."""
-    comp_tokens, sink, kept_slots, steps = (
-        settings.comp_tokens,
-        shape.bos_tokens if settings.sink else 0,
-        0,
-        list[tuple[int, int]](),
-    )
+    """Cost of CCM (arXiv 2312.03414, equations 1 to 3, figure 5 and table 3).
+
+    None for streams, and for deltas at every token (`conditional=false`). The paper's "MB" are MiB
+    at 4 bytes a number, without BOS. The operations of merging and of means are not counted.
+    """
+    comp_tokens = settings.comp_tokens
+    sink = shape.bos_tokens if settings.sink else 0
+    kept_slots = 0
+    steps = list[tuple[int, int]]()
     for chunk in work.chunk_tokens:
         slots_before = shape.bos_tokens if not steps else kept_slots if settings.recursive else sink
         kept_slots = comp_tokens + (kept_slots if settings.update == "concat" and steps else sink)
@@ -149,14 +158,20 @@ def ccm_cost(settings: CcmSettings, shape: Shape, work: Workload) -> Cost | None
 
 
 def gisting_cost(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
-    """Gisting (arXiv 2304.08467, as in 2312.03414, section 4): whatever is read on, everything is compressed again."""
+    """Cost of Gisting (arXiv 2304.08467, as in 2312.03414, section 4).
+
+    Everything read so far is compressed again whenever more is read.
+    """
     steps = [(work.tokens, shape.bos_tokens)] if work.tokens else []
     return _comp_token_cost(settings, shape, work, steps, settings.comp_tokens, 2 + work.tokens)
 
 
 def gisting_online_cost(settings: GistingSettings, shape: Shape, work: Workload) -> Cost | None:
-    """Gisting, each piece alone (arXiv 2312.03414, section 4); what begins the text stands before the first. Slots
-    that wait beside a piece being compressed are not counted, as in the paper."""
+    """Cost of Gisting with each chunk alone (arXiv 2312.03414, section 4).
+
+    The start tokens precede the first chunk. Slots kept while a later chunk is compressed are not
+    counted, as in the paper.
+    """
     steps = [
         (chunk, 0 if index else shape.bos_tokens) for index, chunk in enumerate(work.chunk_tokens)
     ]
@@ -171,8 +186,11 @@ def _comp_token_cost(
     kept_slots: int,
     stored_integers: int = 1,
 ) -> Cost | None:
-    """Of COMP tokens behind texts (tokens, slots before them), and the slots that are kept; None where deltas act at
-    every token. `counts_masked_pairs` counts the factors at the tokens of text, too, which are computed and left out."""
+    """Cost of COMP tokens after `segments` (tokens, slots before them), with `kept_slots` kept.
+
+    None if deltas act at every token. With `counts_masked_pairs`, the factors are also counted at
+    text tokens, where they are computed and masked.
+    """
     comp_tokens = settings.comp_tokens
     maps = (
         select_linears(settings.targets, shape)
@@ -207,7 +225,7 @@ def _comp_token_cost(
 
 CCM = MethodSpec(
     name="ccm",
-    summary="keys and values of a few COMP tokens that read each piece",
+    summary="keys and values of a few COMP tokens that read each chunk",
     import_path="ttabench.methods.ccm.method:Ccm",
     Settings=CcmSettings,
     presets={
@@ -218,8 +236,9 @@ CCM = MethodSpec(
         "llama-7b": CcmSettings(),
         "llama-7b-merge": CcmSettings(update="merge"),
     },
-    # The paper: 128 samples a step, AdamW 3e-4, cosine, warm-up 3 %; 2,000 steps on MetaICL, 300 on LaMP, 1,000 on
-    # DailyDialog, after a LoRA with full context on the same data.
+    # Paper: batches of 128, AdamW, learning rate 3e-4, cosine schedule, warm-up 3 %. Steps: 2,000
+    # on MetaICL, 300 on LaMP, 1,000 on DailyDialog, each after a LoRA with full context on the same
+    # data.
     recipes={
         "nano": _NANO_RECIPE,
         "nano-merge": _NANO_RECIPE,
@@ -255,7 +274,7 @@ GISTING = replace(
 GISTING_ONLINE = replace(
     GISTING,
     name="gisting_online",
-    summary="Gisting, each piece by itself",
+    summary="Gisting of each chunk alone",
     import_path="ttabench.methods.ccm.method:GistingOnline",
     shares_checkpoints_with="gisting",
     cost=gisting_online_cost,
@@ -263,7 +282,7 @@ GISTING_ONLINE = replace(
 COMPRESSIVE = replace(
     GISTING,
     name="compressive",
-    summary="keys and values of each piece, pooled: Compressive Transformer",
+    summary="Compressive Transformer: pooled keys and values of each chunk",
     import_path="ttabench.methods.ccm.compressive:Compressive",
     Settings=CompressiveSettings,
     presets={

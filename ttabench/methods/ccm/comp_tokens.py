@@ -1,8 +1,9 @@
-"""COMP tokens: they read a text, and their keys and values are what it becomes.
+"""COMP tokens: their keys and values are the compressed form of the text before them.
 
 Kim et al., arXiv 2312.03414, equation 1.
-Shape letters: K keys and values · L layers · B rows · H key/value heads · P slots · D head size · T tokens · C width ·
-    n COMP tokens.
+
+Shape letters: K keys and values · L layers · B rows · H key/value heads · P slots · D head size · T
+tokens · C width · n COMP tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CompT = TypeVar("CompT", bound=GistingSettings)
 
 
 class AttentionMemory(TrainableLora[LoraT]):
-    """A LoRA on the maps of attention, and a memory that is a prefix."""
+    """LoRA on the attention projections, with a memory that is used as a prefix."""
 
     required_capabilities = ("hooks", "embeddings", "shape")
 
@@ -39,17 +40,17 @@ class AttentionMemory(TrainableLora[LoraT]):
 
     @property
     def text_deltas(self) -> dict[str, LowRank]:
-        """The deltas under which questions and answers are read."""
+        """Deltas that act while queries and answers are read."""
         return {}
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The memory as a prefix; where the LoRA acts at every token, the LoRA too."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the memory as a prefix, with the LoRA if it acts at every token."""
         t = state.tensors
         prefix = memory_to_prefix((t["keys"], t["values"]), t["next"]) if t else None
         return Patch(prefix=prefix, deltas=self.text_deltas)
 
     def encode_start(self, rows: int) -> Memory | None:
-        """Keys and values of what begins a text, of as many rows; None where nothing does."""
+        """Encode the start tokens (BOS) for this number of rows; None if there are none."""
         if not self.lm.start_ids:
             return None
         start = prefill(
@@ -60,48 +61,52 @@ class AttentionMemory(TrainableLora[LoraT]):
     def build_state(
         self, state: State, memory: Memory | None, counts: list[int], **meta: list[int]
     ) -> State:
-        """The state that goes on from this one with a memory of so many tokens."""
+        """Build the state that follows `state`, with this memory and these token counts."""
         tensors = {}
         if memory is not None:
             tensors = {"keys": memory[0], "values": memory[1], "next": self.next_positions(counts)}
         return State(state.rows, tensors, {"tokens_read": counts, **meta})
 
     def next_positions(self, counts: Sequence[int]) -> Tensor:
-        """Position of the next text token, [B], behind so many tokens of context."""
+        """Return the position [B] of the next text token after these numbers of context tokens."""
         return torch.tensor(counts, device=self.lm.device) + len(self.lm.start_ids)
 
 
 class CompTokens(AttentionMemory[CompT]):
-    """COMP tokens with embeddings of their own: row i begins as the mean of every n-th of the vocabulary, from i on."""
+    """COMP tokens with trained embeddings.
+
+    Row i starts as the mean of every n-th row of the vocabulary, beginning with row i.
+    """
 
     def __init__(self, lm: LM, settings: CompT) -> None:
         super().__init__(lm, settings)
-        table_VC, count = (
-            lm.model.get_input_embeddings().weight.detach().float(),
-            settings.comp_tokens,
-        )
+        table_VC = lm.model.get_input_embeddings().weight.detach().float()
+        count = settings.comp_tokens
         first_nC = torch.stack([table_VC[row::count].mean(0) for row in range(count)])
         self.embeddings = nn.Embedding(count, first_nC.shape[1], _weight=first_nC)
 
     def modules(self) -> nn.ModuleDict:
-        """a and b, one of each a linear map, and the embeddings of the COMP tokens."""
+        """Return the LoRA factors a and b of each map, and the COMP embeddings."""
         return nn.ModuleDict({**super().modules(), "embeddings": self.embeddings})
 
     @property
     def text_deltas(self) -> dict[str, LowRank]:
-        """The deltas at tokens that are no COMP tokens."""
+        """Deltas that act at tokens other than COMP tokens."""
         return {} if self.settings.conditional else self.deltas
 
     @property
     def comp_ids(self) -> range:
-        """Ids of the COMP tokens: those behind the vocabulary."""
+        """Ids of the COMP tokens, which follow the vocabulary."""
         return range(self.lm.vocab_size, self.lm.vocab_size + self.settings.comp_tokens)
 
     def compress_texts(
         self, prefix: Prefix | None, texts: Sequence[list[int]], first_B: Tensor
     ) -> Memory:
-        """Keys and values of the COMP tokens behind these texts, [K, L, B, H, n, D]. `prefix`: what texts and COMP tokens
-        see beside themselves; `first_B`: position of the first token of each text."""
+        """Return keys and values of the COMP tokens after these texts, [K, L, B, H, n, D].
+
+        `prefix`: slots that texts and COMP tokens also attend to. `first_B`: position of the first
+        token of each text.
+        """
         lm, count = self.lm, self.settings.comp_tokens
         rows = [[*text, *self.comp_ids] for text in texts]
         ids_BT, mask_BT = (padded.to(lm.device) for padded in pad(rows, lm.pad_id, "left"))
@@ -120,7 +125,7 @@ class CompTokens(AttentionMemory[CompT]):
     def row_loss(
         self, rows: Sequence[Row], slots: Callable[[Sequence[Row], Batch], Slots] | None = None
     ) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers of these rows, see `answer_loss`."""
+        """Return the mean answer NLL of these rows, see `answer_loss`."""
         s, rows_nC = self.settings, self.embeddings.weight
         loss = answer_loss(
             self.lm, rows, self.deltas, embeddings_NC=rows_nC, marked=s.conditional, slots=slots
@@ -129,14 +134,14 @@ class CompTokens(AttentionMemory[CompT]):
 
 
 def prefix_to_memory(prefix: Prefix) -> Memory:
-    """The keys and values of a prefix."""
+    """Stack the keys and values of a prefix."""
     return torch.stack([torch.stack(prefix.keys_LBHPD), torch.stack(prefix.values_LBHPD)])
 
 
 def memory_to_prefix(
     memory: Memory | tuple[Tensor, Tensor] | None, next_B: Tensor
 ) -> Prefix | None:
-    """A memory, if there is one, in front of text that goes on at these positions."""
+    """Return the memory as a prefix of text at these positions; None without a memory."""
     if memory is None:
         return None
     keys, values = memory
@@ -144,7 +149,7 @@ def memory_to_prefix(
 
 
 def state_to_memory(state: State) -> Memory | None:
-    """The memory in a state; None before anything was read."""
+    """Return the memory of a state; None if nothing was read."""
     return (
         torch.stack([state.tensors["keys"], state.tensors["values"]])
         if "keys" in state.tensors
@@ -153,5 +158,5 @@ def state_to_memory(state: State) -> Memory | None:
 
 
 def concat_memories(memory: Memory | None, new_slots: Memory) -> Memory:
-    """One behind the other."""
+    """Append the new slots to the memory."""
     return new_slots if memory is None else torch.cat([memory, new_slots], 4)

@@ -1,9 +1,12 @@
-"""Compressive Transformer on a frozen model: keys and values of a piece are pooled, and behind those of other pieces.
+"""Compressive Transformer on a frozen model: keys and values of each chunk are pooled and appended.
 
-Pooled by a learned convolution of kernel and stride `ratio`, one for keys and one for values of every layer, shared by
-heads, which begins as the mean. Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv
-2312.03414, section 4) compares with it and says no more than how much memory that takes.
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces.
+Pooling is a learned convolution with kernel size and stride `ratio`. Every layer has one for keys
+and one for values, shared by its heads and initialised as the mean. Rae et al., arXiv 1911.05507,
+compress activations that leave a window. CCM (arXiv 2312.03414, section 4) compares with it, and
+states only its memory.
+
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of
+all chunks.
 """
 
 from __future__ import annotations
@@ -32,24 +35,27 @@ from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, e
 
 
 def pooling_groups(tokens: int, ratio: int) -> list[range]:
-    """Which tokens of a piece of this length become one slot each, slot by slot."""
+    """Return the token indices that are pooled into each slot of a chunk of this length."""
     return [range(start, min(start + ratio, tokens)) for start in range(0, tokens, ratio)]
 
 
 def tap_indices(rows: Sequence[Sequence[Sequence[int]]], ratio: int) -> Tensor:
-    """int64 [B, G, R] of the places of each slot's tokens, row by row; -1 where there is none."""
+    """Return the token indices of each slot as int64 [B, G, R], padded with -1."""
     taps_BGR = torch.full((len(rows), max(map(len, rows), default=0), ratio), -1)
     for number, row in enumerate(rows):
-        for slot, places in enumerate(row):
-            taps_BGR[number, slot, : len(places)] = torch.tensor(places)
+        for slot, indices in enumerate(row):
+            taps_BGR[number, slot, : len(indices)] = torch.tensor(indices)
     return taps_BGR
 
 
 def pool_slots(source_BHTD: Tensor, taps_BGR: Tensor, kernel_RDD: Tensor) -> Tensor:
-    """[B, H, G, D]; zero where a slot has no token. Of fewer tokens than the kernel has the sum is scaled up."""
+    """Pool tokens into slots [B, H, G, D]; a slot without tokens is zero.
+
+    Sums over fewer tokens than the kernel has are scaled up.
+    """
     (heads, size), real_BGR1 = source_BHTD.shape[1::2], (taps_BGR >= 0)[..., None]
-    places_BH1 = taps_BGR.clamp(min=0).flatten(1)[:, None, :, None].expand(-1, heads, -1, size)
-    gathered_BHGRD = source_BHTD.gather(2, places_BH1).view(
+    index_BH1 = taps_BGR.clamp(min=0).flatten(1)[:, None, :, None].expand(-1, heads, -1, size)
+    gathered_BHGRD = source_BHTD.gather(2, index_BH1).view(
         *source_BHTD.shape[:2], *taps_BGR.shape[1:], size
     )
     gathered_BHGRD = gathered_BHGRD * real_BGR1[:, None]
@@ -59,7 +65,10 @@ def pool_slots(source_BHTD: Tensor, taps_BGR: Tensor, kernel_RDD: Tensor) -> Ten
 
 
 class Compressive(AttentionMemory[CompressiveSettings]):
-    """Pooled keys and values. State: keys and values of the slots, and the position of the next text token."""
+    """Pooled keys and values.
+
+    State: keys and values of the slots, and the position of the next text token.
+    """
 
     spec = COMPRESSIVE
     supports_batching = False
@@ -71,24 +80,22 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         self.kernels = nn.ParameterList([nn.Parameter(mean.clone().to(lm.device))])
 
     def modules(self) -> nn.ModuleDict:
-        """a and b, one of each a linear map, and the kernels [L, keys and values, ratio, D, D]."""
+        """Return the LoRA factors a and b of each map, and the kernels [L, K/V, ratio, D, D]."""
         return nn.ModuleDict({**super().modules(), "kernels": self.kernels})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read and pool piece by piece, each behind the slots of those before it."""
-        (texts,), (count,), memory = (
-            new_chunk_ids(self.lm, state, chunks),
-            state.meta["tokens_read"],
-            state_to_memory(state),
-        )
+        """Read and pool chunk by chunk, each after the slots of the chunks before it."""
+        (texts,) = new_chunk_ids(self.lm, state, chunks)
+        (count,) = state.meta["tokens_read"]
+        memory = state_to_memory(state)
         for text in filter(None, texts):
             memory = concat_memories(memory, self._compress_text(memory, text, count))
             count += len(text)
         return self.build_state(state, memory, [count])
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers: each episode is read, pooled and asked in one forward."""
+        """Return the mean answer NLL; each episode takes one forward pass."""
 
         def read(row: Row, ids: list[int], first: int) -> None:
             visible_blocks = row.starts if not row.texts else []
@@ -103,12 +110,11 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         }
 
     def _pooled_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
-        """The slots of all pieces."""
-        places, chunk_numbers = list[list[list[int]]](), list[Tensor]()
+        slot_indices, chunk_numbers = list[list[list[int]]](), list[Tensor]()
         for row in rows:
             spans = [row.spans[block] for block in row.texts]
             slot_groups = [pooling_groups(len(span), self.settings.ratio) for span in spans]
-            places.append(
+            slot_indices.append(
                 [
                     [span[index] for index in group]
                     for span, span_groups in zip(spans, slot_groups, strict=True)
@@ -120,7 +126,7 @@ class Compressive(AttentionMemory[CompressiveSettings]):
                     torch.tensor(list(map(len, slot_groups))).long()
                 )
             )
-        taps_BER = tap_indices(places, self.settings.ratio).to(self.lm.device)
+        taps_BER = tap_indices(slot_indices, self.settings.ratio).to(self.lm.device)
         chunk_number_BE = nn.utils.rnn.pad_sequence(chunk_numbers, batch_first=True).to(
             self.lm.device
         )
@@ -128,7 +134,7 @@ class Compressive(AttentionMemory[CompressiveSettings]):
             chunk_number_BE[:, None] <= batch.memories_BT[:, :, None]
         )
         return (
-            lambda call: tuple(  # type: ignore[return-value]  # two of them
+            lambda call: tuple(  # type: ignore[return-value]  # a tuple of two
                 self._pool_layer(tensor, taps_BER, call.layer, index)
                 for index, tensor in enumerate((call.key, call.value))
             ),
@@ -136,11 +142,11 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         )
 
     def _pool_layer(self, source_BHTD: Tensor, taps_BGR: Tensor, layer: int, kind: int) -> Tensor:
-        """Keys (`kind` 0) or values (1) of a layer."""
+        """Pool the keys (`kind` 0) or values (1) of a layer."""
         return pool_slots(source_BHTD, taps_BGR, self.kernels[0][layer, kind])
 
     def _compress_text(self, memory: Memory | None, text: list[int], count: int) -> Memory:
-        """The slots of a text behind the memory of so many tokens."""
+        """Return the slots of a text that follows a memory of `count` tokens."""
         lm, next_B = self.lm, self.next_positions([count])
         prefix = memory_to_prefix(self.encode_start(1) if memory is None else memory, next_B)
         layout = Layout(positions_BT=next_B[:, None] + torch.arange(len(text), device=lm.device))

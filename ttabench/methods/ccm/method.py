@@ -1,7 +1,9 @@
-"""CCM, compressed context memory: COMP tokens read a piece on top of the memory, and become part of it.
+"""CCM, compressed context memory: COMP tokens read chunk and memory, then join the memory.
 
-Kim et al., arXiv 2312.03414. Streams (section 4.2 and figure 8) are as in the released code: the oldest text of a full
-cache becomes COMP slots, the oldest COMP slots go; keys are stored unrotated, and rotated by their slot when used.
+Kim et al., arXiv 2312.03414. Streams (section 4.2 and figure 8) follow the released code. When the
+cache is full, its oldest text is compressed to COMP slots and its oldest COMP slots are dropped.
+Keys are stored unrotated, and rotated by their slot when they are used.
+
 Shape letters: L layers · B rows · H key/value heads · P slots · D head size · n COMP tokens.
 """
 
@@ -37,9 +39,12 @@ from ttabench.methods.parts.one_forward import Batch, Row, Slots, add_chunk, epi
 
 
 class Ccm(CompTokens[CcmSettings]):
-    """Compressed context memory. State: keys and values of the memory, and the position of the next text token. Of a
-    stream (`window`) instead keys and values of all that is held, where in the text they stood, and how much was
-    read. Its `meta` counts pieces read, or how often a stream was compressed."""
+    """Compressed context memory.
+
+    State: keys and values of the memory, and the position of the next text token. For a stream
+    (`window`): keys and values of all slots kept, their positions in the text, and the number of
+    tokens read. `meta` counts the chunks read, or the compressions of a stream.
+    """
 
     spec = CCM
     counts = ("tokens_read", "pieces_read")
@@ -54,7 +59,7 @@ class Ccm(CompTokens[CcmSettings]):
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Compress piece by piece, each behind the memory of those before it."""
+        """Compress chunk by chunk, each after the memory of the chunks before it."""
         rows, counts = new_chunk_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         if self.stream is not None:
             return self.stream.adapt(state, rows[0])
@@ -66,18 +71,18 @@ class Ccm(CompTokens[CcmSettings]):
         return self.build_state(state, memory, counts, pieces_read=[steps] * state.rows)
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
-        """The memory, or what a stream holds, as a prefix."""
+        """Return the memory, or the slots of a stream, as a prefix."""
         return super().patch(state, queries) if self.stream is None else self.stream.patch(state)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers: each episode is read, compressed and asked in one forward."""
+        """Return the mean answer NLL; each episode takes one forward pass."""
         rows = [self.episode_row(episode) for episode in episodes]
         return self.row_loss(
             rows, slots=self.merge_slots if self.settings.update == "merge" else None
         )
 
     def episode_row(self, episode: Episode) -> Row:
-        """An episode as one row: behind every piece its COMP tokens."""
+        """Lay out an episode as one row, with COMP tokens after every chunk."""
         s = self.settings
 
         def compress(row: Row, ids: list[int], first: int) -> None:
@@ -97,13 +102,11 @@ class Ccm(CompTokens[CcmSettings]):
         return episode_row(self.lm, episode, compress, visible_blocks)
 
     def merge_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
-        """Merged memories as slots: those of the memory after the first piece, then of that after the second..."""
-        count, steps, device = (
-            self.settings.comp_tokens,
-            max(len(row.comps) for row in rows),
-            batch.ids_BT.device,
-        )
-        # how much of each piece the mean after each step holds
+        """Return merged memories as slots: after the first chunk, after the second, and so on."""
+        count = self.settings.comp_tokens
+        steps = max(len(row.comps) for row in rows)
+        device = batch.ids_BT.device
+        # weight of each chunk in the mean after each step
         weights_SS = torch.ones(max(1, steps), max(1, steps), device=device).tril()
         weights_SS /= weights_SS.sum(1, keepdim=True)
         mix_BSnT = torch.zeros(
@@ -126,7 +129,7 @@ class Ccm(CompTokens[CcmSettings]):
     def _update_memory(
         self, memory: Memory | None, texts: Sequence[list[int]], next_B: Tensor, step: int
     ) -> Memory:
-        """Mem(t)."""
+        """Return the memory after this step, Mem(t) of the paper."""
         s = self.settings
         visible = self.encode_start(len(texts)) if memory is None else self._visible_memory(memory)
         new_slots = self.compress_texts(memory_to_prefix(visible, next_B), texts, next_B)
@@ -138,22 +141,26 @@ class Ccm(CompTokens[CcmSettings]):
         return concat_memories(memory[..., : -s.comp_tokens, :], mean_slots)
 
     def _visible_memory(self, memory: Memory) -> Memory | None:
-        """What a further piece sees of the memory: all of it, or what begins the text, or nothing."""
+        """Return the part of the memory that the next chunk can attend to."""
         if self.settings.recursive:
             return memory
         return memory[..., :1, :] if self.settings.sink and self.lm.start_ids else None
 
 
 class Gisting(CompTokens[GistingSettings]):
-    """Gisting. State: keys and values of the COMP tokens, the position of the next text token, and the ids of what was
-    read, which no question sees: they are read again with what follows."""
+    """Gisting.
+
+    State: keys and values of the COMP tokens, the position of the next text token, and the ids of
+    all tokens read. Queries do not attend to these tokens; they are read again together with later
+    text.
+    """
 
     spec = GISTING
     granularity: Granularity = "segment"
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Compress all that was ever read."""
+        """Compress everything read so far."""
         new = [
             [token for chunk in row for token in chunk]
             for row in new_chunk_ids(self.lm, state, chunks)
@@ -161,10 +168,8 @@ class Gisting(CompTokens[GistingSettings]):
         if not chunks:
             return state
         token_tensors = append_ids(self.lm, state.tensors, new, limit=sys.maxsize)
-        texts, first_B = (
-            stored_ids(token_tensors, state.rows),
-            self.next_positions([0] * state.rows),
-        )
+        texts = stored_ids(token_tensors, state.rows)
+        first_B = self.next_positions([0] * state.rows)
         memory = self.compress_texts(
             memory_to_prefix(self.encode_start(state.rows), first_B), texts, first_B
         )
@@ -172,11 +177,11 @@ class Gisting(CompTokens[GistingSettings]):
         return replace(new_state, tensors={**token_tensors, **new_state.tensors})
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers: each episode is read, compressed and asked in one forward."""
+        """Return the mean answer NLL; each episode takes one forward pass."""
         return self.row_loss([self.episode_row(episode) for episode in episodes])
 
     def episode_row(self, episode: Episode) -> Row:
-        """An episode as one row: before each run of questions COMP tokens that read the whole text."""
+        """Lay out an episode as one row; COMP tokens precede each run of queries."""
 
         def compress(row: Row, first: int) -> tuple[list[int], int]:
             if not row.comps or row.comps[-1] < row.texts[-1]:
@@ -189,14 +194,17 @@ class Gisting(CompTokens[GistingSettings]):
 
 
 class GistingOnline(Gisting):
-    """Gisting, piece by piece. State: keys and values of all COMP tokens, and the position of the next text token."""
+    """Gisting of each chunk alone.
+
+    State: keys and values of all COMP tokens, and the position of the next text token.
+    """
 
     spec = GISTING_ONLINE
     granularity = "chunk"
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Compress each piece as if nothing had been read before; what begins the text stands before the first."""
+        """Compress each chunk alone; the start tokens precede the first chunk only."""
         rows, counts = new_chunk_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         memory = state_to_memory(state)
         for number in range(len(chunks)):
@@ -210,7 +218,7 @@ class GistingOnline(Gisting):
 
 
 class StreamMemory:
-    """Reads a stream of tokens with a method's COMP tokens, for one reader."""
+    """Memory of a stream, for one sequence, with the COMP tokens of a method."""
 
     def __init__(self, method: CompTokens[CcmSettings], window: int) -> None:
         self.method, self.settings, self.window, lm = method, method.settings, window, method.lm
@@ -218,26 +226,25 @@ class StreamMemory:
         self.sink_slots = (
             max(1, len(lm.start_ids)) if self.settings.n_sink is None else self.settings.n_sink
         )
-        """Slots that always stay."""
-        min_window, max_window = (
-            self.sink_slots + self.settings.memory + self.settings.piece,
-            lm.max_positions - 1,
-        )
+        """Number of slots that are never dropped."""
+        min_window = self.sink_slots + self.settings.memory + self.settings.piece
+        max_window = lm.max_positions - 1
         if min_window > window:
-            fault = f"{self.sink_slots} first slots, a memory of {self.settings.memory} and a piece of {self.settings.piece}"
-            fault = f"{fault} do not fit into a window of {window}"
-            raise UserError(f"{fault}.", f"Give --set window={min_window} or more.")
+            needed = f"memory={self.settings.memory} and piece={self.settings.piece}"
+            fault = f"{self.sink_slots} first slots, {needed} exceed window={window}."
+            raise UserError(fault, f"Use --set window={min_window} or more.")
         if window > max_window:
-            fault = f"A window of {window} and one token more exceed the {lm.max_positions} positions of {lm.name}"
-            raise UserError(f"{fault}.", f"Give --set window={max_window} or less.")
+            fault = f"window={window} + 1 exceeds the {lm.max_positions} positions of {lm.name}."
+            raise UserError(fault, f"Use --set window={max_window} or less.")
 
     def adapt(self, state: State, chunk_ids: Sequence[list[int]]) -> State:
-        """What is held once these pieces are read; where they are cut does not matter. It is padded in front to the
-        window: as many bytes whatever was read."""
-        ids, cache = (
-            [token for chunk in chunk_ids for token in chunk],
-            _cache_from_state(state.tensors),
-        )
+        """Return the state after these chunks; chunk boundaries do not matter.
+
+        The state is padded at the front to the window, so its size does not depend on the tokens
+        read.
+        """
+        ids = [token for chunk in chunk_ids for token in chunk]
+        cache = _cache_from_state(state.tensors)
         text_ids = ids if cache else [*self.method.lm.start_ids, *ids]
         cache, compressions = self.read(cache, text_ids, state.meta["pieces_read"][0])
         tensors = {} if cache is None else cache.tensors()
@@ -255,7 +262,7 @@ class StreamMemory:
         )
 
     def patch(self, state: State) -> Patch:
-        """The held slots as a prefix."""
+        """Return the kept slots as a prefix."""
         cache = _cache_from_state(state.tensors)
         return Patch(
             prefix=cache.prefix(self.rotary) if cache else None, deltas=self.method.text_deltas
@@ -264,9 +271,11 @@ class StreamMemory:
     def read(
         self, cache: EvictedCache | None, ids: Sequence[int], compressions: int
     ) -> tuple[EvictedCache | None, int]:
-        """Read on. `kept`: one row without padding; None at the start of a text, whose first token is then what
-        begins texts; `compressions`: how often was compressed before. Returns what is held, and how often was compressed by
-        now."""
+        """Read further tokens, and return the cache and the number of compressions.
+
+        `cache`: one row without padding; None at the start of a text, if `ids` begins with the
+        start tokens. `compressions`: number of compressions before.
+        """
         s, lm, unread_ids = self.settings, self.method.lm, list(ids)
         while unread_ids:
             free_slots = self.window + 1 - (0 if cache is None else cache.index.shape[-1])
@@ -277,14 +286,12 @@ class StreamMemory:
                     lm, cache, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool), self.rotary
                 )
             if cache.index.shape[-1] > self.window:
-                cache, compressions = (
-                    self._evict_oldest(cache, min(s.memory, compressions * s.comp_tokens)),
-                    compressions + 1,
-                )
+                cache = self._evict_oldest(cache, min(s.memory, compressions * s.comp_tokens))
+                compressions += 1
         return cache, compressions
 
     def _evict_oldest(self, cache: EvictedCache, memory: int) -> EvictedCache:
-        """The oldest piece of text compressed, or thrown away but for its newest tokens."""
+        """Compress the oldest chunk of text, or drop it except for its newest tokens."""
         s, end = self.settings, self.sink_slots + memory + self.settings.piece
         front, newer = _slice_cache(cache, 0, end), _slice_cache(cache, end, cache.index.shape[-1])
         kept_slots = min(s.memory, memory + s.comp_tokens)
@@ -302,12 +309,10 @@ class StreamMemory:
         )
 
     def _compress_front(self, front: EvictedCache) -> EvictedCache:
-        """The COMP slots that read behind all of it."""
-        count, prefix, position = (
-            self.settings.comp_tokens,
-            front.prefix(self.rotary),
-            front.index[:, :, :, -1:],
-        )
+        """Return the COMP slots that read all of `front`."""
+        count = self.settings.comp_tokens
+        prefix = front.prefix(self.rotary)
+        position = front.index[:, :, :, -1:]
         if self.rotary is None:
             prefix = replace(prefix, next_position_B=position[0, :, 0, 0].long() + 1)
         keys, values = self.method.compress_texts(prefix, [[]], prefix.next_position_B)
@@ -320,7 +325,7 @@ class StreamMemory:
 
 
 def _cache_from_state(tensors: Mapping[str, Tensor]) -> EvictedCache | None:
-    """What a state holds, without padding; None before anything was read."""
+    """Return the slots of a state without padding; None if nothing was read."""
     if not tensors:
         return None
     cache = EvictedCache(**tensors)

@@ -1,4 +1,4 @@
-"""Gradient steps towards what the base says with the context: of a LoRA (`distill`), of a cache (`cartridge`)."""
+"""Self-distillation from the base model with the context: `distill` (LoRA), `cartridge`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from ttabench.methods.spec import MethodSpec
 
 @dataclass(frozen=True, kw_only=True)
 class SelfDistillationSettings:
-    """Settings of what learns from a teacher that has the context; the learning rate is chosen on validation data."""
+    """Settings of methods that learn from a teacher with the context.
+
+    Choose the learning rate on validation data.
+    """
 
     length: int = 64
-    """Most tokens of a lesson."""
+    """Maximum tokens of a training text."""
     window: int = 2048
-    """Most tokens of context that the teacher has before it at a time; fewer where the base has fewer positions."""
+    """Maximum tokens of context that the teacher reads at once; fewer if the base model has fewer
+    positions."""
     steps: int = 64
-    """Gradient steps on what is read between two questions."""
+    """Gradient steps on the text read between two queries."""
     batch: int = 8
-    """Lessons of one step."""
+    """Training texts of one step."""
     lr: float = 1e-3
     """Learning rate of Adam."""
     clip: float = 1.0
-    """Largest norm of the gradient."""
+    """Maximum gradient norm."""
     seed: int = 0
-    """Of whatever is drawn."""
+    """Random seed of all draws."""
 
     def __post_init__(self) -> None:
         require_at_least(2, window=self.window, length=self.length)
@@ -46,8 +50,8 @@ class DistillSettings(SelfDistillationSettings, LoraShape):
     rank: int = 16
     alpha: float = 16.0
     ask: Literal["text"] = "text"
-    """What the student is trained on: the documents, which the teacher reads once more behind the context. Earlier
-    versions had another default, so that ids of runs hold it."""
+    """Training texts of the student: the documents, which the teacher reads again after the
+    context. Earlier versions had another default, so run ids contain this setting."""
 
     def __post_init__(self) -> None:
         SelfDistillationSettings.__post_init__(self)
@@ -59,7 +63,8 @@ class CartridgeSettings(SelfDistillationSettings):
     """Settings of `cartridge`."""
 
     slots: int = 128
-    """Keys and values, those of the first token (BOS) included, which are not trained."""
+    """Keys and values of the cache, including the slot of the first token (BOS), which is not
+    trained."""
     seeds: tuple[str, ...] = (
         "Question:",
         "Summary:",
@@ -67,9 +72,10 @@ class CartridgeSettings(SelfDistillationSettings):
         "In other words:",
         "What one can do with this:",
     )
-    """What the base goes on from behind each document to write what it studies; none: it reads the documents again."""
+    """Prompts after each document, which the base model continues to write training texts. Empty:
+    it rereads the documents."""
     questions: int = 4
-    """Texts that are drawn from the base, at temperature 1, for each document and seed."""
+    """Texts sampled from the base model, at temperature 1, for each document and seed."""
     lr: float = 5e-3
 
     def __post_init__(self) -> None:
@@ -79,12 +85,15 @@ class CartridgeSettings(SelfDistillationSettings):
 
 
 OPENING_TOKENS = 5
-"""About as many tokens as a seed has."""
+"""Approximate number of tokens of a seed."""
 
 
 def cost(settings: CartridgeSettings, shape: Shape, work: Workload) -> Cost:
-    """What is studied is written, and read by the teacher; then gradient steps of the cache. All pieces arrive together
-    and fit the teacher's window; what stands between texts counts as a token."""
+    """Cost of the training texts, of the teacher, and of the gradient steps on the cache.
+
+    Assumes that all chunks arrive together and fit into the teacher's window, and counts a
+    separator as one token.
+    """
     s, slots = settings, settings.slots
     if not work.chunk_tokens:
         return closed_book_cost(shape, work)
@@ -115,9 +124,8 @@ def cost(settings: CartridgeSettings, shape: Shape, work: Workload) -> Cost:
     input_size = sum(linear.size for linear in shape.attention_linears[:-1])
     example_flops = 0
     for tokens, length in zip(read_tokens, examples, strict=True):
-        backward_flops = (
-            2 * tokens * (shape.layer_parameters - input_size)
-        )  # what enters the first layer has no gradient
+        # the inputs of the first layer need no gradient
+        backward_flops = 2 * tokens * (shape.layer_parameters - input_size)
         backward_flops += (
             2 * shape.width * shape.attended_pairs(tokens, slots) * (4 * shape.layers - 1)
         )
@@ -139,13 +147,13 @@ def cost(settings: CartridgeSettings, shape: Shape, work: Workload) -> Cost:
 
 def _slots_option(amount: Amount) -> dict[str, Json]:
     if isinstance(amount, float):
-        raise ValueError("it has as many slots whatever it reads: give --keep-tokens")
+        raise ValueError("a cartridge has a fixed number of slots. Use --keep-tokens")
     return {"slots": amount}
 
 
 DISTILL = MethodSpec(
     name="distill",
-    summary="a LoRA trained to answer as the base does with the context",
+    summary="a LoRA trained to reproduce the base model with the context",
     import_path="ttabench.methods.distill.method:Distill",
     Settings=DistillSettings,
     presets={"nano": DistillSettings(steps=16, lr=1e-2)},
@@ -164,11 +172,12 @@ DISTILL = MethodSpec(
 
 CARTRIDGE = MethodSpec(
     name="cartridge",
-    summary="keys and values trained on what the base says of the context",
+    summary="a KV cache trained to reproduce the base model with the context",
     import_path="ttabench.methods.distill.cartridge:Cartridge",
     Settings=CartridgeSettings,
     presets={
-        "nano": CartridgeSettings(seeds=(), steps=256, lr=1e-1),  # nano writes nothing of a text
+        # nano cannot write useful texts about a document
+        "nano": CartridgeSettings(seeds=(), steps=256, lr=1e-1),
         "smollm2-135m": CartridgeSettings(seeds=(), steps=32),
     },
     growth="constant",

@@ -1,9 +1,11 @@
-"""Cartridges: a small cache, begun as the keys and values of the first tokens and trained until the base says behind it
-what it says behind the context.
+"""Cartridges: a small KV cache, trained to reproduce the base model with the context.
 
-Eyuboglu et al., "Cartridges: Lightweight and general-purpose long context representations via self-study", arXiv
-2506.06266: what is studied is written by the base itself with a document before it, from seeds of several kinds.
-Shape letters: N numbers of the student · P slots · H heads · D head size.
+The cache is initialised with the keys and values of the first tokens of the context. Eyuboglu et
+al., "Cartridges: Lightweight and general-purpose long context representations via self-study",
+arXiv 2506.06266. The base model writes the training texts itself, given a document and seeds of
+several kinds.
+
+Shape letters: N parameters of the student · P slots · H heads · D head size.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from ttabench.methods.distill.method import SEPARATOR, SelfDistillation
 
 
 class TrainedCache:
-    """Keys and values in front of the text; the first slot, that of what begins a text, is not trained."""
+    """Trained keys and values before the text.
+
+    The first slot, that of the first start token, is not trained.
+    """
 
     def __init__(self, lm: LM, slots: int) -> None:
         self.slots, self._layers, self._dtype = slots, range(lm.layers), lm.dtype
@@ -41,7 +46,7 @@ class TrainedCache:
         }
 
     def patch(self, parts: Mapping[str, Tensor]) -> Patch:
-        """A prefix behind which text goes on as behind so many tokens."""
+        """Return the cache as a prefix of as many tokens as it has slots."""
         kinds = (
             [self._cast_part(parts[f"{kind}.{layer}"]) for layer in self._layers]
             for kind in ("keys", "values")
@@ -51,17 +56,20 @@ class TrainedCache:
         return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
 
     def _cast_part(self, part_BHPD: Tensor) -> Tensor:
-        """The same in the base's number format, without a gradient to the first slot."""
+        """Cast to the dtype of the base model, without a gradient for the first slot."""
         return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2).to(self._dtype)
 
 
 def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
-    """The state that a CARTRIDGE of peft is, which does not say what it has read; a UserError where it is none, or of
-    another size than the base and the settings have."""
+    """Read a peft CARTRIDGE as a state, with an unknown number of tokens read.
+
+    Raises UserError if the adapter has another type, or another size than the base model and the
+    settings.
+    """
     kind = read_json_object(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT).get("peft_type")
     if kind != "CARTRIDGE":
         raise UserError(
-            f"{folder} is an adapter of peft of type {kind}, not a CARTRIDGE.", "Use --method lora."
+            f"{folder} is a peft adapter of type {kind}, not a CARTRIDGE.", "Use --method lora."
         )
     stored = read_peft_tensors(folder, lm)
     size = settings.slots, lm.layers, 2, lm.kv_heads, lm.head_dim
@@ -73,7 +81,7 @@ def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
             f"The cartridge {folder} does not fit {lm.name} and slots={settings.slots}: {mismatch}."
         )
         raise UserError(
-            fault, "Give the base model that it was trained on, and its length (--set slots=N)."
+            fault, "Use the base model that it was trained on, and set its length (--set slots=N)."
         )
     parts_PLKHD = stored["prompt_embeddings"].float().view(size)
     weights_1N = parts_PLKHD.permute(1, 2, 3, 0, 4).reshape(1, -1)
@@ -81,7 +89,7 @@ def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
 
 
 class Cartridge(SelfDistillation[CartridgeSettings]):
-    """Keys and values are the student."""
+    """Cartridge: self-distillation into keys and values."""
 
     spec = CARTRIDGE
     student_reads_prompt = True
@@ -92,22 +100,22 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
         super().__init__(lm, settings)
         self.student = TrainedCache(lm, settings.slots)
         if settings.slots <= len(lm.start_ids):
-            fault = f"{settings.slots} slots hold no more than the {len(lm.start_ids)} tokens that begin a text."
-            raise UserError(fault, "Give a larger --set slots=N.")
+            fault = f"slots={settings.slots} must exceed the {len(lm.start_ids)} start tokens."
+            raise UserError(fault, "Use a larger --set slots=N.")
 
     @torch.no_grad()
     def start(self, texts: Sequence[list[int]]) -> Tensor:
-        """Keys and values of the first tokens of the context; a shorter context is repeated."""
+        """Return keys and values of the first context tokens; a shorter context is repeated."""
         text_slots = self.settings.slots - len(self.lm.start_ids)
         context_ids = list(chain(*texts)) or [self.lm.eos_id]
         tokens_1T = torch.tensor([[*islice(cycle(context_ids), text_slots)]], device=self.lm.device)
         prefix = encode_patch(self.lm, Patch(tokens_BT=tokens_1T)).prefix
-        assert prefix is not None, "tokens that are read are a prefix"
+        assert prefix is not None, "reading tokens gives a prefix"
         pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
         return torch.cat([tensor.float().flatten() for tensor in chain(*pairs)])
 
     def max_opening_tokens(self) -> int:
-        """Those of the longest seed."""
+        """Return the number of tokens of the longest seed."""
         return max(map(len, self._seed_ids()), default=super().max_opening_tokens())
 
     def _seed_ids(self) -> list[list[int]]:
@@ -118,7 +126,7 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
     def items(
         self, before: Patch, group: Sequence[list[int]], tokens_read: int
     ) -> list[ScoringItem]:
-        """What the base writes from each seed behind each text alone."""
+        """Return the texts that the base model writes for each seed after each document alone."""
         s, lm = self.settings, self.lm
         if not s.seeds:
             return super().items(before, group, tokens_read)

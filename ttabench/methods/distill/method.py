@@ -1,7 +1,9 @@
-"""Context distillation at test time: the base with the context in its window teaches itself without it.
+"""Context distillation at test time: the base model with the context teaches itself without it.
 
 Snell, Klein, Zhong, "Learning by Distilling Context", arXiv 2209.15189.
-Shape letters: B readers · N numbers of a reader (tokens, where hidden states are) · D width · V vocabulary.
+
+Shape letters: B sequences · N parameters of a student (tokens, for hidden states) · D width · V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -27,64 +29,69 @@ from ttabench.methods.distill import DISTILL, DistillSettings, SelfDistillationS
 from ttabench.methods.parts.lora import Factors, split_vector
 
 SEPARATOR = "\n\n"
-"""Between texts of the context, and between it and what is read behind it."""
+"""Separator between texts of the context, and between the context and a training text."""
 TEACHER_BATCH_SIZE = 32
-"""Lessons that the teacher reads in one batch."""
+"""Training texts in one forward pass of the teacher."""
 
 
 SettingsT = TypeVar("SettingsT", bound=SelfDistillationSettings)
 DistillationExample = tuple[ScoringItem, Tensor]
-"""Prompt and target ids that the student reads; and the last hidden states [N, D] of the teacher that the target is
-predicted from, of which the head makes logits."""
+"""Prompt and target ids that the student reads, and the teacher's last hidden states [N, D] that
+predict the target; the LM head maps them to logits."""
 
 
 def group_texts(
     texts: Sequence[list[int]], max_context_tokens: int, separator_tokens: int
 ) -> Iterator[list[list[int]]]:
-    """Texts in order, as many together as have no more than `max_context_tokens` tokens, those between them counted; a longer text
-    is cut."""
+    """Group texts in order, at most `max_context_tokens` tokens a group, separators included.
+
+    A longer text is cut.
+    """
     group: list[list[int]] = []
-    taken = 0
+    group_tokens = 0
     for text in texts:
         for begin in range(0, len(text), max_context_tokens):
             part = text[begin : begin + max_context_tokens]
-            if group and taken + separator_tokens + len(part) > max_context_tokens:
+            if group and group_tokens + separator_tokens + len(part) > max_context_tokens:
                 yield group
-                group, taken = [], 0
-            taken += len(part) + (separator_tokens if group else 0)
+                group, group_tokens = [], 0
+            group_tokens += len(part) + (separator_tokens if group else 0)
             group.append(part)
     if group:
         yield group
 
 
 class Student(Protocol):
-    """What is trained, as one vector of numbers."""
+    """Trained parameters, stored as one vector."""
 
     @property
     def layout(self) -> Mapping[str, torch.Size]:
-        """Shapes of its parts by name, in their order."""
+        """Shape of each part by name, in storage order."""
         ...
 
     def patch(self, parts: Mapping[str, Tensor]) -> Patch:
-        """What they do to the base; differentiable."""
+        """Return the patch that these parts define; differentiable."""
         ...
 
 
 class SelfDistillation(BaseMethod[SettingsT]):
-    """What learns what a teacher says that has the context. State: the student's numbers `weights` [1, N], float32."""
+    """Base class of students that imitate a teacher with the context.
+
+    State: the student's parameters `weights` [1, N], float32.
+    """
 
     granularity = "segment"
     supports_batching = False
     student: Student
     student_reads_prompt = False
-    """Whether the student, too, reads lessons behind other text."""
+    """True if the student also reads the prompts of training texts."""
 
     def start(self, texts: Sequence[list[int]]) -> Tensor:
-        """The student's numbers [N] before it has read anything."""
+        """Return the student's initial parameters [N]."""
         raise NotImplementedError
 
     def max_opening_tokens(self) -> int:
-        """Tokens between the context and a lesson, at most."""
+        """Return the maximum number of tokens between the context and a training text."""
         return len(self.lm.encode(SEPARATOR, is_continuation=True))
 
     def items(
@@ -93,21 +100,24 @@ class SelfDistillation(BaseMethod[SettingsT]):
         group: Sequence[list[int]],
         tokens_read: int,  # noqa: ARG002
     ) -> list[ScoringItem]:
-        """What the teacher reads behind these texts: by default each once more, in stretches. `before`: the student;
-        `tokens_read`: tokens that it had read by then."""
+        """Return the training texts for these documents; by default their own text, cut into spans.
+
+        `before`: the patch of the student. `tokens_read`: tokens read before this group.
+        """
         size, separator_ids = self.settings.length, self.lm.encode(SEPARATOR, is_continuation=True)
-        stretches = [
+        spans = [
             text[begin : begin + size] for text in group for begin in range(0, len(text), size)
         ]
-        return [(separator_ids, stretch) for stretch in stretches if len(stretch) > 1]
+        return [(separator_ids, span) for span in spans if len(span) > 1]
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Learn what is read. What is read after a question is taught by the student of before."""
-        stored_1N, row_chunks, (tokens_read,) = (
-            state.tensors.get("weights"),
-            [chunk for (chunk,) in chunks],
-            state.meta["tokens_read"],
-        )
+        """Train the student on new texts.
+
+        For texts after a query, the teacher uses the student from before them.
+        """
+        stored_1N = state.tensors.get("weights")
+        row_chunks = [chunk for (chunk,) in chunks]
+        (tokens_read,) = state.meta["tokens_read"]
         texts = [
             ids for ids in (chunk_ids(self.lm, chunk, first=True) for chunk in row_chunks) if ids
         ]
@@ -121,8 +131,8 @@ class SelfDistillation(BaseMethod[SettingsT]):
             1, {"weights": vector_N[None]}, {"tokens_read": [tokens_read + sum(map(len, texts))]}
         )
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The student."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the patch of the student."""
         return self._patch(state.tensors["weights"][0]) if "weights" in state.tensors else Patch()
 
     def _patch(self, vector_N: Tensor) -> Patch:
@@ -132,14 +142,15 @@ class SelfDistillation(BaseMethod[SettingsT]):
     def _teacher_examples(
         self, before: Patch, texts: Sequence[list[int]], tokens_read: int
     ) -> list[DistillationExample]:
-        """Lessons about these texts, which the teacher reads behind all of a group, the student behind nothing, or
-        behind what it keeps."""
-        lm, size, separator_ids = (
-            self.lm,
-            self.settings.length,
-            self.lm.encode(SEPARATOR, is_continuation=True),
-        )
-        reserved_tokens = self.max_opening_tokens() + size  # of the teacher's window
+        """Return training examples for these texts.
+
+        The teacher reads them after all texts of a group; the student reads them without context,
+        or after what it keeps.
+        """
+        lm = self.lm
+        size = self.settings.length
+        separator_ids = self.lm.encode(SEPARATOR, is_continuation=True)
+        reserved_tokens = self.max_opening_tokens() + size  # tokens of the teacher's window
         prefix_tokens = (
             len(lm.start_ids) if before.prefix is None else int(before.prefix.next_position_B.max())
         )
@@ -147,14 +158,15 @@ class SelfDistillation(BaseMethod[SettingsT]):
             self.settings.window, lm.max_positions - prefix_tokens - reserved_tokens
         )
         if max_context_tokens < 2:
-            fault = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {reserved_tokens} tokens"
-            raise UserError(f"{fault} (length {size}).", "Give a smaller --set length=N.")
+            fault = f"{lm.name} has {lm.max_positions} positions, too few for a context"
+            fault = f"{fault} and {reserved_tokens} reserved tokens (length={size})."
+            raise UserError(fault, "Use a smaller --set length=N.")
         examples: list[DistillationExample] = []
         for number, group in enumerate(group_texts(texts, max_context_tokens, len(separator_ids))):
             ids = [
                 token
-                for place, text in enumerate(group)
-                for token in ([*separator_ids, *text] if place else text)
+                for index, text in enumerate(group)
+                for token in ([*separator_ids, *text] if index else text)
             ]
             teacher = encode_patch(
                 lm, replace(before, tokens_BT=torch.tensor([ids], device=lm.device))
@@ -175,8 +187,10 @@ class SelfDistillation(BaseMethod[SettingsT]):
         tokens_read: int,
         first_document: str,
     ) -> Tensor:
-        """The numbers after all steps; a UserError where a step has no finite gradient, which names the `first`
-        document of the lessons."""
+        """Return the parameters after all steps.
+
+        Raises UserError if a gradient is not finite; the error names `first_document`.
+        """
         s = self.settings
         vector_N = start_N.detach().clone()
         leaves = {
@@ -189,16 +203,16 @@ class SelfDistillation(BaseMethod[SettingsT]):
             with torch.enable_grad():
                 self.loss(self.student.patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
             if not math.isfinite(float(torch.nn.utils.clip_grad_norm_(leaves.values(), s.clip))):
-                fault = f"{self.name} stopped at document {first_document!r} and those with it"
-                hint = f"Give a smaller --set lr than {s.lr:g}."
-                raise UserError(f"{fault}: its loss or gradient is not finite.", hint)
+                fault = f"{self.name} stopped at the documents from {first_document!r} on"
+                hint = f"Use a smaller --set lr than {s.lr:g}."
+                raise UserError(f"{fault}: loss or gradient is not finite.", hint)
             optimiser.step()
         return vector_N.detach()
 
     def _batches(
         self, examples: Sequence[DistillationExample], tokens_read: int
     ) -> Iterator[list[DistillationExample]]:
-        """As many batches as steps, over all lessons in another order again and again."""
+        """Yield one batch a step, from all examples, reshuffled for each pass."""
         s = self.settings
         generator = torch.Generator().manual_seed(s.seed * 1_000_003 + tokens_read + 1)
         order: list[int] = []
@@ -209,7 +223,7 @@ class SelfDistillation(BaseMethod[SettingsT]):
             del order[: s.batch]
 
     def loss(self, student: Patch, examples: Sequence[DistillationExample]) -> Tensor:
-        """KL(teacher || student) of the next token, mean over all target tokens; differentiable."""
+        """Return KL(teacher || student) of the next token, averaged over target tokens."""
         items, teacher_hidden = zip(*examples, strict=True)
         student_hidden = target_hidden(self.lm, student, list(items))
         pairs = zip(teacher_hidden, student_hidden, strict=True)
@@ -228,7 +242,7 @@ class SelfDistillation(BaseMethod[SettingsT]):
 
 
 class Distill(SelfDistillation[DistillSettings]):
-    """A LoRA is the student."""
+    """Context distillation into a LoRA."""
 
     spec = DISTILL
 
@@ -236,6 +250,6 @@ class Distill(SelfDistillation[DistillSettings]):
         super().__init__(lm, settings)
         self.student = self._factors = Factors(lm, settings)
 
-    def start(self, texts: Sequence[list[int]]) -> Tensor:  # noqa: ARG002  # as of slots
-        """The base as it is."""
+    def start(self, texts: Sequence[list[int]]) -> Tensor:  # noqa: ARG002  # interface
+        """Return factors that leave the base model unchanged."""
         return self._factors.start()

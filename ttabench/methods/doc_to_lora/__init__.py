@@ -1,4 +1,4 @@
-"""Doc-to-LoRA: a hypernetwork makes low-rank deltas of each chunk of a text, whose ranks stand beside each other."""
+"""Doc-to-LoRA: a hypernetwork computes low-rank deltas of each chunk; their ranks add up."""
 
 from __future__ import annotations
 
@@ -15,48 +15,51 @@ class DocToLoraSettings:
     """Settings of `doc_to_lora`; the defaults are those of the released checkpoints."""
 
     chunk: int = 512
-    """Most tokens of a chunk. A text is cut into as few chunks as that allows, of one length."""
+    """Maximum tokens of a chunk. A text is cut into as few chunks of equal length as possible."""
     rank: int = 8
-    """Rank of the deltas of each chunk, and of those that all chunks share."""
+    """Rank of the deltas of each chunk, and of the shared deltas."""
     alpha: float = 2 * 8**1.5
-    """What deltas are multiplied by; not divided by the rank."""
+    """Factor of the deltas; it is not divided by the rank."""
     targets: tuple[str, ...] = ("down_proj",)
-    """Last parts of the names of the linear maps that change, in every layer."""
+    """Last parts of the names of the adapted linear maps, in every layer."""
     latent: int = 512
     """Width of the latents that read a chunk."""
     latents: int = 8
-    """How many they are."""
+    """Number of latents."""
     blocks: int = 9
-    """Times that they look at the chunk, each with weights of its own."""
+    """Cross-attention blocks over the chunk, each with its own weights."""
     heads: int = 16
-    """Heads of their attention."""
+    """Attention heads of the latents."""
     kv_heads: int = 4
-    """Heads of its keys and values."""
+    """Key/value heads of the latents' attention."""
     head_dim: int = 128
-    """Width of a head."""
+    """Size of an attention head."""
     seed: int = 0
-    """Of the weights at the start."""
+    """Random seed of the initial weights."""
 
     def __post_init__(self) -> None:
         sizes = ("chunk", "rank", "latent", "latents", "blocks", "heads", "kv_heads", "head_dim")
         require_at_least(1, **{name: getattr(self, name) for name in sizes})
         if not self.targets:
-            raise ValueError("targets names no linear map")
+            raise ValueError("targets must name at least one linear map")
         if self.heads % self.kv_heads:
             raise ValueError(
                 f"heads must be a multiple of kv_heads={self.kv_heads}, got {self.heads}"
             )
 
     def chunk_slices(self, tokens: int) -> list[slice]:
-        """The chunks of a text of so many tokens."""
+        """Return the chunks of a text of this many tokens as slices."""
         count = -(-tokens // self.chunk)
         ends = [number * tokens // count for number in range(count + 1)] if count else []
         return [slice(*both) for both in pairwise(ends)]
 
 
 def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
-    """Every chunk by itself through the base, its hidden states of every layer through one network, and the deltas. A
-    base without these maps is counted with the one that ends its feed-forward, and refused when it is run."""
+    """Cost of reading each chunk separately, of the hypernetwork, and of the deltas.
+
+    If the base model lacks these maps, the output projection of its feed-forward is counted;
+    running it raises an error.
+    """
     s, w = settings, settings.latent
     maps = [linear for linear in shape.linears if linear.name in s.targets] or list(
         shape.mlp_linears[-1:]
@@ -65,7 +68,7 @@ def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
     feed, widest_map = 3 * w * 4 * w, max(linear.parameters_per_rank for linear in maps)
     input_projection = 2 * shape.hidden * 4 * shape.hidden + 4 * shape.hidden * w
     ranks, ends = len(maps) * s.rank, sum(linear.parameters_per_rank for linear in maps)
-    attention_blocks = s.blocks + 1  # of the latents, and once of what asks them
+    attention_blocks = s.blocks + 1  # blocks of the encoder, and one of the decoder
     added = (
         input_projection
         + attention_blocks * (query_output + key_value + feed + 5 * w)
@@ -77,11 +80,11 @@ def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
         return replace(closed_book_cost(shape, work), added_parameters=added)
     chunks = [
         shape.bos_tokens + chunk.stop - chunk.start
-        for piece in work.chunk_tokens
-        for chunk in s.chunk_slices(piece)
+        for tokens in work.chunk_tokens
+        for chunk in s.chunk_slices(tokens)
     ]
     if shape.counts_masked_pairs:
-        chunks = [max(chunks)] * len(chunks)  # read together, padded
+        chunks = [max(chunks)] * len(chunks)  # padded, since they are read together
     latent_flops = (
         s.latents * s.blocks * (query_output + feed)
         + s.latents * key_value
@@ -93,7 +96,7 @@ def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
     token = input_projection + s.blocks * (key_value + 2 * s.latents * s.heads * s.head_dim)
     networks = 2 * shape.layers * sum(chunk * token + latent_flops for chunk in chunks)
     size, base = shape.layers * s.rank * ends, closed_book_cost(shape, work)
-    asked = 2 * size * (len(chunks) + 1) * (shape.bos_tokens + work.query_positions)
+    query_flops = 2 * size * (len(chunks) + 1) * (shape.bos_tokens + work.query_positions)
     return replace(
         base,
         added_parameters=added,
@@ -101,14 +104,14 @@ def cost(settings: DocToLoraSettings, shape: Shape, work: Workload) -> Cost:
         state_bytes=FLOAT32_BYTES * size * len(chunks),
         adapt_slots=max(chunks),
         adapt_flops=sum(shape.forward_flops(chunk) for chunk in chunks) + networks,
-        ask_flops=base.ask_flops + asked,
+        ask_flops=base.ask_flops + query_flops,
         positions=max(base.positions, *chunks),
     )
 
 
 DOC_TO_LORA = MethodSpec(
     name="doc_to_lora",
-    summary="low-rank deltas that a Perceiver makes of the hidden states of each chunk",
+    summary="low-rank deltas computed by a Perceiver from the hidden states of each chunk",
     import_path="ttabench.methods.doc_to_lora.method:DocToLora",
     Settings=DocToLoraSettings,
     presets={

@@ -1,8 +1,11 @@
-"""Doc-to-LoRA: low-rank deltas of a chunk, which a hypernetwork makes of what enters every layer while it is read.
+"""Doc-to-LoRA: a hypernetwork computes low-rank deltas of a chunk from the inputs of every layer.
 
-Charakorn et al., "Doc-to-LoRA: Learning to Instantly Internalize Contexts", arXiv 2602.15902 (SakanaAI/doc-to-lora).
-Chunks are read apart; their deltas, and those that all share, act together, as one whose rank is the sum of theirs.
-Shape letters: L layers · B rows · T tokens · D width of the base · R ranks of all chunks · I/O features in and out.
+Charakorn et al., "Doc-to-LoRA: Learning to Instantly Internalize Contexts", arXiv 2602.15902
+(SakanaAI/doc-to-lora). Chunks are read separately. Their deltas and the shared deltas act together,
+as one delta with the sum of their ranks.
+
+Shape letters: L layers · B rows · T tokens · D width of the base model · R ranks of all chunks ·
+I/O features in and out.
 """
 
 from __future__ import annotations
@@ -25,20 +28,23 @@ from ttabench.methods.parts.lora import group_by_layer, target_names
 from ttabench.methods.trainable import Trainable
 
 FINAL_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm")
-"""Names of the norm behind the last layer."""
+"""Names of the norm after the last layer."""
 CHUNK_BATCH_SIZE = 16
-"""Chunks that are read in one forward."""
+"""Chunks that are read in one forward pass."""
 
 
 def build_hypernetwork(lm: LM, settings: DocToLoraSettings) -> Hypernetwork:
-    """Make the untrained hypernetwork for a base model."""
+    """Build the untrained hypernetwork for a base model."""
     names = group_by_layer(lm, target_names(lm, settings.targets))[0]
     sizes = {name.rpartition(".")[2]: lm.linear_shape(name) for name in names}
     return Hypernetwork(settings, lm.layers, lm.hidden_size, dict(sorted(sizes.items())))
 
 
 class DocToLora(Trainable[DocToLoraSettings]):
-    """State: `a.MAP` [B, R, L, I] and `b.MAP` [B, R, L, O] of the chunks of each row, zero where it has fewer."""
+    """Doc-to-LoRA.
+
+    State: `a.MAP` [B, R, L, I] and `b.MAP` [B, R, L, O] of the chunks of each row, zero-padded.
+    """
 
     spec = DOC_TO_LORA
 
@@ -55,11 +61,11 @@ class DocToLora(Trainable[DocToLoraSettings]):
         self.network = network.to(lm.device)
 
     def modules(self) -> nn.ModuleDict:
-        """network, the hypernetwork."""
+        """Return the hypernetwork as `network`."""
         return nn.ModuleDict({"network": self.network})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read each chunk by itself; its deltas stand behind those of the chunks before."""
+        """Read each chunk separately, and append its factors."""
         rows = new_chunk_ids(self.lm, state, chunks)
         segments = [
             [text[part] for text in texts for part in self.settings.chunk_slices(len(text))]
@@ -86,7 +92,7 @@ class DocToLora(Trainable[DocToLoraSettings]):
         return State(state.rows, tensors or state.tensors, {"tokens_read": counts})
 
     def combine_states(self, state: State, other: State) -> State:
-        """The deltas of both, as if both had been read in a row, but for the break between them."""
+        """Concatenate the factors of both states, as if both texts had been read in sequence."""
         names = {**state.tensors, **other.tensors}
         factors_by_name = {
             name: [*self._stored_factors(state, name), *self._stored_factors(other, name)]
@@ -99,8 +105,8 @@ class DocToLora(Trainable[DocToLoraSettings]):
         ]
         return State(state.rows, tensors, {"tokens_read": counts})
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The deltas of all chunks, and those that all share once something was read."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the deltas of all chunks, and the shared deltas if anything was read."""
         deltas = {}
         for layer, names in enumerate(self.names if state.tensors else ()):
             for name in names:
@@ -118,7 +124,7 @@ class DocToLora(Trainable[DocToLoraSettings]):
         return [state.tensors[name]] if name in state.tensors else []
 
     def _chunk_factors(self, chunks: Sequence[list[int]]) -> dict[str, Tensor]:
-        """The factors of these chunks by name, [chunks, L, rank, features]."""
+        """Return the factors of these chunks by name, [chunks, L, rank, features]."""
         parts = [
             self._read_chunks(chunks[begin : begin + CHUNK_BATCH_SIZE])
             for begin in range(0, len(chunks), CHUNK_BATCH_SIZE)
@@ -143,8 +149,6 @@ class DocToLora(Trainable[DocToLoraSettings]):
         ):
             prefill(lm, Patch(), ids_BT, real_BT)
             hidden = [torch.cat(parts, 1) for parts in layer_inputs.values()]
-            hidden[-1] = self.norm(
-                hidden[-1]
-            )  # as the released code, whose reader has one layer less
+            hidden[-1] = self.norm(hidden[-1])  # the released encoder has one layer fewer
         real_BT = nn.functional.pad(real_BT, (len(lm.start_ids), 0), value=True).to(lm.device)
         return self.network([x.to(lm.device).float() for x in hidden], real_BT)

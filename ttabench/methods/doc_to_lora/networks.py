@@ -1,9 +1,11 @@
-"""The hypernetwork of Doc-to-LoRA, its parts named as in the released weights (`pytorch_model.bin`).
+"""Hypernetwork of Doc-to-LoRA, with the parameter names of the released weights.
 
-Latents look at the hidden states of a chunk in one layer, several times; as many more as there are maps and ranks look
-at them, and become, by weights of that layer, the factors of its deltas. All layers have the same latents.
-Shape letters: L layers · B chunks · T tokens · D width of the base · Q latents · C their width · M maps · R rank ·
-    I/O features in and out.
+In each layer, latents attend several times to the hidden states of a chunk. One query per map and
+rank attends to these latents. Weights of that layer map the result to the factors of its deltas.
+All layers share the latents.
+
+Shape letters: L layers · B chunks · T tokens · D width of the base model · Q latents · C their
+width · M maps · R rank · I/O features in and out.
 """
 
 from __future__ import annotations
@@ -21,24 +23,22 @@ bias_free_linear = partial(nn.Linear, bias=False)
 
 
 class GatedFeedForward(nn.Module):
-    """A feed-forward with a gate."""
+    """Gated feed-forward network."""
 
     def __init__(self, features_in: int, features_out: int) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj = (
-            bias_free_linear(features_in, 4 * features_in),
-            bias_free_linear(features_in, 4 * features_in),
-        )
+        self.gate_proj = bias_free_linear(features_in, 4 * features_in)
+        self.up_proj = bias_free_linear(features_in, 4 * features_in)
         self.down_proj = bias_free_linear(4 * features_in, features_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same of every token."""
+        """Apply the network to every token."""
         out: Tensor = self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
 class PerceiverBlock(nn.Module):
-    """Latents look, and a feed-forward follows; norms stand before and behind each."""
+    """Cross-attention and a feed-forward network, with norms before and after each."""
 
     def __init__(self, s: DocToLoraSettings) -> None:
         super().__init__()
@@ -53,18 +53,14 @@ class PerceiverBlock(nn.Module):
             {**maps, "o_proj": bias_free_linear(s.heads * s.head_dim, s.latent)}
         )
         self.mlp = GatedFeedForward(s.latent, s.latent)
-        self.post_attention_layernorm, self.pre_ff_layernorm, self.post_ff_layernorm = (
-            norm(),
-            norm(),
-            norm(),
-        )
+        self.post_attention_layernorm = norm()
+        self.pre_ff_layernorm = norm()
+        self.post_ff_layernorm = norm()
 
     def forward(self, latents_BQC: Tensor, context_BTC: Tensor, real_B11T: Tensor | None) -> Tensor:
-        """The latents after one look."""
-        normed_BQC, context_BTC = (
-            self.input_latents_layernorm(latents_BQC),
-            self.input_context_layernorm(context_BTC),
-        )
+        """Return the latents after one block."""
+        normed_BQC = self.input_latents_layernorm(latents_BQC)
+        context_BTC = self.input_context_layernorm(context_BTC)
         parts = (
             self.self_attn[f"{kind}_proj"](x)
             for kind, x in (("q", normed_BQC), ("k", context_BTC), ("v", context_BTC))
@@ -80,7 +76,7 @@ class PerceiverBlock(nn.Module):
 
 
 class Resampler(nn.Module):
-    """Learned latents that look so many times."""
+    """Learned latents with a stack of cross-attention blocks."""
 
     def __init__(self, s: DocToLoraSettings, latents: int, blocks: int) -> None:
         super().__init__()
@@ -89,7 +85,7 @@ class Resampler(nn.Module):
         self.layernorm = nn.RMSNorm(s.latent, eps=1e-6)
 
     def forward(self, context_BTC: Tensor, real_B11T: Tensor | None = None) -> Tensor:
-        """What they are then [B, Q, C]."""
+        """Return the latents [B, Q, C] after all blocks."""
         latents_BQC = self.latents_q.expand(len(context_BTC), -1, -1)
         for layer in self.layers:
             latents_BQC = layer(latents_BQC, context_BTC, real_B11T)
@@ -98,7 +94,7 @@ class Resampler(nn.Module):
 
 
 class PerLayerLinear(nn.Module):
-    """A linear map with weights of each layer, and of each map where there are several."""
+    """Linear map with separate weights for each layer, and for each of several maps."""
 
     def __init__(
         self, layers: int, features_in: int, features_out: int, maps: int = 1, *, bias: bool = True
@@ -110,7 +106,7 @@ class PerLayerLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1, layers, 1, 1, features_out)) if bias else None
 
     def forward(self, x_BLMRI: Tensor) -> Tensor:
-        """[B, L, M, R, O]."""
+        """Return outputs [B, L, M, R, O]."""
         weight = (
             self.weight
             if self.weight.dim() == 4
@@ -121,7 +117,10 @@ class PerLayerLinear(nn.Module):
 
 
 class Hypernetwork(nn.Module):
-    """Factors of the deltas of all layers. `sizes`: features in and out of each map, by the last part of its name."""
+    """Hypernetwork for the factors of the deltas of all layers.
+
+    `sizes`: features in and out of each map, by the last part of its name.
+    """
 
     def __init__(
         self, s: DocToLoraSettings, layers: int, width: int, sizes: dict[str, tuple[int, int]]
@@ -152,7 +151,10 @@ class Hypernetwork(nn.Module):
     def forward(
         self, hidden_LBTD: list[Tensor], real_BT: Tensor
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Factors [B, L, R, I] and [B, L, R, O] of each map. `hidden_LBTD`: what enters each layer."""
+        """Return factors [B, L, R, I] and [B, L, R, O] of each map.
+
+        `hidden_LBTD`: inputs of each layer.
+        """
         project, encoder, decoder = self.aggregator["perceiver"].children()
         layer_latents = [
             decoder(encoder(project(hidden_BTD), real_BT[:, None, None]))
@@ -174,9 +176,7 @@ class Hypernetwork(nn.Module):
 
 
 def _feed_forward(layers: int, width: int) -> nn.Sequential:
-    """A feed-forward with weights of each layer; what enters is added to it."""
-    wide, narrow = (
-        PerLayerLinear(layers, width, 4 * width),
-        PerLayerLinear(layers, 4 * width, width),
-    )
+    """Build a residual feed-forward network with separate weights for each layer."""
+    wide = PerLayerLinear(layers, width, 4 * width)
+    narrow = PerLayerLinear(layers, 4 * width, width)
     return nn.Sequential(nn.LayerNorm(width), wide, nn.SiLU(), narrow, nn.LayerNorm(width))

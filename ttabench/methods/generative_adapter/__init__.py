@@ -1,4 +1,4 @@
-"""Generative Adapter: hidden states of a context, summed as outer products, become low-rank weight deltas."""
+"""Generative Adapter: summed outer products of hidden states become low-rank weight deltas."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ class GenerativeAdapterSettings:
     """Settings of `generative_adapter`; the defaults are the paper's for Mistral-7B-Instruct."""
 
     inner: int = 1024
-    """d_r: width of the outer products that are summed."""
+    """Width d_r of the summed outer products."""
     inner_keys: int | None = None
-    """Their width on the side of keys and queries (B1, B2); None: `inner`, as in the paper."""
+    """Width of keys and queries (B1, B2). None: `inner`, as in the paper."""
     rank: int = 128
-    """r: singular vectors that are kept, the rank of each delta (`norm=svd`)."""
+    """Rank r of each delta: number of singular vectors kept (`norm=svd`)."""
     chunk: int = 1024
-    """Most tokens of a chunk. A text is cut into as few chunks as that allows, of one length."""
+    """Maximum tokens of a chunk. A text is cut into as few chunks of equal length as possible."""
     scale: float = 1 / 16
-    """s: factor of every delta."""
+    """Factor s of every delta."""
     norm: Literal["svd", "frobenius"] = "svd"
-    """How the sum is normalised: the first `rank` singular values set to 1; or divided by its Frobenius norm, which
-    leaves deltas of rank `inner`."""
+    """Normalisation of the sum. svd: the first `rank` singular values are set to 1. frobenius:
+    division by the Frobenius norm, which gives deltas of rank `inner`."""
     gradient: Literal["released", "exact"] = "released"
-    """What training goes through (`norm=svd`): a randomised decomposition, as in the released code; or the
-    decomposition itself, whose gradient is finite for contexts of fewer tokens than `rank`, too."""
+    """Gradient of the decomposition in training (`norm=svd`). released: through a randomised
+    decomposition, as in the released code. exact: through the full decomposition; it is also
+    finite for contexts shorter than `rank`."""
     niter: int = 1
-    """Power iterations of the randomised one."""
+    """Power iterations of the randomised decomposition."""
     rank_tol: float = 1e-5
-    """Directions whose singular value is no more than this share of the largest are noise and dropped; 0 keeps all, as
-    the released code does."""
+    """Singular values up to this share of the largest are dropped as noise. 0 keeps all, as the
+    released code does."""
     buffer: bool = False
-    """Whether what arrives between two questions is one text; false: each piece is cut into chunks by itself."""
+    """True to join the chunks between two queries into one text. False: each is split by itself."""
     objective: Literal["answer", "both", "reconstruction", "completion"] = "answer"
-    """What training learns: answers to the questions of the task; or, of what an episode reads alone, each chunk from
-    the chunks before it (completion), a stretch of what was read from all of it (reconstruction), or both: the mean
-    over all tokens, as in the released code."""
+    """Training objective. answer: answers to the queries of the task. completion: each chunk of the
+    text from the chunks before it. reconstruction: a span of the text from all of it. both: the
+    mean over all tokens of the last two, as in the released code."""
     init: Literal["released", "aligned"] = "released"
-    """How training begins: from random weights and A1 = 0, or with keys and queries, and values and outputs, in one
-    space each, see `start`. The paper has the former."""
+    """Initialisation for training. released: random weights and A1 = 0, as in the paper. aligned:
+    keys and queries share one space, values and outputs another (`networks.align`)."""
     seed: int = 0
-    """Of initial weights and of the randomised decomposition."""
+    """Random seed of the initial weights and of the randomised decomposition."""
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -62,11 +63,11 @@ class GenerativeAdapterSettings:
 
     @property
     def keys(self) -> int:
-        """Width on the side of keys."""
+        """Width of keys and queries."""
         return self.inner if self.inner_keys is None else self.inner_keys
 
     def chunk_lengths(self, tokens: int) -> list[int]:
-        """Lengths of the chunks of a text of so many tokens: all the same, but that the last may be shorter."""
+        """Return the chunk lengths of a text; equal, except that the last may be shorter."""
         if not tokens:
             return []
         size = -(-tokens // -(-tokens // self.chunk))
@@ -74,7 +75,7 @@ class GenerativeAdapterSettings:
 
 
 def _with_first_stage(recipe: Recipe, objective: str, first: Recipe, *task_options: str) -> Recipe:
-    """The same where the method learned from texts alone before."""
+    """Return the recipe with a first stage that trains on texts without queries."""
     settings = (f"objective={objective}",)
     stage = Stage(
         method="generative_adapter", settings=settings, task_options=task_options, recipe=first
@@ -83,7 +84,8 @@ def _with_first_stage(recipe: Recipe, objective: str, first: Recipe, *task_optio
 
 
 _BASE_RECIPE = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
-# One document an episode first: of several, deltas learn what all documents have in common, and long nothing else.
+# One document per episode comes first. With several, the deltas long learn only what all documents
+# share.
 _RECONSTRUCTION_RECIPE = replace(
     _BASE_RECIPE, documents=(1, 2, 4, 8), batch_documents=64, steps=400, lr=3e-3
 )
@@ -98,36 +100,34 @@ _PAPER_RECIPE = Recipe(documents=(1,), schedule="cosine", decay=0.01, warmup=100
 
 
 def _paper_recipe(lr: float) -> Recipe:
-    """10^9 tokens in 8 sequences of 8,192 a step; then instructions, 32 a step."""
+    """Return the paper's recipe: 10^9 tokens, 8 sequences of 8,192 a step; then 32 instructions."""
     texts = replace(_PAPER_RECIPE, batch_documents=8, steps=15_000, lr=lr)
     return _with_first_stage(replace(_PAPER_RECIPE, batch_documents=32, lr=5e-5), "both", texts)
 
 
 def svd_flops(rows: int, columns: int) -> int:
-    """Operations of all singular values and vectors of a matrix: 21 n^3 of a square one."""
+    """Return the operations of a full singular value decomposition: 21 n^3 for a square matrix."""
     long, short = max(rows, columns), min(rows, columns)
     return 4 * long**2 * short + 8 * long * short**2 + 9 * short**3
 
 
 def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> Cost | None:
-    """Generative Adapter (arXiv 2411.05877): later chunks are read by the weights adapted so far; the state is the sum
-    of every map and its deltas, whatever the length."""
+    """Cost of Generative Adapter (arXiv 2411.05877).
+
+    Later chunks are read by the weights adapted so far. The state is the sum and the deltas of
+    every map, of constant size.
+    """
     s, count, out = settings, shape.layers, shape.attention_linears[-1]
     if s.norm != "svd":
         return None
-    deltas, inputs, outputs = (
-        LowRankFactors(shape, s.rank, [out]),
-        count * out.inputs,
-        count * out.outputs,
-    )
+    deltas = LowRankFactors(shape, s.rank, [out])
+    inputs = count * out.inputs
+    outputs = count * out.outputs
     networks = s.inner * outputs + s.keys * inputs + count * (s.inner + s.keys + 1) * shape.hidden
-    base, sum_floats = (
-        replace(closed_book_cost(shape, work), added_parameters=networks),
-        count * s.inner * s.keys,
-    )
-    texts = (
-        (work.tokens,) if s.buffer else work.chunk_tokens
-    )  # what begins a text stands in the first
+    base = replace(closed_book_cost(shape, work), added_parameters=networks)
+    sum_floats = count * s.inner * s.keys
+    # the start tokens belong to the first
+    texts = (work.tokens,) if s.buffer else work.chunk_tokens
     chunks = [
         size
         for index, text in enumerate(texts)
@@ -170,21 +170,21 @@ GENERATIVE_ADAPTER = MethodSpec(
     import_path="ttabench.methods.generative_adapter.method:GenerativeAdapter",
     Settings=GenerativeAdapterSettings,
     presets={
-        # The widths of the outer products and of the model stand to each other as 1 to 2 (1 to 4 in the paper).
+        # The outer products are half as wide as the model (a quarter in the paper).
         "nano": GenerativeAdapterSettings(
             inner=64, rank=8, chunk=256, buffer=True, gradient="exact", init="aligned"
         ),
         "nano-book": GenerativeAdapterSettings(
             inner=64, rank=8, chunk=512, gradient="exact", init="aligned", objective="both"
         ),
-        # 8.8 M weights; short chunks, several of which a few hundred tokens make.
+        # 8.8 M weights; short chunks, so that a few hundred tokens make several.
         "smollm2-135m": GenerativeAdapterSettings(
             inner=128, rank=32, chunk=128, gradient="exact", init="aligned", objective="both"
         ),
         "mistral-7b-instruct": GenerativeAdapterSettings(),
         "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
     },
-    # The paper tunes on instructions for 2 epochs: set `--steps` for the data at hand.
+    # The paper tunes on instructions for 2 epochs: set `--steps` for your data.
     recipes={
         "nano": _with_first_stage(_ANSWER_RECIPE, "reconstruction", _RECONSTRUCTION_RECIPE),
         "nano-book": _with_first_stage(
@@ -193,7 +193,7 @@ GENERATIVE_ADAPTER = MethodSpec(
             replace(_BOOK_RECIPE, batch_documents=4, steps=150, lr=3e-3),
             "sequence_tokens=2048",
         ),
-        # Of books: two chunks of 128 tokens at first, then one at a time.
+        # On books: two chunks of 128 tokens at first, then one at a time.
         "smollm2-135m": _with_first_stage(
             _SMOLLM2_RECIPE,
             "reconstruction",

@@ -1,7 +1,8 @@
-"""Generative Adapter: the hidden states of a context, summed as outer products, become low-rank weight deltas.
+"""Generative Adapter: summed outer products of hidden states become low-rank weight deltas.
 
-Chen et al., "Generative Adapter: Contextualizing Language Models in Parameters with A Single Forward Pass", arXiv
-2411.05877, equations 3 and 6 to 9; training: section 2.3 and appendix.
+Chen et al., "Generative Adapter: Contextualizing Language Models in Parameters with A Single
+Forward Pass", arXiv 2411.05877, equations 3 and 6 to 9; training: section 2.3 and appendix.
+
 Shape letters: N adapted maps · B rows · R values · K keys · Q rank · T tokens · D width.
 """
 
@@ -28,7 +29,11 @@ from ttabench.methods.trainable import Trainable, training_item
 
 
 class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
-    """Generative Adapter. State: `sum` [N, B, R, K]; the factors of the deltas (`norm=svd`), see `networks.state_tensors`."""
+    """Generative Adapter.
+
+    State: `sum` [N, B, R, K], and the factors of the deltas (`norm=svd`), see
+    `networks.state_tensors`.
+    """
 
     spec = GENERATIVE_ADAPTER
 
@@ -38,12 +43,12 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         self.granularity = "segment" if settings.buffer else "chunk"
 
     def modules(self) -> nn.ModuleDict:
-        """generators, one a map."""
+        """Return the generators, one per adapted map."""
         return nn.ModuleDict(dict(self.networks.named_children()))
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read chunk by chunk: each is read, added to the sums, and adapted to before the next."""
+        """Read chunk by chunk; the weights adapt to each before the next."""
         rows = new_chunk_ids(self.lm, state, chunks)
         read = list(state.meta["tokens_read"])
         segments = [
@@ -56,8 +61,11 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     @torch.no_grad()
     def combine_states(self, state: State, other: State) -> State:
-        """The sum of both sums, and the deltas that it makes. Each text was read by the weights adapted to what
-        stands before it in its own state, so this is not what reading both in a row gives."""
+        """Add both sums and compute their deltas.
+
+        Each text was read by the weights adapted to the earlier text of its own state. So the
+        result differs from reading both texts in sequence.
+        """
         sums = [each.tensors["sum"] for each in (state, other) if each.tensors]
         tensors = self.networks.state_tensors(sum(sums[1:], sums[0])) if sums else {}
         counts = [
@@ -66,31 +74,32 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         ]
         return State(state.rows, tensors, {"tokens_read": counts})
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """Deltas of every adapted linear map."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the deltas of every adapted linear map."""
         with torch.no_grad():
             return Patch(deltas=self.networks.deltas(state.tensors))
 
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
-        """With `init=aligned`, begin where `start` says, on what the first episodes read."""
+        """With `init=aligned`, initialise with `align` on the text of the first episodes."""
         if self.settings.init == "aligned":
             chunks = [row.ids for row in self.rows(first) if row.chunk is not None]
             if not chunks:
-                fault = "The first training episodes read nothing, and an aligned training begins on what they read."
+                fault = "The first training episodes have no text, which init=aligned needs."
                 raise UserError(
-                    fault, "Give longer ones (of books: --task-set sequence_tokens=N above window)."
+                    fault,
+                    "Use longer episodes (for books: --task-set sequence_tokens=N above window).",
                 )
             align(self.networks, chunks)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, or of the texts; each of several parts has its share of the mean
-        over all tokens."""
+        """Return the mean NLL of the answers, or of the texts.
+
+        With several parts, each is its share of the mean over all tokens.
+        """
         rows = self.rows(episodes)
         if not any(row.part and row.chunks_read for row in rows):
-            fault = (
-                "No training episode has anything to predict behind a chunk, so nothing is learned."
-            )
-            hint = f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
+            fault = "No training episode has a target after a chunk, so nothing is learned."
+            hint = f"Use --set chunk=N below {self.settings.chunk}, or more --documents."
             raise UserError(fault, hint)
         by_part = defaultdict[str, list[Tensor]](list)
         for row, values in zip(rows, row_logprobs(self.networks, rows), strict=True):
@@ -100,7 +109,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         return {part: -torch.cat(values).sum() / tokens for part, values in by_part.items()}
 
     def rows(self, episodes: Sequence[Episode]) -> list[Row]:
-        """What is read and predicted of these episodes."""
+        """Return the rows that are read and predicted for these episodes."""
         rows, objective = list[Row](), self.settings.objective
         parts = ("completion", "reconstruction") if objective == "both" else (objective,)
         for owner, episode in enumerate(episodes):
@@ -109,7 +118,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         return rows
 
     def _split_into_chunks(self, texts: Sequence[list[int]], has_start: bool) -> list[list[int]]:
-        """The chunks of one row: of each text by itself, what begins the first in front."""
+        """Split each text of one row into chunks; the start tokens precede the first."""
         if self.settings.buffer:
             texts = [[token for text in texts for token in text]]
         chunks = []
@@ -126,7 +135,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
     def _read_chunks(
         self, tensors: dict[str, Tensor], chunks: Sequence[list[list[int]]]
     ) -> dict[str, Tensor]:
-        """The state after these chunks of every row; rows that have fewer wait."""
+        """Return the state after these chunks; rows with fewer chunks keep their state."""
         for number in range(max(map(len, chunks), default=0)):
             rows = [row for row, row_chunks in enumerate(chunks) if number < len(row_chunks)]
             row_index = (
@@ -146,33 +155,33 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
 
 ChunkSplitter = Callable[[Sequence[list[int]], bool], list[list[int]]]
-"""(ids of pieces, whether something was read before) to the chunks that they are read in."""
+"""(ids of texts, True if something was read before) -> the chunks that are read."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A text that is read by itself, at positions from 0 on."""
+    """Text that is read by itself, at positions from 0 on."""
 
     ids: list[int]
     owner: int
-    """Number of the episode whose chunks it is adapted to."""
+    """Number of the episode with the chunks that the weights are adapted to."""
     chunks_read: int
-    """How many of these chunks."""
+    """Number of these chunks that were read before."""
     first: int = 0
-    """Place of the first target in `ids`; it is predicted from the token before."""
+    """Index of the first target in `ids`; it is predicted from the token before."""
     part: str = ""
-    """Of the loss; empty where nothing is predicted."""
+    """Part of the loss; empty if nothing is predicted."""
     chunk: int | None = None
-    """Its number among the chunks of its owner; None where no delta is made of it."""
+    """Number among the chunks of the episode; None if it gives no delta."""
 
     @property
     def targets(self) -> int:
-        """Tokens that are predicted."""
+        """Return the tokens that are predicted."""
         return len(self.ids) - self.first if self.part else 0
 
 
 def answer_rows(lm: LM, episode: Episode, owner: int, split_chunks: ChunkSplitter) -> list[Row]:
-    """Chunks of what is read, and every question with its answer behind the chunks that stand before it."""
+    """Return the chunks of an episode, and each query with its answer after earlier chunks."""
     chunks: list[Row] = []
     query_rows: list[Row] = []
     unread: list[Chunk] = []
@@ -183,8 +192,8 @@ def answer_rows(lm: LM, episode: Episode, owner: int, split_chunks: ChunkSplitte
         has_start = bool(chunks)
         new_chunks = split_chunks(
             [
-                chunk_ids(lm, piece, first=not (has_start or index))
-                for index, piece in enumerate(unread)
+                chunk_ids(lm, chunk, first=not (has_start or index))
+                for index, chunk in enumerate(unread)
             ],
             has_start,
         )
@@ -202,10 +211,13 @@ def answer_rows(lm: LM, episode: Episode, owner: int, split_chunks: ChunkSplitte
 def texts(
     lm: LM, episode: Episode, owner: int, split_chunks: ChunkSplitter, parts: Sequence[str]
 ) -> list[Row]:
-    """Chunks of what is read; with "completion" their own tokens are predicted, with "reconstruction" a stretch of what
-    was read up to each, as long as the longest chunk, drawn from torch's generator."""
+    """Return the chunks of an episode and the training targets for `parts`.
+
+    "completion": the tokens of each chunk. "reconstruction": a span of the text read so far, as
+    long as the longest chunk, drawn with torch's generator.
+    """
     read = split_chunks(
-        [chunk_ids(lm, piece, first=not index) for index, piece in enumerate(episode.chunks())],
+        [chunk_ids(lm, chunk, first=not index) for index, chunk in enumerate(episode.chunks())],
         False,
     )
     part = "completion" if "completion" in parts else ""
@@ -226,17 +238,17 @@ def texts(
 
 
 def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> list[Tensor]:
-    """Log-probabilities of the targets of every row, one float32 tensor each; differentiable. Without gradients
-    deltas are made as in use, with them by `networks.differentiable_singular_vectors`."""
-    lm, by_row, needed_deltas = (
-        networks.lm,
-        dict[int, Tensor](),
-        {(row.owner, row.chunks_read) for row in rows if row.chunks_read},
-    )
+    """Return float32 log-probabilities of the targets of every row; differentiable.
+
+    Without gradients, deltas are computed as at test time; with gradients, by
+    `networks.differentiable_singular_vectors`.
+    """
+    lm = networks.lm
+    by_row = dict[int, Tensor]()
+    needed_deltas = {(row.owner, row.chunks_read) for row in rows if row.chunks_read}
     deltas, sums = dict[str, LowRank](), dict[int, Tensor]()
-    delta_keys: list[
-        tuple[int, int]
-    ] = []  # owners of these deltas, and after how many of their chunks
+    # episodes of these deltas, and the number of their chunks read
+    delta_keys: list[tuple[int, int]] = []
     chunks = sorted((row for row in rows if row.chunk is not None), key=lambda row: row.chunk or 0)
     rows_by_chunk = [list(level) for _, level in groupby(chunks, lambda row: row.chunk)]
     for group in [*rows_by_chunk, *group_by_length([row for row in rows if row.chunk is None])]:
@@ -244,10 +256,8 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
             delta_keys.index((row.owner, row.chunks_read)) if row.chunks_read else len(delta_keys)
             for row in group
         ]
-        row_deltas, chunk = (
-            _select_rows(deltas, torch.tensor(delta_index, device=lm.device)),
-            group[0].chunk,
-        )
+        row_deltas = _select_rows(deltas, torch.tensor(delta_index, device=lm.device))
+        chunk = group[0].chunk
         ids_BT, hidden_BTD, sum_NBRK = networks.read(
             [row.ids for row in group], row_deltas, sum_outer_products=chunk is not None
         )
@@ -274,7 +284,7 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
 
 
 def _concat_rows(before: LowRank | None, delta: LowRank) -> LowRank:
-    """The rows of one delta behind those of another."""
+    """Append the rows of one delta to those of another."""
     a_BRI, b_BOR = delta.a_BRI, delta.b_BOR.expand(len(delta.a_BRI), -1, -1)
     if before is None:
         return LowRank(a_BRI, b_BOR)
@@ -282,7 +292,7 @@ def _concat_rows(before: LowRank | None, delta: LowRank) -> LowRank:
 
 
 def _select_rows(deltas: Mapping[str, LowRank], which_B: Tensor) -> dict[str, LowRank]:
-    """The deltas of each row; of rows that have read nothing (the number behind the last), zero."""
+    """Select the deltas of each row; rows without chunks (index after the last) get zeros."""
     zero_deltas = {
         name: LowRank(torch.zeros_like(delta.a_BRI[:1]), delta.b_BOR[:1])
         for name, delta in deltas.items()
@@ -296,15 +306,15 @@ def _select_rows(deltas: Mapping[str, LowRank], which_B: Tensor) -> dict[str, Lo
 def _target_logprobs(
     lm: LM, rows: Sequence[Row], hidden_BTD: Tensor, ids_BT: Tensor
 ) -> list[Tensor]:
-    """Log-probabilities of the targets of each row; the first token of a row is not predicted from anything."""
-    places = [
+    """Return log-probabilities of the targets of each row, without its first token."""
+    positions = [
         (index, row.first + step)
         for index, row in enumerate(rows)
         for step in range(row.targets)
         if row.first + step
     ]
-    if not places:
+    if not positions:
         return [hidden_BTD.new_zeros(0, dtype=torch.float32)] * len(rows)
-    rows_N, places_N = torch.tensor(places, device=lm.device).unbind(1)
-    values_N = logprobs_of(lm, hidden_BTD[rows_N, places_N - 1], ids_BT[rows_N, places_N])
+    rows_N, position_N = torch.tensor(positions, device=lm.device).unbind(1)
+    values_N = logprobs_of(lm, hidden_BTD[rows_N, position_N - 1], ids_BT[rows_N, position_N])
     return list(torch.split(values_N, torch.bincount(rows_N, minlength=len(rows)).tolist()))

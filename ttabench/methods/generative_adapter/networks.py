@@ -1,8 +1,9 @@
-"""From hidden states to low-rank weight deltas: a generator for every adapted linear map, and what they read.
+"""Networks of Generative Adapter: a generator of low-rank deltas for every adapted linear map.
 
-Chen et al., arXiv 2411.05877; n, an RMSNorm with a learned weight, is of the released code.
-Shape letters: N adapted maps, one a layer · B rows · T tokens · C width of the model · R values · K keys · Q rank ·
-    I/O features in and out.
+Chen et al., arXiv 2411.05877. The RMSNorm n with a learned weight is from the released code.
+
+Shape letters: N adapted maps, one a layer · B rows · T tokens · C width of the model · R values · K
+keys · Q rank · I/O features in and out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 
 
 class GenerativeAdapterNetworks(nn.Module):
-    """One `DeltaGenerator` a layer, of its output projection of attention, with weights drawn from `settings.seed`."""
+    """One `DeltaGenerator` per layer, for its output projection of attention.
+
+    Weights are drawn from `settings.seed`.
+    """
 
     def __init__(self, lm: LM, settings: GenerativeAdapterSettings) -> None:
         super().__init__()
@@ -43,8 +47,10 @@ class GenerativeAdapterNetworks(nn.Module):
         ]
         self.names = [name for (name,) in group_by_layer(lm, maps)]
         if len({lm.linear_shape(name) for name in self.names}) > 1:
-            fault = f"{lm.name} ({lm.config.model_type}) has output projections of unequal shapes in its layers"
-            raise UserError(f"{fault}.", "Use templora.")
+            fault = (
+                f"{lm.name} ({lm.config.model_type}) has output projections of different shapes."
+            )
+            raise UserError(fault, "Use --method templora.")
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             self.layer_generators = [
@@ -61,12 +67,15 @@ class GenerativeAdapterNetworks(nn.Module):
         *,
         sum_outer_products: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Texts, each by itself, under weight deltas: their ids [B, T], padded behind, their last hidden states, and
-        where `sum_outer_products` the outer products [N, B, R, K] of what they are, map by map."""
+        """Read texts separately under weight deltas.
+
+        Returns ids [B, T], right-padded, last hidden states, and, with `sum_outer_products`, the
+        summed outer products [N, B, R, K] of each map.
+        """
         ids_BT, real_BT = (
             padded.to(self.lm.device) for padded in pad(rows, self.lm.pad_id, "right")
         )
-        check_fits(self.lm, None, real_BT.sum(1), "Cut it: --set chunk=512, or fewer tokens.")
+        check_fits(self.lm, None, real_BT.sum(1), "Use shorter chunks: --set chunk=512, or fewer.")
         sums: list[Tensor] = []
 
         def add_layer(layer: InputLocation, hidden_BTC: Tensor) -> None:
@@ -78,29 +87,29 @@ class GenerativeAdapterNetworks(nn.Module):
             deltas_applied(self.lm, deltas, len(rows)),
             observe_inputs(self.lm, add_layer, observed_layers, len(rows)),
         ):
-            # padding stands behind the text, where causal attention never looks
+            # causal attention never sees the padding on the right
             hidden_BTC = Window(self.lm, None, len(rows), retain=False).feed(ids_BT)
         return ids_BT, hidden_BTC, torch.stack(sums) if sum_outer_products else None
 
     def state_tensors(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
-        """The sums, and with `norm=svd` the factors of their deltas, `a0` [N, B, Q, I] and `b0` [N, B, O, Q]; others
-        are made anew when something is asked."""
+        """Return the sums, and with `norm=svd` the factors `a0` [N, B, Q, I] and `b0` [N, B, O, Q].
+
+        Other deltas are computed for each query.
+        """
         finite_N = torch.isfinite(sum_NBRK.sum((1, 2, 3))).tolist()
         if not all(finite_N):
-            fault = f"What generative_adapter sums for {self.names[finite_N.index(False)]} is not finite"
-            hint = "Check its checkpoint and the weights, or try --dtype float32."
-            raise UserError(f"{fault} (NaN or infinity).", hint)
+            name = self.names[finite_N.index(False)]
+            hint = "Check the checkpoint and the base model's weights, or use --dtype float32."
+            raise UserError(f"The sum for {name} is not finite (NaN or infinity).", hint)
         if self.settings.norm != "svd":
             return {"sum": sum_NBRK}
         deltas = self.compute_deltas(sum_NBRK).values()
-        a_NBQI, b_NBOQ = (
-            torch.stack([delta.a_BRI for delta in deltas]),
-            torch.stack([delta.b_BOR for delta in deltas]),
-        )
+        a_NBQI = torch.stack([delta.a_BRI for delta in deltas])
+        b_NBOQ = torch.stack([delta.b_BOR for delta in deltas])
         return {"sum": sum_NBRK, "a0": a_NBQI, "b0": b_NBOQ}
 
     def deltas(self, tensors: Mapping[str, Tensor]) -> dict[str, LowRank]:
-        """Deltas of all adapted maps, by name; none of a text of which nothing was read."""
+        """Return the deltas of all adapted maps by name; none if nothing was read."""
         if not tensors or self.settings.norm != "svd":
             return self.compute_deltas(tensors["sum"]) if tensors else {}
         return dict(zip(self.names, map(LowRank, tensors["a0"], tensors["b0"]), strict=True))
@@ -108,8 +117,11 @@ class GenerativeAdapterNetworks(nn.Module):
     def compute_deltas(
         self, sum_NBRK: Tensor, *, differentiable: bool = False
     ) -> dict[str, LowRank]:
-        """The deltas that sums become; `differentiable`: by what gradients go through. Exact decompositions of all maps are
-        one call, which a GPU does at once."""
+        """Compute the deltas of sums.
+
+        `differentiable`: by the method that training backpropagates through. Exact decompositions
+        of all maps are one batched call, which is faster on a GPU.
+        """
         is_batched = self.settings.norm == "svd" and not differentiable
         known_vectors = (
             zip(*singular_vectors(sum_NBRK, self.settings), strict=True)
@@ -124,15 +136,17 @@ class GenerativeAdapterNetworks(nn.Module):
 
 
 VALUE_PROJECTIONS = ("v_proj", "c_attn", "qkv_proj", "query_key_value")
-"""Last parts of the names of what makes values; of a map that makes more they come last."""
+"""Last parts of the names of value projections; in fused projections the values come last."""
 INITIAL_DELTA_RATIO = 0.1
-"""How large deltas are when an aligned training begins, as a share of what their maps give."""
+"""Size of the deltas at the start of aligned training, relative to the outputs of their maps."""
 
 
 @torch.no_grad()
 def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
-    """Begin with keys and queries, and values and outputs, in one space each, and deltas of `INITIAL_DELTA_RATIO` of what their maps
-    give."""
+    """Initialise keys and queries in one space, values and outputs in another.
+
+    The deltas start at `INITIAL_DELTA_RATIO` of the outputs of their maps.
+    """
     lm = networks.lm
     with torch.random.fork_rng():
         torch.manual_seed(networks.settings.seed)
@@ -150,17 +164,15 @@ def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> N
 
 
 def _scale_outputs(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
-    """Set how large the deltas are."""
+    """Scale the outputs so that the deltas have their initial size."""
     lm, names = networks.lm, networks.names
     ids_BT, real_BT = (padded.to(lm.device) for padded in pad(chunks, lm.pad_id, "right"))
     inputs: dict[InputLocation, Tensor] = {}
     with observe_inputs(lm, inputs.__setitem__, [*range(lm.layers), *names], len(chunks)):
         Window(lm, None, len(chunks), retain=False).feed(ids_BT)
     for layer, (name, generator) in enumerate(zip(names, networks.layer_generators, strict=True)):
-        delta, x_BTI = (
-            generator.delta(generator.sum_outer_products(inputs[layer], real_BT)),
-            inputs[name].float(),
-        )
+        delta = generator.delta(generator.sum_outer_products(inputs[layer], real_BT))
+        x_BTI = inputs[name].float()
         added_BTO = x_BTI @ delta.a_BRI.mT @ delta.b_BOR.mT
         output_BTO = x_BTI @ _map_weight(lm, name).T
         ratio = (
@@ -170,7 +182,7 @@ def _scale_outputs(networks: GenerativeAdapterNetworks, chunks: Sequence[list[in
 
 
 def _value_weight(lm: LM, layer: int, features: int) -> Tensor:
-    """[I, C]: what makes the values of a layer's attention, once a query head."""
+    """Return the value projection of a layer [I, C], repeated for each query head."""
     maps_a_layer = len(lm.linear_names()) // lm.layers
     layer_names = lm.linear_names()[layer * maps_a_layer : (layer + 1) * maps_a_layer]
     name = next(name for name in layer_names if name.rpartition(".")[2] in VALUE_PROJECTIONS)
@@ -180,7 +192,7 @@ def _value_weight(lm: LM, layer: int, features: int) -> Tensor:
 
 
 def _map_weight(lm: LM, name: str) -> Tensor:
-    """[O, I] of a linear map, float32."""
+    """Return the weight [O, I] of a linear map in float32."""
     module = lm.model.get_submodule(name)
     weight: Tensor | None = module._parameters["weight"]
     assert weight is not None
@@ -188,11 +200,11 @@ def _map_weight(lm: LM, name: str) -> Tensor:
 
 
 EPSILON = 1e-6
-"""Of the RMSNorm, and of the division by a norm (released code)."""
+"""Epsilon of the RMSNorm and of divisions by a norm (released code)."""
 
 
 class DeltaGenerator(nn.Module):
-    """The network that makes the deltas of one linear map; before training they are zero."""
+    """Network that computes the deltas of one linear map; the deltas are zero before training."""
 
     def __init__(
         self, width: int, features_in: int, features_out: int, settings: GenerativeAdapterSettings
@@ -210,7 +222,10 @@ class DeltaGenerator(nn.Module):
         """A1 [O, R]."""
 
     def sum_outer_products(self, hidden_BTC: Tensor, real_BT: Tensor | None = None) -> Tensor:
-        """The outer products of the tokens of every row, summed: [B, R, K]; of padding (`real_BT` false) nothing."""
+        """Sum the outer products of the tokens of every row: [B, R, K].
+
+        Padding (`real_BT` false) adds nothing.
+        """
         hidden_BTC = hidden_BTC.float()
         mean_square_BT1 = hidden_BTC.square().mean(-1, keepdim=True)
         normed_BTC = hidden_BTC * torch.rsqrt(mean_square_BT1 + EPSILON) * self.norm
@@ -225,8 +240,12 @@ class DeltaGenerator(nn.Module):
         differentiable: bool = False,
         known_vectors: tuple[Tensor, Tensor] | None = None,
     ) -> LowRank:
-        """The delta that a sum becomes; `differentiable`: by what gradients go through; `known_vectors`: its `singular_vectors`, if
-        known. Returns factors of rank `rank`, or with another norm of rank R; of a sum of zeros, zeros."""
+        """Compute the delta of a sum, as factors.
+
+        `differentiable`: by the method that training backpropagates through. `known_vectors`: its
+        `singular_vectors`, if known. The rank is `rank`, or R with another norm; zero sums give
+        zeros.
+        """
         s = self.settings
         if s.norm == "svd":
             left_BRQ, right_BQK = known_vectors or (
@@ -238,23 +257,24 @@ class DeltaGenerator(nn.Module):
 
 
 def _kaiming(rows: int, columns: int) -> nn.Parameter:
-    """As the released code begins: normal, of variance 1 / (3 columns)."""
+    """Initialise as the released code does: normal, variance 1 / (3 columns)."""
     return nn.Parameter(torch.randn(rows, columns) / math.sqrt(3 * columns))
 
 
 MIN_SINGULAR_GAP = 1e-7
-"""Of two singular values that are kept: nearer, the gradient of their vectors explodes, and the released code leaves
-the delta out."""
+"""Minimum gap of two kept singular values. Below it the gradient of their vectors explodes, and the
+released code omits the delta."""
 TIE_TOLERANCE = 1e-6
-"""A kept and a dropped singular value whose squares differ by less than this share of the largest square: which of
-their directions is kept is chance, and no gradient turns one into the other."""
+"""Tolerance for ties of a kept and a dropped singular value: difference of squares, as a share of
+the largest square. In a tie the kept direction is arbitrary, and has no useful gradient."""
 
 ZERO_TOLERANCE = 1e-6
-"""Singular values of no more than this share of the largest have no vectors that could be told from noise."""
+"""Singular values up to this share of the largest have vectors that cannot be distinguished from
+noise."""
 
 
 def singular_vectors(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
-    """The first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros in the place of what is noise."""
+    """Return the first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros for noise."""
     left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
     rank = settings.rank
     return left_BRN[..., :rank] * _above_noise(values_BN[..., :rank], settings)[
@@ -265,9 +285,11 @@ def singular_vectors(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tu
 def differentiable_singular_vectors(
     sum_BRK: Tensor, settings: GenerativeAdapterSettings
 ) -> tuple[Tensor, Tensor]:
-    """The same with gradients: exact, or those of the randomised decomposition. With the latter zeros where two
-    singular values lie so near that no gradient could be taken, as in the released code: of fewer tokens than
-    `rank`, too."""
+    """Return the same vectors with gradients, exact or of the randomised decomposition.
+
+    The latter gives zeros if two singular values are too close for a gradient, as in the released
+    code, for example with fewer tokens than `rank`.
+    """
     if settings.gradient == "exact":
         return _SingularVectors.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
     left_BRQ, values_BQ, right_BQK = _randomised_svd(sum_BRK, settings)
@@ -276,7 +298,7 @@ def differentiable_singular_vectors(
     )[..., None, None]
     if bool(is_distinct_B11.all()):
         return left_BRQ, right_BQK
-    # no gradient may come out of theirs, not even times zero
+    # their gradients may be infinite or NaN, and remain so if multiplied by zero
     placeholder_RK = torch.zeros_like(sum_BRK[0])
     placeholder_RK.diagonal().copy_(torch.arange(1, min(placeholder_RK.shape) + 1))
     left_BRQ, _, right_BQK = _randomised_svd(
@@ -286,12 +308,13 @@ def differentiable_singular_vectors(
 
 
 class _SingularVectors(torch.autograd.Function):
-    """The first singular vectors, with the gradient of their product.
+    """First singular vectors, with the gradient of their product.
 
-    With S = U diag(s) V', F = U' dS V and h 1 where a value is kept, 0 where not, d(U diag(h) V') is
-    U (a * F + b * F') V' of a_ij = (h_i s_i - h_j s_j) / (s_i^2 - s_j^2) and b_ij = (h_i s_j - h_j s_i) / the same:
-    1 / (s_i + s_j) and its negative for two that are kept, 0 for two that are not. Of directions that S has nothing
-    in, s_j is 0: a is 1 / s_i and b is 0, so that all of them together are a projection, and need no vectors.
+    Let S = U diag(s) V', F = U' dS V, and h be 1 for kept values and 0 for others. Then d(U diag(h)
+    V') is U (a * F + b * F') V' with a_ij = (h_i s_i - h_j s_j) / (s_i^2 - s_j^2) and b_ij = (h_i
+    s_j - h_j s_i) / (s_i^2 - s_j^2). For two kept values a is 1 / (s_i + s_j) and b its negative;
+    for two dropped values both are 0. In the null space of S, s_j is 0, a is 1 / s_i and b is 0.
+    All its directions together are a projection, which needs no vectors.
     """
 
     @staticmethod
@@ -314,7 +337,7 @@ class _SingularVectors(torch.autograd.Function):
         rank = to_left_BRQ.shape[-1]
         kept_BQ1 = kept_BN[..., :rank, None]
         to_left_BRQ, to_right_BQK = to_left_BRQ * kept_BQ1.mT, to_right_BQK * kept_BQ1
-        # the gradient of the product in the basis of singular vectors; of two that are dropped it does not count
+        # gradient in the basis of singular vectors; pairs of dropped vectors do not contribute
         columns_BNQ, rows_BQN = left_BRN.mT @ to_left_BRQ, to_right_BQK @ right_BNK.mT
         whole_BNN = nn.functional.pad(columns_BNQ, (0, values_BN.shape[-1] - rank))
         whole_BNN[..., :rank, :] = torch.where(kept_BQ1, rows_BQN, whole_BNN[..., :rank, :])
@@ -328,7 +351,7 @@ class _SingularVectors(torch.autograd.Function):
 
 
 def _gradient_weights(values_BN: Tensor, kept_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """a and b of `_SingularVectors`, [B, N, N]."""
+    """Return a and b of `_SingularVectors`, [B, N, N]."""
     first, second = values_BN[..., :, None], values_BN[..., None, :]
     kept_first, kept_second = kept_BN[..., :, None], kept_BN[..., None, :]
     both, either = kept_first & kept_second, kept_first ^ kept_second
@@ -342,14 +365,17 @@ def _gradient_weights(values_BN: Tensor, kept_BN: Tensor) -> tuple[Tensor, Tenso
 
 
 def _above_noise(values_BQ: Tensor, settings: GenerativeAdapterSettings) -> Tensor:
-    """bool [B, Q], false where a singular value is noise."""
+    """Return bool [B, Q], false for singular values that are noise."""
     return (values_BQ > settings.rank_tol * values_BQ[..., :1]) & (values_BQ > 0)
 
 
 def _randomised_svd(
     sum_BRK: Tensor, settings: GenerativeAdapterSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The randomised decomposition; what is random depends on the seed alone, and is the same for all rows."""
+    """Return the randomised decomposition.
+
+    Its randomness depends on the seed only, and is the same for all rows.
+    """
     with isolated_rng(sum_BRK.device):
         torch.manual_seed(settings.seed)
         left_BRQ, values_BQ, right_BKQ = torch.svd_lowrank(

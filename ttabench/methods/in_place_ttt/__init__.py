@@ -1,4 +1,4 @@
-"""In-Place TTT: each chunk of a text that is read changes the last map of some feed-forwards, without a gradient."""
+"""In-Place TTT: each chunk updates the down projection of some feed-forward networks."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class InPlaceSettings:
     """Settings of `in_place_ttt`."""
 
     chunk: int = 4096
-    """Tokens that are read before weights change once; the last chunk before a question may be shorter."""
+    """Tokens read before each weight update; the last chunk before a query may be shorter."""
     rate: float = 3.0
-    """What the change of a chunk is multiplied by; chosen on validation data."""
+    """Factor of the update of a chunk; choose it on validation data."""
     every: int = 6
-    """Layers 0, `every`, twice `every` and so on change."""
+    """Layers 0, `every`, twice `every` and so on are updated."""
     kernel: int = 5
-    """Tokens that the target of a token is made of: the token, and as many before it as behind it."""
+    """Tokens in the target of a token: the token itself, and as many before it as after it."""
     made_of: Literal["hidden", "embedding"] = "hidden"
-    """Whether targets are made of what enters the feed-forward, or of what enters the first layer."""
+    """Source of the targets: the input of the feed-forward network, or that of the first layer."""
     clip: float | None = None
-    """Largest Frobenius norm of the change of a chunk; None: any."""
+    """Maximum Frobenius norm of the update of a chunk. None: no limit."""
     cache: bool = True
-    """Whether keys and values of all that is read stay, too; without them the change is all that stays."""
+    """True to keep the KV cache of all tokens read. False: only the weight updates remain."""
 
     def __post_init__(self) -> None:
         require_at_least(1, chunk=self.chunk, every=self.every, kernel=self.kernel)
@@ -46,21 +46,19 @@ class InPlaceSettings:
 
 
 def cost(settings: InPlaceSettings, shape: Shape, work: Workload) -> Cost:
-    """Full context, or chunks by themselves; the change of each chunk, and what it adds to every token read behind it.
-    The pieces arrive together."""
+    """Cost of full context or separate chunks, of the updates, and of the updated maps.
+
+    Assumes that all chunks arrive together.
+    """
     s, down, layers = settings, shape.mlp_linears[-1], -(-shape.layers // settings.every)
     added_parameters = layers * down.outputs * (s.kernel + down.outputs)
     if not work.chunk_tokens:
         return replace(closed_book_cost(shape, work), added_parameters=added_parameters)
-    slots, last_chunk = (
-        shape.bos_tokens + work.tokens,
-        work.tokens - max(0, work.tokens - 1) // s.chunk * s.chunk,
-    )
+    slots = shape.bos_tokens + work.tokens
+    last_chunk = work.tokens - max(0, work.tokens - 1) // s.chunk * s.chunk
     chunks = [s.chunk] * ((work.tokens - last_chunk) // s.chunk) + [last_chunk]
     change_flops = 2 * (added_parameters + layers * down.size) * work.tokens
-    delta_flops = (
-        2 * layers * (down.size + down.outputs**2)
-    )  # of a token that is read or asked behind a change
+    delta_flops = 2 * layers * (down.size + down.outputs**2)  # per token after the first update
     change_bytes = FLOAT32_BYTES * layers * down.size
     if not s.cache:
         read_flops = sum(shape.forward_flops(shape.bos_tokens + chunk) for chunk in chunks)
@@ -94,7 +92,7 @@ def cost(settings: InPlaceSettings, shape: Shape, work: Workload) -> Cost:
 
 IN_PLACE_TTT = MethodSpec(
     name="in_place_ttt",
-    summary="down projections that each chunk changes by what its tokens predict",
+    summary="down projections updated by each chunk from its tokens",
     import_path="ttabench.methods.in_place_ttt.method:InPlaceTraining",
     Settings=InPlaceSettings,
     presets={

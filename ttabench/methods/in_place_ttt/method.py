@@ -1,9 +1,13 @@
-"""In-Place TTT: the last map of some feed-forwards is changed by every chunk that is read, so that what a token sends
-into it comes to give what stands around the token; a sum of outer products, without a gradient.
+"""In-Place TTT: every chunk updates the down projection of some feed-forward networks.
 
-Feng et al., "In-Place Test-Time Training", arXiv 2604.06169, equation 1 and algorithm 1:
-W <- W + rate V^T Z, where Z is what enters the map and V = Conv1D(X) W_target. Conv1D and W_target are trained.
-Shape letters: N changed maps · B rows · T tokens of a chunk · I/O features in and out.
+From the activation of a token, the map learns to predict the tokens around it. The update is a sum
+of outer products, without a gradient.
+
+Feng et al., "In-Place Test-Time Training", arXiv 2604.06169, equation 1 and algorithm 1: W <- W +
+rate V^T Z, where Z is the input of the map and V = Conv1D(X) W_target. Conv1D and W_target are
+trained.
+
+Shape letters: N updated maps · B rows · T tokens of a chunk · I/O features in and out.
 """
 
 from __future__ import annotations
@@ -32,7 +36,10 @@ from ttabench.methods.trainable import Trainable
 
 
 class InPlaceTraining(Trainable[InPlaceSettings]):
-    """State: `changes` of the maps, N of [B, O, I], float32; and the cache (keys, values) where it is kept."""
+    """In-Place TTT.
+
+    State: `changes` of the maps, N of [B, O, I], float32; and the KV cache, if it is kept.
+    """
 
     spec = IN_PLACE_TTT
     granularity = "segment"
@@ -56,19 +63,15 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
         self.maps = nn.ParameterList(torch.eye(width, device=lm.device) for width in widths)
 
     def modules(self) -> nn.ModuleDict:
-        """convolutions [O, 1, kernel] and maps [O, O], one of each a changed map."""
+        """Return convolutions [O, 1, kernel] and maps [O, O], one of each per updated map."""
         return nn.ModuleDict({"convolutions": self.convolutions, "maps": self.maps})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read chunk by chunk: each is read, changes the maps, and stays in the cache, before the next is read."""
-        s, rows = (
-            self.settings,
-            [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)],
-        )
-        prefix, changes = (
-            prefix_from_tensors(state.tensors),
-            unstack_layers(state.tensors, "changes"),
-        )
+        """Read chunk by chunk; each updates the maps and extends the cache before the next."""
+        s = self.settings
+        rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
+        prefix = prefix_from_tensors(state.tensors)
+        changes = unstack_layers(state.tensors, "changes")
         with torch.set_grad_enabled(self._is_training):
             for begin in range(0, max(map(len, rows)), s.chunk):
                 chunk_BT = pad(
@@ -82,15 +85,15 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
         ]
         return State(state.rows, tensors, {"tokens_read": counts})
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The changes as deltas, and the cache."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the changes as deltas, and the cache."""
         return Patch(
             prefix=prefix_from_tensors(state.tensors),
             deltas=self._deltas(unstack_layers(state.tensors, "changes")),
         )
 
     def _deltas(self, changes: Sequence[Tensor]) -> dict[str, LowRank]:
-        """Each change as factors of full rank, which rows of a batch may have of their own."""
+        """Return changes as full-rank factors, since only factors may differ between rows."""
         identities = [torch.eye(change.shape[1], device=change.device)[None] for change in changes]
         return {
             name: LowRank(*factors)
@@ -102,24 +105,25 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
     def _read_chunk(
         self, prefix: Prefix | None, changes: Sequence[Tensor], ids_BT: Tensor, mask_BT: Tensor
     ) -> tuple[Prefix | None, tuple[Tensor, ...]]:
-        """What stays of the cache once this chunk is read, and the changes once it has made its own."""
-        parts_by_place, (rows, tokens) = (
-            defaultdict[InputLocation, list[Tensor]](list),
-            ids_BT.shape,
-        )
-        places = [*dict.fromkeys([*self.sources, *self.names])]
+        """Return the cache (None if it is not kept) and the changes after this chunk."""
+        parts_by_location = defaultdict[InputLocation, list[Tensor]](list)
+        rows, tokens = ids_BT.shape
+        locations = [*dict.fromkeys([*self.sources, *self.names])]
         with observe_inputs(
-            self.lm, lambda place, inputs: parts_by_place[place].append(inputs), places, rows
+            self.lm,
+            lambda location, inputs: parts_by_location[location].append(inputs),
+            locations,
+            rows,
         ):
             extended_prefix = prefill(
                 self.lm, Patch(prefix=prefix, deltas=self._deltas(changes)), ids_BT, mask_BT
             )
         real_BT1 = mask_BT.to(self.lm.device)[..., None]
         chunk_inputs = {
-            place: torch.cat(parts, 1)[:, -tokens:].to(self.lm.device)
-            for place, parts in parts_by_place.items()
+            location: torch.cat(parts, 1)[:, -tokens:].to(self.lm.device)
+            for location, parts in parts_by_location.items()
         }
-        inputs = {place: hidden.float() * real_BT1 for place, hidden in chunk_inputs.items()}
+        inputs = {location: hidden.float() * real_BT1 for location, hidden in chunk_inputs.items()}
         pairs = zip(self.sources, self.names, strict=True)
         chunk_changes = [
             self._chunk_change(index, inputs[source], inputs[name])
@@ -133,7 +137,7 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
         return (extended_prefix if self.settings.cache else None), new_changes
 
     def _chunk_change(self, index: int, source_BTO: Tensor, input_BTI: Tensor) -> Tensor:
-        """What a chunk changes in a map [B, O, I]; what enters is zero where a row is padded."""
+        """Return the change of a map by a chunk [B, O, I]; padded inputs must be zero."""
         s, kernel_O1K = self.settings, self.convolutions[index]
         mixed = nn.functional.conv1d(
             source_BTO.mT, kernel_O1K, padding=s.kernel // 2, groups=len(kernel_O1K)
@@ -148,7 +152,7 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
 
 
 def _next_token_kernel(width: int, kernel: int) -> Tensor:
-    """A convolution [O, 1, K] that gives what the next token has; zero behind the last of a chunk."""
+    """Return a kernel [O, 1, K] that selects the next token, and zero after the last one."""
     kernel_O1K = torch.zeros(width, 1, kernel)
     kernel_O1K[:, :, min(kernel // 2 + 1, kernel - 1)] = 1.0
     return kernel_O1K

@@ -14,8 +14,8 @@ class LoraSettings(LoraShape):
     """Settings of `lora`; the defaults are those of StreamAdapter's comparison."""
 
     full_context: bool = False
-    """Whether prompts stand behind all that was read before them in training. In use nothing is read either way: full
-    context after that training is `icl` with the checkpoint as `--base-checkpoint`."""
+    """True to train with all text read before a query in context. At test time nothing is read. To
+    use full context after this training, run `icl` with the checkpoint as `--base-checkpoint`."""
 
 
 _BASE_RECIPE = Recipe(schedule="cosine", beta2=0.98, clip=1.0)
@@ -23,11 +23,11 @@ _PAPER_RECIPE = Recipe(documents=(1,), schedule="cosine", beta2=0.95, decay=0.01
 
 
 def cost(settings: LoraSettings, shape: Shape, work: Workload) -> Cost:
-    """LoRA (arXiv 2106.09685), trained beforehand: the context is not read."""
+    """Cost of LoRA (arXiv 2106.09685), which is trained beforehand and reads no context."""
     factors = LowRankFactors(shape, settings.rank, select_linears(settings.targets, shape))
-    bare = closed_book_cost(shape, work)
-    asked = bare.ask_flops + factors.forward_flops(shape.bos_tokens + work.query_positions)
-    return replace(bare, added_parameters=factors.size, ask_flops=asked)
+    base = closed_book_cost(shape, work)
+    ask_flops = base.ask_flops + factors.forward_flops(shape.bos_tokens + work.query_positions)
+    return replace(base, added_parameters=factors.size, ask_flops=ask_flops)
 
 
 LORA = MethodSpec(
@@ -36,7 +36,7 @@ LORA = MethodSpec(
     import_path="ttabench.methods.lora.method:Lora",
     Settings=LoraSettings,
     presets={
-        # As many parameters as StreamAdapter's preset has there.
+        # as many parameters as StreamAdapter's nano preset
         "nano": LoraSettings(rank=43, alpha=43.0),
         "smollm2-135m": LoraSettings(rank=16, alpha=32.0),
         "tinyllama-1.1b": LoraSettings(),

@@ -1,6 +1,7 @@
-"""LoRA: low-rank weight deltas trained once on a task's training split; nothing is adapted at test time.
+"""LoRA: low-rank weight deltas, trained on a task and not adapted at test time.
 
-Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.09289): every linear map, r = alpha = 64.
+Hu et al., arXiv 2106.09685. It is the trained baseline of StreamAdapter (arXiv 2411.09289): every
+linear map, r = alpha = 64.
 """
 
 from __future__ import annotations
@@ -22,21 +23,27 @@ from ttabench.methods.trainable import training_item
 
 
 class Lora(TrainableLora[LoraSettings]):
-    """Trained low-rank deltas. State: empty."""
+    """Trained low-rank deltas.
+
+    State: empty.
+    """
 
     spec = LORA
 
-    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:  # noqa: ARG002  # the contract's
-        """Nothing: what it knows it learned before."""
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:  # noqa: ARG002  # interface
+        """Return the state unchanged, since the deltas were trained before."""
         return state
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The trained deltas."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the trained deltas."""
         return Patch(deltas=self.deltas)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, asked in one batch behind what stands in their window. With
-        `full_context` behind what was read before them, too: one forward an episode."""
+        """Return the mean answer NLL, in one batch per window.
+
+        With `full_context`, each query follows the text read before it, in one forward pass per
+        episode.
+        """
         if self.settings.full_context:
             return {
                 "answer": answer_loss(

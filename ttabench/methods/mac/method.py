@@ -1,10 +1,12 @@
-"""MAC, Memory of Amortized Contexts: a bank of document latents, and per question a prefix aggregated from it.
+"""MAC, Memory of Amortized Contexts: document latents, aggregated into a prefix per query.
 
-Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts", arXiv 2403.04317.
-What it is trained on is Algorithm 1, and auxiliary losses beyond the paper that are off by default.
-Shape letters: R readers · K documents of a reader or an episode · N new ones, or questions of all episodes ·
-P documents of both · B questions · Q questions of a reader or an episode · M those whose document is known ·
-C documents that carry gradient · T latent tokens · D base width · E width of the T5 · V its vocabulary.
+Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts",
+arXiv 2403.04317. Training follows Algorithm 1, with optional auxiliary losses beyond the paper.
+
+Shape letters: R sequences · K documents of a sequence or an episode · N new ones, or queries of all
+episodes · P documents of both · B queries · Q queries of a sequence or an episode · M queries with
+a known document · C documents that carry gradient · T latent tokens · D base width · E width of the
+T5 · V its vocabulary.
 """
 
 from __future__ import annotations
@@ -28,9 +30,12 @@ from ttabench.methods.trainable import Trainable, training_item
 
 
 class Mac(Trainable[MacSettings]):
-    """Memory of Amortized Contexts. State: tensors `bank` [R, K, T, D] (each reader's entries first, zeros after)
-    and `counts` [R]. Its `meta` keeps, per reader: T5 tokens read, documents truncated, digests of texts read, names
-    of the documents behind each entry."""
+    """Memory of Amortized Contexts.
+
+    State: tensors `bank` [R, K, T, D], zero-padded after the entries of each sequence, and `counts`
+    [R]. `meta` keeps, for each sequence: T5 tokens read, documents truncated, digests of texts
+    read, and the names of the documents in each entry.
+    """
 
     spec = MAC
     counts = ("tokens_read", "truncated_documents")
@@ -42,26 +47,26 @@ class Mac(Trainable[MacSettings]):
         self.networks = MacNetworks(lm, settings)
 
     def modules(self) -> nn.ModuleDict:
-        """amortiser, input_encoder, aggregator, expansion."""
+        """Return amortiser, input_encoder, aggregator and expansion."""
         return nn.ModuleDict(dict(self.networks.named_children()))
 
-    def prepare_training(self, first: Sequence[Episode] = ()) -> None:  # noqa: ARG002  # the contract's arguments
+    def prepare_training(self, first: Sequence[Episode] = ()) -> None:  # noqa: ARG002  # interface
         """Load pretrained T5s, see `MacNetworks.load_pretrained`."""
         self.networks.load_pretrained()
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Algorithm 1, with the auxiliary losses that the settings switch on."""
+        """Return the losses of Algorithm 1, with the auxiliary losses of the settings."""
         return loss_parts(self.networks, episodes)
 
     def begin(self, rows: int) -> State:
-        """Empty banks."""
+        """Return empty banks."""
         return State(
             rows, meta={**super().begin(rows).meta, "read": [[]] * rows, "members": [[]] * rows}
         )
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Append documents in order; all of them are amortised in batches of like length."""
+        """Append documents in order; they are amortised in batches of similar length."""
         meta = {key: list(values) for key, values in state.meta.items()}
         banks = [self._row_bank(state, row) for row in range(state.rows)]
         new_documents = [
@@ -75,11 +80,9 @@ class Mac(Trainable[MacSettings]):
         latents_NTD = self.networks.encode_documents_by_length(ids).to(banks[0].dtype)
         start = 0
         for row, documents in enumerate(new_documents):
-            span, read, members = (
-                slice(start, start + len(documents)),
-                meta["read"][row],
-                meta["members"][row],
-            )
+            span = slice(start, start + len(documents))
+            read = meta["read"][row]
+            members = meta["members"][row]
             names = [document.key or digest for digest, document in documents]
             added = append_to_bank(
                 banks[row], members, latents_NTD[span], names, self.settings, len(read)
@@ -93,7 +96,7 @@ class Mac(Trainable[MacSettings]):
         return replace(state, tensors=_stack_banks(banks), meta=meta)
 
     def combine_states(self, state: State, other: State) -> State:
-        """Both banks, one behind the other; documents that stand in the first are left out of the second."""
+        """Concatenate both banks; documents in the first are left out of the second."""
         known_digests = set(state.meta["read"][0])
         new = [
             number
@@ -101,7 +104,7 @@ class Mac(Trainable[MacSettings]):
             if digest not in known_digests
         ]
         if self.settings.bank_cap:
-            fault = f"Banks that hold no more than bank_cap={self.settings.bank_cap} entries cannot be put together."
+            fault = f"Banks limited by bank_cap={self.settings.bank_cap} cannot be combined."
             raise UserError(fault, "Read all texts with one command: --context A B.")
         first_KTD, second_KTD = self._row_bank(state, 0), self._row_bank(other, 0)[new]
         meta = {name: [state.meta[name][0] + other.meta[name][0]] for name in self.counts}
@@ -111,7 +114,7 @@ class Mac(Trainable[MacSettings]):
 
     @torch.no_grad()
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
-        """Aggregate the bank for each question: a prefix with one row per question."""
+        """Aggregate the bank for each query into a prefix with one row per query."""
         assert state.rows in (1, len(queries)), (state.rows, len(queries))
         if not queries or "counts" not in state.tensors or not state.tensors["counts"].any():
             return Patch()
@@ -120,7 +123,7 @@ class Mac(Trainable[MacSettings]):
         return self.networks.modulate(self._aggregate(state, x_BTD), filled_B)
 
     def _aggregate(self, state: State, x_BTD: Tensor) -> Tensor:
-        """phi* [B, T, D]: one reader's bank serves all questions, or each question has its own reader."""
+        """Return phi* [B, T, D] from one bank for all queries, or from one bank per query."""
         s, aggregator = self.settings, self.networks.aggregator
         bank_RKTD, counts_R = state.tensors["bank"], state.tensors["counts"]
         x_RQTD = x_BTD[None] if state.rows == 1 else x_BTD[:, None]
@@ -138,7 +141,7 @@ class Mac(Trainable[MacSettings]):
         return torch.cat(rows)
 
     def _row_bank(self, state: State, row: int) -> Tensor:
-        """Entries of one reader, [K, T, D]."""
+        """Return the entries of one sequence, [K, T, D]."""
         if "bank" in state.tensors:
             return state.tensors["bank"][row, : int(state.tensors["counts"][row])]
         shape = (0, self.settings.num_virtual_tokens, self.lm.hidden_size)
@@ -149,7 +152,7 @@ class Mac(Trainable[MacSettings]):
     def _unread_documents(
         self, read: Sequence[str], documents: Sequence[Chunk]
     ) -> list[tuple[str, Chunk]]:
-        """The pieces whose texts are new, in order, with digests of their texts."""
+        """Return the documents with new texts, in order, with digests of their texts."""
         new_documents: dict[str, Chunk] = {}
         for document in documents:
             new_documents.setdefault(
@@ -169,14 +172,17 @@ def append_to_bank(
     settings: MacSettings,
     read: int,
 ) -> tuple[Tensor, list[list[str]]]:
-    """The bank with N further entries, and the document names behind each entry. Whenever an append exceeds the cap, an
-    entry is dropped or two are averaged (section 4.3 and Figure 7). One call with N entries gives what N calls with one
-    entry give, but where two pairs are equally near. `read`: documents this bank has taken in before, dropped and
-    averaged ones included; it seeds the random rules."""
+    """Append N entries to a bank, and return it with the document names of each entry.
+
+    Beyond the cap, each append drops an entry or averages two (section 4.3 and Figure 7). One call
+    with N entries equals N calls with one, except for ties of equally near pairs. `read`: number of
+    documents this bank has read before, including dropped and averaged ones; it seeds the random
+    rules.
+    """
     cap, kept, pool_PTD = settings.bank_cap, len(bank_KTD), torch.cat([bank_KTD, new_NTD])
     order, members = list(range(kept)), [*map(list, members), *([name] for name in names)]
     nearest = settings.bank_reduce == "average_nearest" and cap is not None and len(pool_PTD) > cap
-    if nearest:  # pairs stand above the diagonal only: of equal ones those count that stand first
+    if nearest:  # only pairs above the diagonal; of equal ones the first counts
         unit_PE = normalize(pool_PTD.float().flatten(1), dim=1)
         cosines_PP = unit_PE @ unit_PE.T
         cosines_PP.masked_fill_(torch.ones_like(cosines_PP).tril().bool(), -2.0)
@@ -191,24 +197,22 @@ def append_to_bank(
             second, first = torch.randperm(len(order), generator=draw)[:2].tolist()
         if settings.bank_reduce != "random":
             first, second = min(first, second), max(first, second)
-            place, dropped = order[first], order[second]
-            pool_PTD[place] = (pool_PTD[place].float() * 0.5 + pool_PTD[dropped].float() * 0.5).to(
-                pool_PTD.dtype
-            )
-            members[place] += members[dropped]
-        if nearest:  # the mean's alone are others
-            unit_PE[place] = normalize(pool_PTD[place].float().flatten(), dim=0)
-            cosine_P = unit_PE @ unit_PE[place]
-            cosines_PP[:place, place], cosines_PP[place, place + 1 :] = (
-                cosine_P[:place],
-                cosine_P[place + 1 :],
-            )
+            merged, dropped = order[first], order[second]
+            pool_PTD[merged] = (
+                pool_PTD[merged].float() * 0.5 + pool_PTD[dropped].float() * 0.5
+            ).to(pool_PTD.dtype)
+            members[merged] += members[dropped]
+        if nearest:  # only the similarities of the mean change
+            unit_PE[merged] = normalize(pool_PTD[merged].float().flatten(), dim=0)
+            cosine_P = unit_PE @ unit_PE[merged]
+            cosines_PP[:merged, merged] = cosine_P[:merged]
+            cosines_PP[merged, merged + 1 :] = cosine_P[merged + 1 :]
         del order[second]
-    return pool_PTD[order], [members[place] for place in order]
+    return pool_PTD[order], [members[index] for index in order]
 
 
 def _stack_banks(banks: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Banks of unequal length as one zero-padded tensor [R, K, T, D], and their lengths."""
+    """Stack banks into one zero-padded tensor [R, K, T, D], with their lengths."""
     padded = nn.utils.rnn.pad_sequence(list(banks), batch_first=True)
     return {
         "bank": padded,
@@ -217,33 +221,33 @@ def _stack_banks(banks: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 LOG_EPSILON = 1e-9
-"""Added before the logarithm of an attention share, which may underflow."""
+"""Offset before the logarithm of an attention share, which may underflow."""
 RETRIEVAL_TEMPERATURE = 0.05
-"""Of the cosines in `retrieval_aux`."""
+"""Temperature of the cosines in `retrieval_aux`."""
 WORD_LOGIT_SCALE = 3.0
-"""Sharpens the T5's head: a state is normalised, and has to name several words at once."""
+"""Scale of the T5's output head. States are normalised, and must predict several words at once."""
 
 
 @dataclass(frozen=True)
 class EpisodeTensors:
-    """One episode as tensors."""
+    """Tensors of one episode."""
 
     bank_KTD: Tensor
     x_QTD: Tensor
     question_M: Tensor
-    """Questions whose document is known (`Ask.source_key`)."""
+    """Queries with a known document (`Query.source_key`)."""
     document_M: Tensor
-    """Its place in the bank."""
+    """Index of that document in the bank."""
 
     @classmethod
     def from_documents(
         cls, bank_KTD: Tensor, x_QTD: Tensor, documents: Sequence[Chunk], queries: Sequence[Query]
     ) -> EpisodeTensors:
-        """What was read and asked, with latents of documents and questions."""
-        keys = {document.key: place for place, document in reversed(list(enumerate(documents)))}
+        """Pair the latents of documents and queries with the document of each query."""
+        keys = {document.key: index for index, document in reversed(list(enumerate(documents)))}
         pairs = [
-            (at, keys[query.source_key])
-            for at, query in enumerate(queries)
+            (index, keys[query.source_key])
+            for index, query in enumerate(queries)
             if query.source_key and query.source_key in keys
         ]
         question_M, document_M = (
@@ -253,17 +257,16 @@ class EpisodeTensors:
 
 
 def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-    """Weighted losses by name: of the answers, and the auxiliary ones that the settings switch on."""
+    """Return the weighted losses by name: answer loss, and auxiliary losses of the settings."""
     s, episodes = mac.settings, [episode for episode in episodes if episode.chunks()]
     if not episodes:
         raise UserError(
-            "MAC trains on documents, and no episode of a step has one.", "Give more --documents."
+            "MAC trains on documents, but no episode of the step has one.", "Use more --documents."
         )
     documents = [episode.chunks() for episode in episodes]
     gradient_documents = [_gradient_documents(s, len(read)) for read in documents]
-    limits_questions = (
-        s.lite == "released" and s.backprop_dropout > 0
-    )  # as many questions as documents that carry gradient
+    # as many queries as documents with a gradient
+    limits_questions = s.lite == "released" and s.backprop_dropout > 0
     queries = [
         each.queries()[: len(selected) if limits_questions else None]
         for each, selected in zip(episodes, gradient_documents, strict=True)
@@ -298,11 +301,10 @@ def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tenso
 
 
 def _gradient_documents(s: MacSettings, documents: int) -> set[int]:
-    """The documents of an episode that carry gradient."""
+    """Return the documents of an episode that carry gradient."""
     if s.lite == "released":
-        share = round(
-            1 - s.backprop_dropout, 9
-        )  # 1 - 0.8 falls just short of 0.2, and 10 documents of 2
+        # avoid 1 - 0.8 < 0.2, which would select 1 of 10 documents
+        share = round(1 - s.backprop_dropout, 9)
         return set(range(max(1, int(share * documents))))
     count = max(1, round((1 - s.backprop_dropout) * documents))
     return (
@@ -315,31 +317,31 @@ def _gradient_documents(s: MacSettings, documents: int) -> set[int]:
 def _encode_banks(
     mac: MacNetworks, documents: Sequence[Sequence[Chunk]], gradient_documents: Sequence[set[int]]
 ) -> tuple[list[Tensor], list[list[int]], Tensor]:
-    """Latents [K, T, D] of an episode's documents; ids and states [C, T, E] of those that carry gradient."""
+    """Encode documents as latents [K, T, D]; return ids and states [C, T, E] with gradient, too."""
     texts = [document.text for read in documents for document in read]
     ids, _ = mac.document_tokenizer.encode(texts, mac.settings.document_tokens, "start")
     has_gradient = [
-        place in selected
+        index in selected
         for read, selected in zip(documents, gradient_documents, strict=True)
-        for place in range(len(read))
+        for index in range(len(read))
     ]
-    order = sorted(range(len(ids)), key=lambda place: not has_gradient[place])
+    order = sorted(range(len(ids)), key=lambda index: not has_gradient[index])
     split = sum(has_gradient)
-    states_CTE = mac.encode_document_states([ids[place] for place in order[:split]])
+    states_CTE = mac.encode_document_states([ids[index] for index in order[:split]])
     latents = mac.amortiser.lift_states(states_CTE)
     if order[split:]:
         with torch.no_grad():
-            fixed = mac.encode_documents([ids[place] for place in order[split:]])
+            fixed = mac.encode_documents([ids[index] for index in order[split:]])
         latents = torch.cat([latents, fixed])[torch.tensor(order, device=latents.device).argsort()]
     return (
         list(torch.split(latents, list(map(len, documents)))),
-        [ids[place] for place in order[:split]],
+        [ids[index] for index in order[:split]],
         states_CTE,
     )
 
 
 def _retrieval_loss(episode_tensors: Sequence[EpisodeTensors]) -> Tensor:
-    """Cosines of mean latents over `RETRIEVAL_TEMPERATURE`; the candidates are the documents of all episodes in the batch."""
+    """Return the contrastive loss of mean latents, over the documents of the whole batch."""
     candidates = normalize(torch.cat([each.bank_KTD for each in episode_tensors]).mean(1), dim=-1)
     before = torch.tensor([0, *(len(each.bank_KTD) for each in episode_tensors)]).cumsum(0).tolist()
     target = torch.cat(
@@ -352,8 +354,10 @@ def _retrieval_loss(episode_tensors: Sequence[EpisodeTensors]) -> Tensor:
 
 
 def _word_loss(mac: MacNetworks, ids_C: Sequence[list[int]], states_CTE: Tensor) -> Tensor:
-    """Documents whose decoder states tell their words: each word weighs its inverse document frequency, and the
-    weights [C, V] of a document sum to 1."""
+    """Return the loss of predicting a document's words from its decoder states.
+
+    Words are weighted by inverse document frequency; the weights [C, V] of a document sum to 1.
+    """
     head_VE = mac.amortiser.t5.get_input_embeddings().weight
     present_CV = torch.zeros(len(ids_C), len(head_VE))
     for row, words in zip(present_CV, ids_C, strict=True):

@@ -1,11 +1,13 @@
-"""The networks of MAC on one base model, and what they make of texts, banks and latents.
+"""Networks of MAC for one base model: amortiser, query encoder, aggregator and prefix expansion.
 
-Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1; equation 3: question tokens gather what they need
-from a bank of document latents by pre-norm cross-attention blocks; Algorithm 3 (hierarchy) is `aggregate_hierarchy`.
-Shape letters: B texts or questions · K documents · N text tokens, or K*T · T latent tokens · A expanded tokens ·
-S slots · E width of the T5, or head size · D base width · H heads · P prefix positions · I/O features in and out ·
-R readers · Q questions of a reader · X = Q*T · O owners of entries, one for all questions or each question · G groups ·
-M entries of a group.
+Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1. Equation 3: query tokens attend to
+a bank of document latents, in pre-norm cross-attention blocks. Algorithm 3 (hierarchy) is
+`aggregate_hierarchy`.
+
+Shape letters: B texts or queries · K documents · N text tokens, or K*T · T latent tokens · A
+expanded tokens · S slots · E width of the T5, or head size · D base width · H heads · P prefix
+positions · I/O features in and out · R sequences · Q queries of a sequence · X = Q*T · O owners of
+entries, one for all queries or each query · G groups · M entries of a group.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from ttabench.methods.mac.t5 import (
 from ttabench.methods.parts.stored import load_pretrained_model, load_pretrained_tokenizer
 
 MAX_BATCH_TOKENS = 8192
-"""Padded T5 tokens amortised in one batch of documents."""
+"""Padded T5 tokens of one batch of documents."""
 
 
 class SlotLinear(nn.Module):
-    """S linear maps side by side, each initialised like `nn.Linear`."""
+    """S parallel linear maps, each initialised like `nn.Linear`."""
 
     def __init__(self, slots: int, features_in: int, features_out: int, bias: bool = True) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ class SlotLinear(nn.Module):
         )
 
     def forward(self, x_BSI: Tensor) -> Tensor:
-        """[B, S, I] -> [B, S, O]; slot s goes through map s."""
+        """Map [B, S, I] to [B, S, O]; slot s uses map s."""
         x_SBI = x_BSI.transpose(0, 1)
         if self.bias is None:
             return torch.bmm(x_SBI, self.weight).transpose(0, 1)
@@ -58,7 +60,7 @@ class SlotLinear(nn.Module):
 
 
 class SlotNorm(nn.Module):
-    """S layer norms side by side: one statistic, S gains and shifts."""
+    """S parallel layer norms: shared statistics, S gains and shifts."""
 
     def __init__(self, slots: int, features: int) -> None:
         super().__init__()
@@ -66,14 +68,16 @@ class SlotNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(slots, features))
 
     def forward(self, x_BSI: Tensor) -> Tensor:
-        """[B, S, I] -> [B, S, I]."""
+        """Normalise [B, S, I]."""
         return layer_norm(x_BSI, x_BSI.shape[-1:]) * self.weight + self.bias
 
 
 class Amortiser(nn.Module):
-    """Text to T latent tokens of the base model's width D: a T5's decoder reads T learnable tokens, and stays causal
-    over them. `mask_pads` of the settings says whether it is kept from seeing padding; the released code lets it see
-    padding, so that a latent depends on the padded length."""
+    """T5 that maps a text to T latent tokens of the base model's width D.
+
+    Its decoder reads T learnable tokens with causal attention. `mask_pads` of the settings masks
+    padding. The released code attends to padding, so that a latent depends on the padded length.
+    """
 
     def __init__(self, t5: T5Model, width: int, settings: MacSettings) -> None:
         super().__init__()
@@ -87,16 +91,16 @@ class Amortiser(nn.Module):
         self.t5 = t5
 
     def forward(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
-        """Latent tokens [B, T, D] of right-padded ids; the mask is 1 on text and 0 on padding."""
+        """Return latent tokens [B, T, D] of right-padded ids; the mask is 0 on padding."""
         return self.lift_states(self.hidden(ids_BN, mask_BN))
 
     def lift_states(self, x_BTE: Tensor) -> Tensor:
-        """The MLPs: states of the learnable tokens to latent tokens [B, T, D]."""
+        """Map states of the learnable tokens to latent tokens [B, T, D] with the MLPs."""
         skip_BTD = x_BTE if self.skip is None else self.skip(x_BTE)
         return skip_BTD + self.mix(torch.tanh(self.lift(self.norm(x_BTE))))
 
     def hidden(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
-        """States of the T learnable tokens, [B, T, E], before the MLPs."""
+        """Return the states of the T learnable tokens, [B, T, E], before the MLPs."""
         encoded_BNE = self.t5.encoder(input_ids=ids_BN, attention_mask=mask_BN).last_hidden_state
         return self.t5.decoder(
             inputs_embeds=self.prompts.expand(len(ids_BN), -1, -1),
@@ -107,7 +111,7 @@ class Amortiser(nn.Module):
 
 
 class TokenExpansion(nn.Module):
-    """T latent tokens to A tokens, each through its own residual feed-forward network."""
+    """Expansion of T latent tokens to A tokens, each by its own residual feed-forward."""
 
     source: Tensor
 
@@ -125,16 +129,18 @@ class TokenExpansion(nn.Module):
         )
 
     def forward(self, latent_BTD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, A, width_out]."""
+        """Map [B, T, D] to [B, A, width_out]."""
         x_BAD = latent_BTD[:, self.source]
         fed_BAD = self.feed_out(gelu(self.feed_in(self.norm(x_BAD))))
         return fed_BAD + (x_BAD if self.project is None else self.project(x_BAD))
 
 
 class PrefixExpansion(nn.Module):
-    """Latent to keys and values of some slots in every layer (P-tuning v2). The token with index
-    v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors, not rotated. `shape`: P, layers L, H and
-    E of the base model's cache."""
+    """Expansion of a latent to the keys and values of slots in every layer (P-tuning v2).
+
+    The token with index v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors,
+    not rotated. `shape`: P, layers L, H and E of the base model's cache.
+    """
 
     def __init__(
         self, tokens: int, width: int, shape: tuple[int, int, int, int], hidden: int = 768
@@ -144,7 +150,7 @@ class PrefixExpansion(nn.Module):
         self.expand = TokenExpansion(tokens, 2 * layers * positions, width, heads * size, hidden)
 
     def forward(self, latent_BTD: Tensor, filled_B: Tensor, dtype: torch.dtype) -> Patch:
-        """A prefix; its slots count for nothing where `filled_B` is false."""
+        """Return a prefix; its slots are masked where `filled_B` is false."""
         positions, layers, heads, size = self.shape
         x_BPLKHE = self.expand(latent_BTD).view(-1, positions, layers, 2, heads, size).to(dtype)
         x_LKBHPE = x_BPLKHE.permute(2, 3, 0, 4, 1, 5)
@@ -154,15 +160,13 @@ class PrefixExpansion(nn.Module):
 
 
 class MacNetworks(nn.Module):
-    """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`; all differentiable."""
+    """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`."""
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__()
         self.lm, self.settings, s = lm, settings, settings
-        self.document_tokenizer, self.question_tokenizer = (
-            self._build_tokenizer(s.amortiser),
-            self._build_tokenizer(s.input_encoder),
-        )
+        self.document_tokenizer = self._build_tokenizer(s.amortiser)
+        self.question_tokenizer = self._build_tokenizer(s.input_encoder)
         texts = (s.amortiser, self.document_tokenizer), (s.input_encoder, self.question_tokenizer)
         with torch.random.fork_rng():
             torch.manual_seed(s.seed)
@@ -175,10 +179,11 @@ class MacNetworks(nn.Module):
             self.aggregator = Aggregator(lm.hidden_size, s.blocks, s.heads, s.head_dim)
             prefix_tokens = 2 * lm.layers * s.prefix_length
             if prefix_tokens < s.num_virtual_tokens:
-                fault = f"MAC on {lm.name} makes {prefix_tokens} modulation tokens from {s.num_virtual_tokens} latent tokens."
+                given = f"num_virtual_tokens={s.num_virtual_tokens}"
+                fault = f"{given} exceeds the {prefix_tokens} prefix tokens of {lm.name}."
                 raise UserError(
                     fault,
-                    f"Set num_virtual_tokens to at most {prefix_tokens}, or prefix_length higher.",
+                    f"Use --set num_virtual_tokens={prefix_tokens}, or a larger prefix_length.",
                 )
             shape = s.prefix_length, lm.layers, lm.kv_heads, lm.head_dim
             self.expansion = PrefixExpansion(
@@ -189,12 +194,12 @@ class MacNetworks(nn.Module):
     def _build_tokenizer(self, name: str) -> TextTokenizer:
         if is_scratch(name) or self.lm.random_weights:
             return TextTokenizer(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
-        hint = "Give a folder that holds one, or --random-weights for a profile."
+        hint = "Use a folder with a T5, or --random-weights for a profile."
         tokenizer = load_pretrained_tokenizer(hub_id(name), "T5", hint)
         return TextTokenizer(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
 
     def load_pretrained(self) -> None:
-        """Start T5s from their published weights, or from the base model's embeddings."""
+        """Initialise T5s from their published weights, or from the base model's embeddings."""
         s = self.settings
         for amortiser, name in (
             (self.amortiser, s.amortiser),
@@ -208,22 +213,22 @@ class MacNetworks(nn.Module):
                 )
 
     def encode_questions(self, texts: Sequence[str]) -> Tensor:
-        """g_input: query tokens [B, T, D]; questions beyond `question_tokens` keep their end."""
+        """Encode queries (g_input) to tokens [B, T, D]; long queries keep their end."""
         ids, _ = self.question_tokenizer.encode(texts, self.settings.question_tokens, "end")
         ids_BN, mask_BN = self.question_tokenizer.pad(ids)
         return self.input_encoder(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
 
     def encode_documents(self, ids: Sequence[list[int]]) -> Tensor:
-        """g_amort: latents [B, T, D] of documents given as ids of `document_tokenizer`, in one batch."""
+        """Encode documents (g_amort), given as ids, to latents [B, T, D] in one batch."""
         return self.amortiser.lift_states(self.encode_document_states(ids))
 
     def encode_document_states(self, ids: Sequence[list[int]]) -> Tensor:
-        """States [B, T, E] of the amortiser's learnable tokens, before its MLPs."""
+        """Return states [B, T, E] of the amortiser's learnable tokens, before its MLPs."""
         ids_BN, mask_BN = self.document_tokenizer.pad(ids)
         return self.amortiser.hidden(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
 
     def encode_documents_by_length(self, ids: Sequence[list[int]]) -> Tensor:
-        """Latents [B, T, D] of any number of documents, in batches of like length, in the order given."""
+        """Return latents [B, T, D] in input order, encoded in batches of similar length."""
         latents = torch.zeros(
             len(ids), self.settings.num_virtual_tokens, self.lm.hidden_size, device=self.lm.device
         )
@@ -235,8 +240,11 @@ class MacNetworks(nn.Module):
         return latents
 
     def modulate(self, latent_BTD: Tensor, filled_B: Tensor | None = None) -> Patch:
-        """What a latent does to the base model: keys and values in front of the text. `filled_B`: bool, false for
-        questions to an empty bank, which must not change the base model; None if all are."""
+        """Expand latents to keys and values before the text.
+
+        `filled_B`: bool, false for queries to an empty bank, which must not change the base model;
+        None if all banks have entries.
+        """
         filled_B = (
             latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool) if filled_B is None else filled_B
         )
@@ -244,8 +252,10 @@ class MacNetworks(nn.Module):
 
 
 class BankAttention(nn.Module):
-    """One block: cross-attention from question tokens to the bank, then a feed-forward network. `heads`: H; the inner
-    width H * head_dim does not depend on D (8 x 96 in the paper's code)."""
+    """Cross-attention from query tokens to the bank, and a feed-forward network.
+
+    `heads`: H. The inner width H * head_dim does not depend on D (8 x 96 in the paper's code).
+    """
 
     def __init__(self, width: int, heads: int = 8, head_dim: int = 96) -> None:
         super().__init__()
@@ -262,13 +272,11 @@ class BankAttention(nn.Module):
         self.feed_out = nn.Linear(hidden, width)
 
     def forward(self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None) -> Tensor:
-        """[R, X, D] -> [R, X, D]. The mask is true on entries."""
+        """Map [R, X, D] to [R, X, D]; the mask is true on entries."""
         normed_RND = self._normalise_bank(bank_RND)
-        query, key, value = (
-            self._project_query(x_RXD),
-            self._split_heads(self.key(normed_RND)),
-            self._split_heads(self.value(normed_RND)),
-        )
+        query = self._project_query(x_RXD)
+        key = self._split_heads(self.key(normed_RND))
+        value = self._split_heads(self.value(normed_RND))
         mixed_RHXE = scaled_dot_product_attention(query, key, value, attn_mask=mask_R11N)
         x_RXD = x_RXD + self.out(mixed_RHXE.transpose(1, 2).flatten(2))
         return x_RXD + self.feed_out(gelu(self.feed_in(self.feed_norm(x_RXD))))
@@ -276,11 +284,9 @@ class BankAttention(nn.Module):
     def attention_weights(
         self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None
     ) -> Tensor:
-        """Attention weights averaged over heads, [R, X, N]; for supervision and inspection."""
-        query_RHXE, key_RHNE = (
-            self._project_query(x_RXD),
-            self._split_heads(self.key(self._normalise_bank(bank_RND))),
-        )
+        """Return attention weights [R, X, N], averaged over heads, for supervision."""
+        query_RHXE = self._project_query(x_RXD)
+        key_RHNE = self._split_heads(self.key(self._normalise_bank(bank_RND)))
         scores_RHXN = query_RHXE @ key_RHNE.transpose(-1, -2) * query_RHXE.shape[-1] ** -0.5
         if mask_R11N is not None:
             scores_RHXN = scores_RHXN.masked_fill(~mask_R11N, -torch.inf)
@@ -297,15 +303,17 @@ class BankAttention(nn.Module):
 
 
 class Aggregator(nn.Module):
-    """The aggregation network h_psi: question tokens and a bank to one latent per question."""
+    """Aggregation network h_psi: query tokens and a bank to one latent per query."""
 
     def __init__(self, width: int, blocks: int = 4, heads: int = 8, head_dim: int = 96) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(BankAttention(width, heads, head_dim) for _ in range(blocks))
 
     def forward(self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None) -> Tensor:
-        """phi* [R, Q, T, D] of every question over all documents of its reader. `mask_RK`: true where a reader has a
-        document; None when all have K."""
+        """Return phi* [R, Q, T, D] of every query over all documents of its sequence.
+
+        `mask_RK`: true where a sequence has a document; None if all have K.
+        """
         x_RXD, bank_RND, mask_R11N = _flatten_inputs(x_RQTD, bank_RKTD, mask_RK)
         for layer in self.blocks:
             x_RXD = layer(x_RXD, bank_RND, mask_R11N)
@@ -314,7 +322,7 @@ class Aggregator(nn.Module):
     def document_attention(
         self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None
     ) -> Tensor:
-        """How much attention each question pays to each document, [R, Q, K]: mean over blocks, heads and tokens."""
+        """Return attention to each document [R, Q, K], averaged over blocks, heads and tokens."""
         x_RXD, bank_RND, mask_R11N = _flatten_inputs(x_RQTD, bank_RKTD, mask_RK)
         attention_weights = []
         for number, layer in enumerate(self.blocks, start=1):
@@ -340,8 +348,11 @@ def _flatten_inputs(
 def aggregate_hierarchy(
     aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int, by: str = "aggregated"
 ) -> Tensor:
-    """phi* [Q, T, D] of every question over one reader's documents. `group`: M, at least 2; the last group of a level
-    may be smaller; `by`: what stands for a group, see `MacSettings.hierarchy_by`."""
+    """Return phi* [Q, T, D] of every query over the documents of one sequence, by a tree.
+
+    `group`: M, at least 2; the last group of a level may be smaller. `by`: entry of a group at the
+    next level, see `MacSettings.hierarchy_by`.
+    """
     if by == "attended":
         return apply_by_group(
             aggregator, x_QTD, _select_most_attended(aggregator, x_QTD, bank_KTD, group), group
@@ -355,17 +366,17 @@ def aggregate_hierarchy(
 def _select_most_attended(
     aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int
 ) -> Tensor:
-    """At most `group` documents, those that the question attends to most in the groups of every level."""
+    """Return at most `group` documents, the most attended in the groups of every level."""
     entries_OKTD = bank_KTD[None]
     while (count := entries_OKTD.shape[1]) > group:
         shares_QGM = apply_by_group(aggregator.document_attention, x_QTD, entries_OKTD, group)
-        place_QG = torch.arange(0, count, group, device=shares_QGM.device) + shares_QGM.argmax(-1)
+        index_QG = torch.arange(0, count, group, device=shares_QGM.device) + shares_QGM.argmax(-1)
         owner_Q1 = (
-            torch.arange(len(place_QG), device=place_QG.device)[:, None]
+            torch.arange(len(index_QG), device=index_QG.device)[:, None]
             if len(entries_OKTD) > 1
             else 0
         )
-        entries_OKTD = entries_OKTD[owner_Q1, place_QG]
+        entries_OKTD = entries_OKTD[owner_Q1, index_QG]
     return entries_OKTD
 
 
@@ -375,7 +386,7 @@ def apply_by_group(
     entries_OKTD: Tensor,
     group: int,
 ) -> Tensor:
-    """What `run` (questions, entries, mask) gives of every question and group of its entries, [Q, G, ...]."""
+    """Apply `function` (queries, entries, mask) to every query and group: [Q, G, ...]."""
     owners, count = entries_OKTD.shape[:2]
     groups, group = math.ceil(count / group), min(group, count)
     missing, mask_RM = groups * group - count, None
@@ -385,7 +396,7 @@ def apply_by_group(
     if missing:
         filled_GM = (torch.arange(groups * group, device=x_QTD.device) < count).view(groups, group)
         mask_RM = filled_GM.repeat(owners, 1)
-    if owners == 1:  # a row a group, with all questions
+    if owners == 1:  # one row per group, with all queries
         return function(x_QTD.expand(groups, *x_QTD.shape), rows_RMTD, mask_RM).transpose(0, 1)
     x_R1TD = x_QTD.repeat_interleave(groups, dim=0)[:, None]
     outputs = function(x_R1TD, rows_RMTD, mask_RM)[:, 0]

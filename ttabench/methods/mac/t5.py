@@ -1,4 +1,4 @@
-"""T5s by name, and the text they read.
+"""T5 models by name, and the tokenisation of their texts.
 
 Raffel et al., arXiv 1910.10683, table 14 and the configs of google-t5/t5-{small,base,large}.
 """
@@ -25,16 +25,19 @@ from ttabench.methods.mac import (
 )
 from ttabench.methods.parts.stored import load_pretrained_config
 
-T5_HINT = "Give a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
+T5_HINT = "Use a folder with config.json and model.safetensors, a hub id, or a scratch: shape."
 
 
 def is_scratch(name: str) -> bool:
-    """Whether the name describes a shape with weights of its own rather than published weights."""
+    """Return True if the name is a `scratch:` shape, without published weights."""
     return name.startswith(SCRATCH_PREFIX)
 
 
 def t5_config(name: str, vocabulary: int) -> T5Config:
-    """The configuration of a T5. `vocabulary`: the least number of embeddings; of `scratch:` shapes the number."""
+    """Return the configuration of a T5.
+
+    `vocabulary`: minimum number of embeddings; the exact number for `scratch:` shapes.
+    """
     if not is_scratch(name) and name not in PUBLISHED_T5_SHAPES:
         if not Path(name).is_dir() and name.count("/") != 1:
             raise UnknownName(
@@ -42,7 +45,7 @@ def t5_config(name: str, vocabulary: int) -> T5Config:
             )
         config = load_pretrained_config(name)
         if not isinstance(config, T5Config):
-            raise UserError(f"{name!r} holds no T5.", T5_HINT)
+            raise UserError(f"{name!r} is not a T5.", T5_HINT)
         return config
     if is_scratch(name):
         width, layers, heads, inner = parse_scratch_shape(name)
@@ -60,17 +63,17 @@ def t5_config(name: str, vocabulary: int) -> T5Config:
 
 
 def hub_id(name: str) -> str:
-    """Of a published T5; folders and other ids as they are."""
+    """Return the hub id of a published T5; folders and other ids are unchanged."""
     return f"google-t5/{name}" if name in PUBLISHED_T5_SHAPES else name
 
 
 def copy_embeddings(model: T5Model, lm: LM) -> None:
-    """Give a T5 the word embeddings of the base model, scaled to a standard deviation of 1, at which its own start."""
+    """Copy the base model's word embeddings to a T5, scaled to a T5's standard deviation of 1."""
     source, target = lm.model.get_input_embeddings().weight, model.get_input_embeddings().weight
     if source.shape != target.shape:
         raise UserError(
-            f"Embeddings of {lm.name} are {tuple(source.shape)}, those of the amortiser {tuple(target.shape)}.",
-            "Set embeddings_from_base=false, or give the scratch shape the base model's width.",
+            f"Embeddings of {lm.name}: {tuple(source.shape)}, of the T5: {tuple(target.shape)}.",
+            "Set embeddings_from_base=false, or use the base model's width in the scratch shape.",
         )
     with torch.no_grad():
         centred = source.float() - source.float().mean(0)
@@ -78,7 +81,7 @@ def copy_embeddings(model: T5Model, lm: LM) -> None:
 
 
 class TextTokenizer:
-    """Texts as the ids an amortiser reads: truncated, closed by the end token, right-padded."""
+    """Tokenizer for the amortiser: truncates, appends the end token and pads on the right."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_id: int, pad_id: int) -> None:
         self.tokenizer = tokenizer
@@ -88,8 +91,10 @@ class TextTokenizer:
     def encode(
         self, texts: Sequence[str], max_tokens: int, keep: Literal["start", "end"]
     ) -> tuple[list[list[int]], list[int]]:
-        """Ids of each text with the end token, at most `max_tokens`, and the length each text had before the cut.
-        `keep`: which side survives a cut: documents keep their start, questions their end."""
+        """Return ids with the end token, at most `max_tokens`, and lengths before truncation.
+
+        `keep`: side that is kept: the start of documents, the end of queries.
+        """
         refuse_unreadable_texts(texts)
         rows = [
             list(row.ids)
@@ -103,6 +108,6 @@ class TextTokenizer:
         return [[*row, self.eos_id] for row in kept], [len(row) + 1 for row in rows]
 
     def pad(self, rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Right-padded ids and mask, both int64 [B, N]."""
+        """Return right-padded ids and mask, both int64 [B, N]."""
         ids_BN, mask_BN = pad(rows, self.pad_id, "right")
         return ids_BN, mask_BN.long()

@@ -1,5 +1,4 @@
-"""Gradient steps on what is read: one on each document, where methods differ in what its tokens weigh, or several
-passes over all documents (`cpt`)."""
+"""Online finetuning: one step per document, or several passes over all (`cpt`)."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from ttabench.methods.spec import MethodSpec, Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineSettings(DescentSettings):
-    """Settings of `uniform`, and of all that weigh tokens; the defaults are those of CaMeLS' released code."""
+    """Settings of online finetuning; the defaults are those of CaMeLS' released code."""
 
     normaliser: Literal["padded", "tokens"] = "padded"
-    """What the weighted sum of a document's losses is divided by. padded: `pad_len` - 1, as where every text is padded
-    to that length; tokens: how many tokens have a loss."""
+    """Divisor of the weighted sum of a document's losses. padded: `pad_len` - 1, as if every text
+    were padded to that length. tokens: the number of tokens with a loss."""
     pad_len: int = 1024
-    """Tokens that documents are thought to be padded to."""
+    """Assumed padded length of documents, in tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,8 +33,8 @@ class SalientSettings(OnlineSettings):
     """Settings of `salient_spans`."""
 
     spans: Literal["rule"] = "rule"
-    """Runs of capitalised words (a single one that begins a sentence does not count) and years. Earlier versions had
-    spaCy's entities as the default, so that ids of runs hold it."""
+    """rule: runs of capitalised words (except a single word that begins a sentence) and years.
+    Earlier versions used spaCy's entities by default, so run ids contain this setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +42,11 @@ class CamelsSettings(OnlineSettings):
     """Settings of `camels`; the defaults are those of the released code."""
 
     inner_lr: float = 5e-4
-    """Of the steps of gradient descent that are unrolled in training."""
+    """Learning rate of the unrolled gradient steps in training."""
     kl_weight: float = 0.1
-    """Of how far the base moves on a text of no document, in training."""
+    """Weight of the KL divergence from the base model on unrelated texts, in training."""
     kl_tokens: int = 64
-    """Tokens of those texts, which the base model itself writes."""
+    """Tokens of those texts, which the base model writes itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,11 +56,11 @@ class CamelsSettings(OnlineSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class CptSettings(DescentSettings):
-    """Settings of `cpt`; the defaults are those of the Generative Adapter's paper for Mistral-7B."""
+    """Settings of `cpt`; the defaults are the Generative Adapter paper's for Mistral-7B."""
 
     lr: float = 1e-5
     epochs: int = 8
-    """Passes over all documents that are read between two questions."""
+    """Passes over all documents that are read between two queries."""
     batch: int = 16
     """Documents of one gradient step."""
 
@@ -71,12 +70,12 @@ class CptSettings(DescentSettings):
 
 
 def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
-    """Online finetuning (CaMeLS, arXiv 2305.15076): a step on each document; weights and Adam's moments are kept. Or
-    continual pretraining (arXiv 2411.05877): `epochs` times, `batch` documents alive in a step.
+    """Cost of online finetuning (CaMeLS, arXiv 2305.15076) with weights and Adam moments kept.
 
-    Answers are those of a closed book under other weights. What an optimiser step itself does, and what pads documents
-    to one length, is left out. Back through a linear map goes the gradient of what enters it, and of its weight: twice
-    forward. So it is of the two products of attention.
+    Online finetuning takes one step per document. Continual pretraining (arXiv 2411.05877) makes
+    `epochs` passes, with `batch` documents in a step. Queries are answered closed book. Optimiser
+    updates and padding are not counted. A backward pass costs twice a forward pass: gradients of
+    inputs and of weights, or of both factors of attention products.
     """
     base, passes, batch_size = closed_book_cost(shape, work), 1, 1
     if isinstance(settings, CptSettings):
@@ -100,15 +99,13 @@ def cost(settings: DescentSettings, shape: Shape, work: Workload) -> Cost:
 
 
 HEAD_HIDDEN_SIZE = 128
-"""Hidden numbers of the head that weighs tokens."""
+"""Hidden width of the head that weights tokens."""
 
 
 def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost:
-    """CaMeLS (arXiv 2305.15076): as `cost`, and one forward of the decoder that weighs tokens for each document."""
-    base, body = (
-        cost(settings, shape, work),
-        shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden),
-    )
+    """Cost of CaMeLS: as `cost`, plus a forward pass of the weighting decoder per document."""
+    base = cost(settings, shape, work)
+    body = shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden)
     read_tokens = [
         shape.bos_tokens + min(document, settings.max_tokens) for document in work.chunk_tokens
     ]
@@ -129,18 +126,20 @@ RETIRED: Mapping[str, Json] = {
 }
 UNIFORM = MethodSpec(
     name="uniform",
-    summary="weights finetuned on each document, every token alike",
+    summary="weights finetuned on each document, with equal token weights",
     import_path="ttabench.methods.online.method:Uniform",
     Settings=OnlineSettings,
     presets={
-        # The best of 1e-2, 3e-3, 1e-3, 3e-4 and 1e-4 by nats of the answer, validation split of streamingqa's twin.
+        # Best answer NLL of 1e-2, 3e-3, 1e-3, 3e-4 and 1e-4 on the validation split of synthetic
+        # streamingqa.
         "nano": OnlineSettings(lr=3e-4),
-        # The rate of MAC's baselines (arXiv 2403.04317, appendix), which cut documents at 512 tokens.
+        # Learning rate of MAC's baselines (arXiv 2403.04317, appendix), which truncate documents at
+        # 512 tokens.
         "mac": OnlineSettings(lr=6.5e-6, max_tokens=512),
     },
     growth="constant",
     cost=cost,
-    # a larger eps: Adam would blow float noise in gradients near zero up to the rate
+    # a larger eps: with a small one, Adam amplifies float noise in gradients near zero
     test_settings=OnlineSettings(lr=1e-2, eps=1e-3, pad_len=32),
     paper="2305.15076",
     deprecated_settings=RETIRED,
@@ -158,16 +157,17 @@ SALIENT_SPANS = replace(
 CAMELS = replace(
     UNIFORM,
     name="camels",
-    summary="weights finetuned on each document, tokens weighed by a small trained LM",
+    summary="weights finetuned on each document, with token weights from a small trained LM",
     import_path="ttabench.methods.online.camels:Camels",
     Settings=CamelsSettings,
     presets={
-        # Steps of plain descent that are large enough to write a fact; in use the best of Adam's 3e-4, 1e-3 and 3e-3.
+        # Plain gradient steps large enough to store a fact; lr is the best of 3e-4, 1e-3 and 3e-3
+        # for Adam.
         "nano": CamelsSettings(normaliser="tokens", inner_lr=0.1, lr=1e-3),
         "mac": CamelsSettings(lr=2.5e-5, max_tokens=512),
     },
     recipes={
-        # Validation was lowest after 80 steps; with as many more it was back where it began.
+        # Validation loss was lowest after 80 steps, and back at its initial value after 160.
         "nano": Recipe(documents=(6,), batch_documents=24, steps=80, lr=1e-3),
         "mac": Recipe(documents=(6,), batch_documents=24, steps=1000, lr=1e-5),
     },

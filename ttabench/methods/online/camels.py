@@ -1,4 +1,4 @@
-"""CaMeLS: online finetuning where a small LM, meta-learned, says what each token weighs.
+"""CaMeLS: online finetuning with token weights from a small meta-learned LM.
 
 Hu et al., arXiv 2305.15076.
 """
@@ -26,7 +26,7 @@ from ttabench.methods.parts.lora import split_vector
 from ttabench.methods.trainable import Trainable, training_item
 
 N_LOCALITY_TEXTS = 16
-"""Texts of the base's own, one of which each episode is held to."""
+"""Texts written by the base model; the locality loss of each episode uses one of them."""
 
 
 class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
@@ -40,22 +40,22 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
         self._texts: list[list[int]] = []
 
     def modules(self) -> nn.ModuleDict:
-        """The decoder that reads documents, and its head."""
+        """Return the decoder that reads documents, and its head."""
         return nn.ModuleDict(dict(self.weight_network.named_children()))
 
     @torch.no_grad()
-    def token_weights(self, document: Chunk, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
-        """Token weights of the small LM."""
+    def token_weights(self, document: Chunk, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # interface
+        """Return token weights of the small LM."""
         return self._compute_weights([list(ids)])[0]
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means. Each
-        episode begins from the base's own weights."""
-        s, lm, start = (
-            self.settings,
-            self.lm,
-            split_vector(self._weights.start(), self._weights.layout),
-        )
+        """Return the mean answer loss after each episode's documents, and the locality loss.
+
+        Each episode starts from the base model's weights.
+        """
+        s = self.settings
+        lm = self.lm
+        start = split_vector(self._weights.start(), self._weights.layout)
         self._texts = self._texts or sample_texts(lm, N_LOCALITY_TEXTS, s.kl_tokens, s.seed)
         answer, locality = [], []
         for episode in episodes:
@@ -69,29 +69,29 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
             after, _ = unroll_steps(lm, before, steps, s, s.inner_lr)
             items = [training_item(lm, query) for query in episode.queries()]
             answer.append(target_loss(lm, after, items))
-            locality_text = self._texts[
-                sum(map(ord, str(episode.key))) % N_LOCALITY_TEXTS
-            ]  # the same for the same episode
+            # deterministic for each episode
+            locality_text = self._texts[sum(map(ord, str(episode.key))) % N_LOCALITY_TEXTS]
             locality.append(s.kl_weight * next_token_kl(lm, before, after, locality_text).mean())
         return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
 
     def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """As `Trainable` does, episode by episode: the graph of one holds all weights after each of its documents."""
+        """Accumulate gradients episode by episode, since each graph keeps weights per document."""
         return self._mean_losses(episodes, accumulates_gradients=True)
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """The training loss and its parts; its gradient steps are taken here, too."""
+        """Return the training loss and its parts; this also takes gradient steps."""
         return {name: float(mean) for name, mean in self._mean_losses(episodes).items()}
 
     def _mean_losses(
         self, episodes: Sequence[Episode], *, accumulates_gradients: bool = False
     ) -> dict[str, Tensor]:
-        """Of the parts of the loss, and of their sum "loss"; `accumulates_gradients`: whether its gradient is added, too."""
+        """Return the means of the loss parts and of their sum, "loss".
+
+        `accumulates_gradients`: True to backpropagate.
+        """
         means = defaultdict[str, Tensor](lambda: torch.zeros((), device=self.lm.device))
         for episode in episodes:
-            with sdpa_kernel(
-                SDPBackend.MATH
-            ):  # on the way back, too, where layers are computed again
+            with sdpa_kernel(SDPBackend.MATH):  # also for recomputed layers in the backward pass
                 parts = {
                     name: part / len(episodes) for name, part in self.loss_parts([episode]).items()
                 }
@@ -103,7 +103,7 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
         return dict(means)
 
     def _compute_weights(self, rows: list[list[int]]) -> list[Tensor]:
-        """Weights of the tokens of each row, differentiable; what begins a text is read, too."""
+        """Return differentiable token weights of each row; the start tokens are read, too."""
         lm, begin = self.lm, list(self.lm.bos_ids)
         ids_BT, mask_BT = (
             part.to(lm.device) for part in pad([begin + row for row in rows], lm.pad_id, "right")
@@ -119,22 +119,20 @@ SOFTPLUS_BETA = 3.0
 
 
 class TokenWeightNetwork(nn.Module):
-    """A copy of the decoder of an LM, and a head that makes one number of each of its states."""
+    """Copy of an LM's decoder, with a head that maps each hidden state to a number."""
 
     def __init__(self, lm: LM, seed: int = 0) -> None:
         super().__init__()
         self.decoder = deepcopy(lm.decoder).float().requires_grad_(True)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.lift, self.mix = (
-                nn.Linear(lm.hidden_size, HEAD_HIDDEN_SIZE),
-                nn.Linear(HEAD_HIDDEN_SIZE, 1),
-            )
+            self.lift = nn.Linear(lm.hidden_size, HEAD_HIDDEN_SIZE)
+            self.mix = nn.Linear(HEAD_HIDDEN_SIZE, 1)
         nn.init.zeros_(self.mix.weight)
         nn.init.zeros_(self.mix.bias)
 
     def forward(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
-        """Weights [B, T] of these tokens, 0 where padded; padding stands behind the text, which never sees it."""
+        """Return token weights [B, T], 0 on padding; padding on the right is never attended to."""
         hidden_BTC = self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
         weights_BT = softplus(self.mix(gelu(self.lift(hidden_BTC)))[..., 0], beta=SOFTPLUS_BETA)
         return weights_BT if mask_BT is None else weights_BT * mask_BT
@@ -142,8 +140,10 @@ class TokenWeightNetwork(nn.Module):
 
 @torch.no_grad()
 def sample_texts(lm: LM, count: int, tokens: int, seed: int) -> list[list[int]]:
-    """Token ids of texts that the base model itself writes, drawn from the seed: texts of no document. `tokens`: of
-    each, what begins it included."""
+    """Sample token ids of texts from the base model, for the locality loss.
+
+    `tokens`: length of each text, including the start tokens.
+    """
     generator = torch.Generator(lm.device).manual_seed(seed)
     first = list(lm.bos_ids) or [lm.eos_id]
     ids_BT = torch.tensor([first] * count, device=lm.device)
@@ -168,7 +168,10 @@ def unroll_steps(
     settings: OnlineSettings,
     rate: float,
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Weights after a plain gradient step on each batch of documents, and the losses before each; differentiable."""
+    """Take plain gradient steps on batches of documents; differentiable.
+
+    Returns the weights after all steps, and the loss before each.
+    """
     weights_now, losses = dict(parts), []
     for documents in steps:
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), weights_replaced(lm, weights_now):
@@ -190,14 +193,14 @@ def unroll_steps(
 
 
 def target_loss(lm: LM, parts: NamedWeights, items: Sequence[ScoringItem]) -> Tensor:
-    """Mean negative log-likelihood of the target tokens under these weights."""
+    """Return the mean NLL of the target tokens under these weights."""
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), weights_replaced(lm, parts):
         summed, count = answer_nll(lm, Patch(), items)
     return summed / count
 
 
 def next_token_kl(lm: LM, before: NamedWeights, after: NamedWeights, ids: Sequence[int]) -> Tensor:
-    """KL(before || after) of the next token after each token of a text, [T]; differentiable in `after`."""
+    """Return KL(before || after) of the next token per token, [T]; differentiable in `after`."""
     ids_BT = torch.tensor([list(ids)], device=lm.device)
     with torch.no_grad(), weights_replaced(lm, before):
         before_TV = _logprobs(lm, ids_BT)

@@ -1,9 +1,10 @@
-"""Gradient steps on the documents that are read, under which the base answers closed book.
+"""Gradient steps on the documents that are read; the base model then answers closed book.
 
-Online finetuning: one step on each document in order, as in CaMeLS (Hu et al., arXiv 2305.15076, section 3); continual
-pretraining: several passes over all of them. Salient spans, the baseline of CaMeLS, are those of Guu et al. (REALM,
-arXiv 2002.08909).
-Shape letters: N numbers of a reader · T tokens of a document.
+Online finetuning: one step per document in order, as in CaMeLS (Hu et al., arXiv 2305.15076,
+section 3). Continual pretraining: several passes over all documents. Salient spans, the baseline of
+CaMeLS, are those of Guu et al. (REALM, arXiv 2002.08909).
+
+Shape letters: N parameters of a sequence · T tokens of a document.
 """
 
 from __future__ import annotations
@@ -41,11 +42,14 @@ OnlineT = TypeVar("OnlineT", bound=OnlineSettings)
 SHORTER_HINT = "Read less of each document (--set max_tokens=N)."
 ADAM_MOMENTS = ("first_moment", "second_moment")
 Document = tuple[Chunk, list[int]]
-"""A document, and its first tokens, those that are read."""
+"""Document, and the ids of its first tokens, up to the maximum."""
 
 
 class GradientDescent(BaseMethod[DescentT]):
-    """State: the numbers `weights` [1, N], Adam's moments of them, and `steps` [1]."""
+    """Gradient descent on the base model's weights.
+
+    State: the parameters `weights` [1, N], their Adam moments, and `steps` [1].
+    """
 
     counts = ("tokens_read", "truncated_documents")
     supports_batching = False
@@ -55,17 +59,25 @@ class GradientDescent(BaseMethod[DescentT]):
         self._weights = Weights(lm)
 
     def step_batches(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:  # noqa: ARG002  # for `Cpt`
-        """The documents of each gradient step, after so many `steps`; by default one a step, in order. `documents`:
-        numbers of those in which something is predicted, in the order in which they are read."""
+        """Return the documents of each gradient step; by default one a step, in order.
+
+        `documents`: numbers of the documents with a token to predict, in reading order.
+        """
         return ([number] for number in documents)
 
-    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:  # noqa: ARG002  # the methods' arguments
-        """The loss of a step, by default the mean over all tokens that are predicted; differentiable. `logprobs`: of
-        the tokens of each document; of all but the first where nothing stands before it."""
+    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:  # noqa: ARG002  # interface
+        """Return the loss of a step, by default the mean over all predicted tokens; differentiable.
+
+        `logprobs`: of the tokens of each document, without its first token if there are no start
+        tokens.
+        """
         return -torch.cat(list(logprobs)).mean()
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Take all gradient steps; a UserError where a loss or its gradient is not finite."""
+        """Take all gradient steps.
+
+        Raises UserError if a loss or its gradient is not finite.
+        """
         tensors = {
             name: each.clone()
             for name, each in (dict(state.tensors) or self._initial_tensors()).items()
@@ -85,10 +97,8 @@ class GradientDescent(BaseMethod[DescentT]):
             )
             if not math.isfinite(gradient_norm):
                 name = documents[numbers[0]].key or documents[numbers[0]].text[:40]
-                fault = (
-                    f"{self.name} stopped at document {name!r}: its loss or gradient is not finite."
-                )
-                raise UserError(fault, f"Give a smaller --set lr than {self.settings.lr:g}.")
+                fault = f"{self.name} stopped at document {name!r}: loss or gradient is not finite."
+                raise UserError(fault, f"Use a smaller --set lr than {self.settings.lr:g}.")
             optimiser.step()
             steps += 1
         tensors["steps"].fill_(steps)
@@ -104,8 +114,8 @@ class GradientDescent(BaseMethod[DescentT]):
             {**state.meta, "tokens_read": [tokens_read], "truncated_documents": [truncated]},
         )
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """Weight changes that the numbers stand for."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the weight changes of the state as deltas."""
         tensors = state.tensors
         return (
             Patch(deltas=self._weights.deltas(tensors["weights"][0]))
@@ -125,7 +135,7 @@ class GradientDescent(BaseMethod[DescentT]):
     def _build_optimiser(
         self, vectors: Mapping[str, Tensor], steps: int
     ) -> tuple[dict[str, Tensor], torch.optim.Optimizer]:
-        """Views of the numbers by name, which gradients reach, and what changes them and their moments in place."""
+        """Return trainable views of the parameters, and an optimiser that updates them in place."""
         s, layout = self.settings, self._weights.layout
         leaves = {
             name: part.requires_grad_()
@@ -147,13 +157,13 @@ class GradientDescent(BaseMethod[DescentT]):
         documents: Sequence[Document],
         steps: int,
     ) -> float:
-        """Take the gradients of a step, clipped; their norm before that."""
+        """Compute the clipped gradients of a step, and return their norm before clipping."""
         check_fits(
             self.lm, None, [len(self.lm.start_ids) + len(ids) for _, ids in documents], SHORTER_HINT
         )
         with torch.enable_grad(), isolated_rng(self.lm.device), weights_replaced(self.lm, leaves):
             torch.manual_seed(self.settings.seed * 1_000_003 + steps)
-            self.lm.model.train(self.settings.dropout)  # the base's own
+            self.lm.model.train(self.settings.dropout)  # dropout of the base model
             try:
                 logprobs = target_logprobs(self.lm, Patch(), [([], ids) for _, ids in documents])
                 optimiser.zero_grad()
@@ -164,46 +174,49 @@ class GradientDescent(BaseMethod[DescentT]):
 
 
 def weighted_loss(settings: OnlineSettings, logprobs: Tensor, weights_T: Tensor) -> Tensor:
-    """The loss of a document: the weighted sum of its tokens' losses over the normaliser; differentiable. `logprobs`:
-    of the document's tokens; of all but the first where nothing stands before it; `weights_T`: of all of its tokens."""
+    """Return the weighted sum of a document's token losses over the normaliser; differentiable.
+
+    `logprobs`: of the document's tokens, without the first if there are no start tokens.
+    `weights_T`: of all its tokens.
+    """
     weights = weights_T[len(weights_T) - len(logprobs) :].to(logprobs)
     total = -(logprobs * weights).sum()
     return total / (settings.pad_len - 1 if settings.normaliser == "padded" else len(logprobs))
 
 
 class OnlineFinetuning(GradientDescent[OnlineT]):
-    """A step on each document, by default with every token alike; a method may weigh them otherwise."""
+    """One step per document, by default with equal token weights."""
 
-    def token_weights(self, document: Chunk, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
-        """Weights of the losses of a document's first tokens, those that are read: float32 [T], none negative."""
+    def token_weights(self, document: Chunk, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # interface
+        """Return the loss weights of the first tokens of a document: float32 [T], not negative."""
         return torch.ones(len(ids), device=self.lm.device)
 
     def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
-        """The weighted loss of the one document."""
+        """Return the weighted loss of the only document."""
         ((document, ids),), (values,) = documents, logprobs
         return weighted_loss(self.settings, values, self.token_weights(document, ids))
 
 
 class Uniform(OnlineFinetuning[OnlineSettings]):
-    """Every token weighs the same."""
+    """Online finetuning with equal token weights."""
 
     spec = UNIFORM
 
 
 class Cpt(GradientDescent[CptSettings]):
-    """Passes over what is read between two questions; what is read after one has passes of its own."""
+    """Continual pretraining: several passes over the text read between two queries."""
 
     spec = CPT
     granularity = "segment"
 
     def step_batches(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:
-        """Batches, shuffled anew for each pass from the seed and the number of steps."""
+        """Yield batches, reshuffled for each pass from the seed and the number of steps."""
         size = self.settings.batch
         generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + steps)
         for _ in range(self.settings.epochs):
             order = [
-                documents[place]
-                for place in torch.randperm(len(documents), generator=generator).tolist()
+                documents[index]
+                for index in torch.randperm(len(documents), generator=generator).tolist()
             ]
             yield from (order[begin : begin + size] for begin in range(0, len(order), size))
 
@@ -211,15 +224,17 @@ class Cpt(GradientDescent[CptSettings]):
 Span: TypeAlias = tuple[int, int]
 
 CAPITALISED_RUN = re.compile(r"\b[A-Z][\w'-]*(?:[ ]+[A-Z][\w'-]*)*")
-"""Words in a row that begin with a capital."""
+"""Runs of words with initial capitals."""
 YEAR_PATTERN = re.compile(r"\b(?:1\d|20)\d\d\b")
 SENTENCE_START = re.compile(r"(?:^|[.!?:\n][\"')\]]*\s*|[\"(\[])$")
-"""What stands in front of a word that begins a sentence."""
+"""End of the text before a word that begins a sentence."""
 
 
 def find_entities(text: str) -> list[Span]:
-    """Runs of capitalised words and years (1000 to 2099), in order. A single capitalised word that begins a sentence
-    does not count: any word would."""
+    """Return the spans of runs of capitalised words and of years (1000 to 2099), in order.
+
+    A single capitalised word at the start of a sentence does not count.
+    """
     spans = [match.span() for match in YEAR_PATTERN.finditer(text)]
     for match in CAPITALISED_RUN.finditer(text):
         begins = SENTENCE_START.search(text[max(0, match.start() - 8) : match.start()]) is not None
@@ -229,15 +244,15 @@ def find_entities(text: str) -> list[Span]:
 
 
 def tokens_in_spans(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool]:
-    """Which tokens have a character of a span in them, blanks aside. `starts`: first character of each token."""
+    """Return True for each token with a non-blank character of a span.
+
+    `starts`: first character of each token.
+    """
     marked = {
-        place
-        for first, behind in spans
-        for place in range(first, behind)
-        if not text[place].isspace()
+        index for start, end in spans for index in range(start, end) if not text[index].isspace()
     }
     ends = [*starts[1:], len(text)]
-    # a character of several tokens begins them all
+    # tokens that share a character all start there
     return [
         not marked.isdisjoint(range(start, max(end, start + 1)))
         for start, end in zip(starts, ends, strict=True)
@@ -245,19 +260,20 @@ def tokens_in_spans(text: str, starts: Sequence[int], spans: Sequence[Span]) -> 
 
 
 class SalientSpans(OnlineFinetuning[SalientSettings]):
-    """Tokens of named entities weigh 1."""
+    """Online finetuning on the tokens of named entities only."""
 
     spec = SALIENT_SPANS
 
     def token_weights(self, document: Chunk, ids: Sequence[int]) -> Tensor:
-        """1 at tokens with a character of a named entity, else 0. A document that was tokenised as a part of
-        something else (turns of a chat, a book) is looked at as its tokens are written, without special ones."""
+        """Return 1 for tokens with a character of a named entity, else 0.
+
+        If the document was tokenised as part of another text (chat turns, a book), its decoded
+        tokens are searched, without special tokens.
+        """
         text = document.text
         token_ids, starts = self.lm.encode_with_starts(text)
         if token_ids[: len(ids)] != list(ids):
-            text, starts = (
-                self.lm.decode(ids),
-                [len(self.lm.decode(ids[:place])) for place in range(len(ids))],
-            )
+            text = self.lm.decode(ids)
+            starts = [len(self.lm.decode(ids[:index])) for index in range(len(ids))]
         marked = tokens_in_spans(text, starts, find_entities(text))
         return torch.tensor(marked[: len(ids)], dtype=torch.float32, device=self.lm.device)

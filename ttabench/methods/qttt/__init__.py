@@ -1,4 +1,4 @@
-"""Query-only test-time training: the cache stays, gradient steps on the context change what looks into it."""
+"""Query-only test-time training: gradient steps adapt the query projections only."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ from ttabench.methods.spec import MethodSpec
 
 @dataclass(frozen=True, kw_only=True)
 class QueryTrainingSettings(LoraShape):
-    """Settings of `qttt`; the learning rate is chosen on validation data."""
+    """Settings of `qttt`.
+
+    Choose the learning rate on validation data.
+    """
 
     rank: int = 16
     alpha: float = 16.0
     targets: tuple[str, ...] = ("q_proj",)
-    """Last parts of the names of the linear maps that make queries. Others are not refused, though keys and values that
-    they would change stay as they were read."""
+    """Last parts of the names of the query projections. Other maps are accepted, but the stored
+    keys and values are not updated for them."""
     steps: int = 32
-    """Gradient steps on what is read between two questions."""
+    """Gradient steps on the text read between two queries."""
     span: int = 128
-    """Tokens of a step: a stretch of the text, behind the keys and values of all before it."""
+    """Tokens of a step: a span of the text, after the keys and values of all text before it."""
     lr: float = 1e-4
     """Learning rate of Adam."""
 
@@ -40,13 +43,16 @@ class QueryTrainingSettings(LoraShape):
         require_at_least(0, steps=self.steps, lr=self.lr)
         require_at_least(2, span=self.span)
         if not self.targets:
-            raise ValueError("targets names no linear map")
+            raise ValueError("targets must name at least one linear map")
 
 
 def cost(settings: QueryTrainingSettings, shape: Shape, work: Workload) -> Cost:
-    """Full context, then gradient steps of factors of the queries on spans that stand, on average, behind half of it
-    (arXiv 2512.13898, section 4); the pieces arrive together. A base whose queries come with keys and values is counted
-    with factors of that map, and refused when it is run."""
+    """Cost of full context and of gradient steps on spans (arXiv 2512.13898, section 4).
+
+    On average, a span follows half of the text. Assumes that all chunks arrive together. If the
+    base model has a fused map for queries, keys and values, factors of that map are counted;
+    running it raises an error.
+    """
     if not work.chunk_tokens:
         return closed_book_cost(shape, work)
     maps = [linear for linear in shape.linears if linear.name in settings.targets]
@@ -67,7 +73,7 @@ def cost(settings: QueryTrainingSettings, shape: Shape, work: Workload) -> Cost:
 
 QTTT = MethodSpec(
     name="qttt",
-    summary="full context, and gradient steps on the queries into it",
+    summary="full context, and gradient steps on the query projections",
     import_path="ttabench.methods.qttt.method:QueryTraining",
     Settings=QueryTrainingSettings,
     growth="linear",

@@ -1,8 +1,9 @@
-"""Query-only test-time training: all keys and values are read once and stay; a few gradient steps on stretches of the
-text change the queries alone, so that no key or value has to be made again.
+"""Query-only test-time training: gradient steps on spans of text adapt query projections.
 
-Bansal et al., "Let's (not) just put things in Context: Test-Time Training for Long-Context LLMs", arXiv 2512.13898.
-Shape letters: N numbers of the factors · P slots.
+Keys and values are computed once and stay valid. Bansal et al., "Let's (not) just put things in
+Context: Test-Time Training for Long-Context LLMs", arXiv 2512.13898.
+
+Shape letters: N parameters of the factors · P slots.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from ttabench.methods.qttt import QTTT, QueryTrainingSettings
 
 
 class QueryTraining(BaseMethod[QueryTrainingSettings]):
-    """State: the cache (keys, values), the token ids, and the factors `weights` [1, N], float32."""
+    """Query-only test-time training.
+
+    State: the KV cache, the token ids, and the factors `weights` [1, N], float32.
+    """
 
     spec = QTTT
     granularity = "segment"
@@ -41,7 +45,7 @@ class QueryTraining(BaseMethod[QueryTrainingSettings]):
         self._factors = Factors(lm, settings)
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read all of it behind what was read before, then train on stretches of the whole text."""
+        """Read the new text after the cached text, then train on spans of the whole text."""
         new_tokens = list(chain(*new_chunk_ids(self.lm, state, chunks)[0]))
         if not new_tokens:
             return state
@@ -60,8 +64,8 @@ class QueryTraining(BaseMethod[QueryTrainingSettings]):
         }
         return State(1, tensors, {"tokens_read": [len(ids)]})
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The cache, and the changed queries."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the cache, and the adapted query projections."""
         if "weights" not in state.tensors:
             return Patch()
         return replace(
@@ -73,7 +77,10 @@ class QueryTraining(BaseMethod[QueryTrainingSettings]):
         return self._factors.patch(split_vector(vector_N, self._factors.layout))
 
     def _train_factors(self, before_1N: Tensor | None, prefix: Prefix, ids: list[int]) -> Tensor:
-        """The factors after all steps; a UserError where a gradient is not finite."""
+        """Return the factors after all steps.
+
+        Raises UserError if a gradient is not finite.
+        """
         s, starts = self.settings, len(self.lm.start_ids)
         vector_N = (
             (self._factors.start() if before_1N is None else before_1N[0])
@@ -95,13 +102,13 @@ class QueryTraining(BaseMethod[QueryTrainingSettings]):
                 total, count = answer_nll(self.lm, patch, [([first], rest)])
                 (total / count).backward()  # type: ignore[no-untyped-call]
             if vector_N.grad is None or not math.isfinite(float(vector_N.grad.norm())):
-                fault = f"{self.name}: a gradient on the text is not finite."
-                raise UserError(fault, f"Give a smaller --set lr than {s.lr:g}.")
+                fault = f"{self.name} stopped: the gradient is not finite."
+                raise UserError(fault, f"Use a smaller --set lr than {s.lr:g}.")
             optimiser.step()
         return vector_N.detach()
 
 
 def truncate_prefix(prefix: Prefix, slots: int) -> Prefix:
-    """The keys and values of the first tokens: what stood there when they were all that had been read."""
+    """Return the keys and values of the first `slots` tokens."""
     truncated = prefix.map_layers(lambda layer: layer[:, :, :slots])
     return replace(truncated, next_position_B=torch.full_like(prefix.next_position_B, slots))

@@ -1,4 +1,4 @@
-"""Amortised compaction: a small Perceiver a layer writes a few keys and values in place of those of a piece."""
+"""Amortised compaction: a Perceiver per layer replaces the keys and values of a chunk."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class StillSettings:
     """Settings of `still`."""
 
     slots: int = 8
-    """Keys and values that are written for each piece, in every layer and head."""
+    """Keys and values written for each chunk, in every layer and head."""
     width: int = 128
     """Channels of a latent."""
     heads: int = 4
-    """Heads of the attention of latents to tokens."""
+    """Attention heads of the latents."""
     seed: int = 0
-    """Of the weights at the start."""
+    """Random seed of the initial weights."""
 
     def __post_init__(self) -> None:
         require_at_least(1, slots=self.slots, heads=self.heads)
@@ -29,27 +29,23 @@ class StillSettings:
 
 
 def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
-    """Full context, a network a layer on every piece, and a cache of `slots` for each piece; the pieces arrive
-    together."""
+    """Cost of full context, of one network per layer, and of a cache of `slots` per chunk.
+
+    Assumes that all chunks arrive together.
+    """
     s, heads, w = settings, shape.kv_heads, settings.width
     entries = 2 * heads * shape.head_dim
-    token_size = entries * w + 3 * w * w  # enters; keys and values of attention; what mixes
-    latent_size = (
-        6 * w * w + w * heads * w + w * entries
-    )  # queries and output of attention, feed-forward; mixes; changes
-    small_size = (
-        2 * entries + w * (s.slots + 1) + 4 * w + 4 * w + 3 * w + heads * w + entries + 1
-    )  # norms, latents, biases
+    token_size = entries * w + 3 * w * w  # input; attention keys and values; mixing
+    # attention queries and output, feed-forward, mixing, changes
+    latent_size = 6 * w * w + w * heads * w + w * entries
+    # norms, latents, biases
+    small_size = 2 * entries + w * (s.slots + 1) + 4 * w + 4 * w + 3 * w + heads * w + entries + 1
     added = shape.layers * (token_size + latent_size + small_size)
     if not work.chunk_tokens:
         return replace(closed_book_cost(shape, work), added_parameters=added)
-    slots, tokens = (
-        shape.bos_tokens + s.slots * len(work.chunk_tokens),
-        shape.bos_tokens + work.tokens,
-    )
-    attended_flops = (
-        2 * w + heads * w + entries
-    )  # of a latent and a token: attention, and what is mixed
+    slots = shape.bos_tokens + s.slots * len(work.chunk_tokens)
+    tokens = shape.bos_tokens + work.tokens
+    attended_flops = 2 * w + heads * w + entries  # per latent and token: attention and mixing
     networks = (
         2
         * shape.layers
@@ -73,7 +69,7 @@ def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
 
 STILL = MethodSpec(
     name="still",
-    summary="keys and values that a small Perceiver a layer writes of each piece",
+    summary="a few keys and values per chunk, written by a small Perceiver per layer",
     import_path="ttabench.methods.still.method:Still",
     Settings=StillSettings,
     presets={"nano": StillSettings(slots=4), "smollm2-135m": StillSettings(slots=4, width=256)},

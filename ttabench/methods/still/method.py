@@ -1,10 +1,12 @@
-"""Amortised compaction: everything is read as full context, and each piece's keys and values are then written anew, as
-a few, by a small Perceiver a layer, in one forward and without a gradient step.
+"""Amortised compaction: a few slots replace the keys and values of each chunk.
 
-After Still (arXiv 2606.07878). A latent a slot attends to the tokens of the piece; what it then holds says how each
-head mixes their keys and values into one, and what is added to it. Keys are mixed unrotated and stand at places spread
-over the piece.
-Shape letters: B pieces · T tokens · P slots · H key/value heads · D head size · C width · E slots of all pieces.
+Everything is read as full context. A small Perceiver per layer then writes the slots of each chunk
+in one forward pass, without a gradient step. After Still (arXiv 2606.07878). Each slot has a
+latent that attends to the tokens of the chunk. The latent determines how each head mixes their keys
+and values, and what is added. Keys are mixed unrotated, at positions spread over the chunk.
+
+Shape letters: B chunks · T tokens · P slots · H key/value heads · D head size · C width · E slots
+of all chunks.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from ttabench.methods.trainable import Trainable
 
 
 class Compactor(nn.Module):
-    """Writes the slots of pieces in one layer. At the start they are means of neighbouring tokens."""
+    """Network that writes the slots of chunks in one layer, initialised as local means."""
 
     def __init__(self, heads: int, head_dim: int, settings: StillSettings) -> None:
         super().__init__()
@@ -41,10 +43,8 @@ class Compactor(nn.Module):
         self.attention = nn.MultiheadAttention(width, settings.heads, batch_first=True)
         self.between, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
         self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.mixes, self.mixed = (
-            nn.Linear(width, heads * width),
-            nn.Linear(width, width, bias=False),
-        )
+        self.mixes = nn.Linear(width, heads * width)
+        self.mixed = nn.Linear(width, width, bias=False)
         self.changes = nn.Linear(width, entries)
         self.near = nn.Parameter(torch.tensor(4.0))
         for zero in (self.mixes.weight, self.mixes.bias, self.changes.weight, self.changes.bias):
@@ -53,7 +53,7 @@ class Compactor(nn.Module):
     def forward(
         self, keys_BHTD: Tensor, values_BHTD: Tensor, real_BT: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, P, D] of the slots, from those of the tokens; keys are not rotated."""
+        """Return keys (not rotated) and values [B, H, P, D] of the slots from those of tokens."""
         both_BTHE = torch.cat([keys_BHTD, values_BHTD], 3).transpose(1, 2).float()
         tokens_BTC = self.enter(self.norm(both_BTHE.flatten(2)))
         latents_BPC = self.latents_PC.expand(len(tokens_BTC), -1, -1)
@@ -77,17 +77,20 @@ class Compactor(nn.Module):
         return keys, values
 
     def _squared_distances(self, real_BT: Tensor) -> Tensor:
-        """How far each token stands from where a slot stands, squared, in distances between slots: [B, P, T]."""
+        """Return squared distances of tokens to slots, in units of the slot spacing: [B, P, T]."""
         slots = len(self.latents_PC)
-        token_place_BT = (
+        token_position_BT = (
             torch.arange(real_BT.shape[1], device=real_BT.device) + 0.5
         ) / real_BT.sum(1, keepdim=True)
-        slot_place_P = (torch.arange(slots, device=real_BT.device) + 0.5) / slots
-        return ((token_place_BT[:, None] - slot_place_P[:, None]) * slots).square()
+        slot_position_P = (torch.arange(slots, device=real_BT.device) + 0.5) / slots
+        return ((token_position_BT[:, None] - slot_position_P[:, None]) * slots).square()
 
 
 class Still(Trainable[StillSettings]):
-    """State: the cache (keys, values) of what begins a text and of the slots of all pieces."""
+    """Amortised compaction.
+
+    State: the keys and values of the start tokens and of the slots of all chunks.
+    """
 
     spec = STILL
     granularity = "segment"
@@ -103,12 +106,12 @@ class Still(Trainable[StillSettings]):
         self.layers = nn.ModuleList(layers).to(lm.device)
 
     def modules(self) -> nn.ModuleDict:
-        """layers, a `Compactor` each."""
+        """Return the layers, one `Compactor` each."""
         return nn.ModuleDict({"layers": self.layers})
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read all pieces as one text behind the slots of those before; then write the slots of each."""
+        """Read all chunks as one text after the earlier slots; then write the slots of each."""
         texts = list(filter(None, new_chunk_ids(self.lm, state, chunks)[0]))
         if not texts:
             return state
@@ -133,12 +136,12 @@ class Still(Trainable[StillSettings]):
             1, prefix_tensors(compacted), {"tokens_read": [state.meta["tokens_read"][0] + count]}
         )
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The cache."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the cache."""
         return Patch(prefix=prefix_from_tensors(state.tensors))
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers: each episode is read, written anew and asked in one forward."""
+        """Return the mean answer NLL; each episode takes one forward pass."""
         return {
             "answer": answer_loss(
                 self.lm,
@@ -149,7 +152,10 @@ class Still(Trainable[StillSettings]):
         }
 
     def _episode_row(self, episode: Episode) -> Row:
-        """An episode as one row: pieces see those since the last question as text, and those before it as slots."""
+        """Lay out an episode as one row.
+
+        Chunks attend to text since the last query, and to the slots of earlier chunks.
+        """
         chunks_before_query = 0
 
         def add_chunk(row: Row, ids: list[int], first: int) -> None:
@@ -171,7 +177,7 @@ class Still(Trainable[StillSettings]):
         return episode_row(self.lm, episode, add_chunk, add_query)
 
     def _batch_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
-        """The slots of all pieces of each row."""
+        """Return the slots of all chunks of each row."""
         spans = [[row.spans[block] for block in row.texts] for row in rows]
         max_chunks = _max_chunks(spans)
         chunk_number_E = torch.arange(1, max_chunks + 1, device=self.lm.device).repeat_interleave(
@@ -193,15 +199,16 @@ class Still(Trainable[StillSettings]):
         positions_BT: Tensor,
         spans: Sequence[Sequence[range]],
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, E, D] of the slots of these spans of each row; nothing of value where a row has fewer
-        spans than another. `keys_BHTD`: of a layer, as the model rotated them to `positions_BT`."""
+        """Return keys and values [B, H, E, D] of the slots of these spans of each row.
+
+        Slots of missing spans are meaningless. `keys_BHTD`: keys of a layer, rotated by the model
+        to `positions_BT`.
+        """
         rotate = self.rotary.rotations[layer] if self.rotary else None
         if rotate:
             keys_BHTD = rotate(keys_BHTD, positions_BT, inverse=True)
-        max_chunks, longest = (
-            _max_chunks(spans),
-            max((len(span) for row_spans in spans for span in row_spans), default=1),
-        )
+        max_chunks = _max_chunks(spans)
+        longest = max((len(span) for row_spans in spans for span in row_spans), default=1)
         padded_spans = [
             (row, span)
             for row, row_spans in enumerate(spans)
@@ -235,5 +242,5 @@ class Still(Trainable[StillSettings]):
 
 
 def _max_chunks(spans: Sequence[Sequence[range]]) -> int:
-    """Pieces of the row that has most of them, one at least: what no row has is seen by nobody."""
+    """Return the largest number of chunks of a row, at least one."""
     return max(1, *map(len, spans))

@@ -1,4 +1,4 @@
-"""StreamAdapter: chunks of a key/value cache, summarised into weight deltas."""
+"""StreamAdapter: chunks of a KV cache, summarised into weight deltas."""
 
 from __future__ import annotations
 
@@ -27,28 +27,31 @@ class StreamAdapterSettings:
     queries: int = 16
     """Learned queries of every linear map: the rank of its delta."""
     down: int = 32
-    """Channels each key/value head's values are projected to (d')."""
+    """Channels d' to which the values of each head are projected."""
     chunk: int = 128
     """Tokens of a chunk."""
     temperature: float = 16.0
     """tau: the gate is sigmoid(...) ** (1 / tau)."""
     targets: tuple[str, ...] = ()
-    """Last parts of the names of the adapted linear maps; none means every one inside the layers."""
+    """Last parts of the names of the adapted linear maps. Empty: all maps inside the layers."""
     query_std: float = 0.02
-    """Standard deviation of the queries before training. Near 0 all queries of a map begin with the mean of a chunk."""
+    """Standard deviation of the queries before training. Near 0, all queries of a map start with
+    the mean of a chunk."""
     gate_bias: float = 0.0
-    """b of the gates before training. At 0 a state holds about the last 24 chunks, at -2 8 of them, at 1.2 61."""
+    """Bias b of the gates before training. A state keeps about the last 24 chunks at 0, 8 at -2, 61
+    at 1.2."""
     scale: float = 1.0
-    """Factor of every delta. The paper has none; it lets one learning rate suit states of any size."""
+    """Factor of every delta. The paper has none; it allows one learning rate for states of any
+    size."""
     window: int | None = None
-    """Sliding window: so many tokens stand in the window, and what leaves it goes into the weights. None: everything
-    that is read goes into the weights."""
+    """Tokens of the sliding window; tokens that leave it are absorbed into the weights. None: all
+    text is absorbed."""
     stride: int = 512
-    """Tokens that leave a full window together; whole chunks."""
+    """Tokens that leave a full window together, in whole chunks."""
     merge: bool = False
-    """Add the deltas to the weights, so that decoding is that of the base model."""
+    """True to add the deltas to the weights, so that decoding is as fast as the base model's."""
     seed: int = 0
-    """Of initial weights."""
+    """Random seed of the initial weights."""
 
     def __post_init__(self) -> None:
         require_at_least(
@@ -68,7 +71,7 @@ class StreamAdapterSettings:
                 f"chunk must be no larger than the window {self.window}, got {self.chunk}"
             )
         if self.stride % self.chunk:
-            raise ValueError(f"stride must be whole chunks of {self.chunk}, got {self.stride}")
+            raise ValueError(f"stride must be a multiple of chunk={self.chunk}, got {self.stride}")
 
 
 _NANO_RECIPE = Recipe(schedule="cosine", clip=1.0, beta2=0.98)
@@ -76,68 +79,64 @@ _PAPER_RECIPE = Recipe(schedule="cosine", beta2=0.95, decay=0.01)
 
 
 def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
-    """StreamAdapter (arXiv 2411.09289, equations 4 to 8). Without `window` everything is read by the base model and
-    mapped; with it, the oldest `stride` tokens leave a full window, are read by the weights in force and mapped, and
-    what stays is read anew."""
-    s, maps, state_width = (
-        settings,
-        select_linears(settings.targets, shape),
-        shape.kv_heads * settings.down,
-    )
+    """Cost of StreamAdapter (arXiv 2411.09289, equations 4 to 8).
+
+    Without `window`, the base model reads everything, and it is mapped. With `window`, the oldest
+    `stride` tokens leave a full window, are read by the adapted weights and mapped; the remaining
+    tokens are read again.
+    """
+    s = settings
+    maps = select_linears(settings.targets, shape)
+    state_width = shape.kv_heads * settings.down
     inputs, outputs = (
-        shape.layers * sum(getattr(linear, end) for linear in maps) for end in ("inputs", "outputs")
+        shape.layers * sum(getattr(linear, side) for linear in maps)
+        for side in ("inputs", "outputs")
     )
-    vectors = shape.layers * len(maps) * s.queries  # of the state, each of `wide` numbers
+    vectors = shape.layers * len(maps) * s.queries  # of the state, with `state_width` numbers each
     # queries, a down-projection for all heads, and a gate
     map_parameters = (
         shape.kv_heads * s.queries * shape.head_dim + shape.head_dim * s.down + state_width + 1
     )
     added = shape.layers * len(maps) * map_parameters + state_width * inputs + s.queries * outputs
-    state, delta_flops, token_flops = (
-        vectors * state_width,
-        2 * s.queries * state_width * inputs,
-        2 * s.queries * (inputs + outputs),
-    )
+    state = vectors * state_width
+    delta_flops = 2 * s.queries * state_width * inputs
+    token_flops = 2 * s.queries * (inputs + outputs)
     shared = delta_flops + (
         2 * shape.layers * s.queries * sum(linear.size for linear in maps) if s.merge else 0
     )
-    asked_token_flops = 0 if s.merge else token_flops  # of a token under deltas that are not merged
+    query_token_flops = 0 if s.merge else token_flops  # per token, if deltas are not merged
 
     def mapping_flops(chunks: int, slots: int) -> int:
-        """Attention to each slot, projection, gate, and a sum over chunks, a product where there are several."""
+        """Return the operations of attention, projection, gate and the sum over chunks."""
         attended = 4 * shape.kv_heads * shape.head_dim * vectors * slots
         return chunks * (attended + (2 * shape.head_dim + (4 if chunks > 1 else 2)) * state)
 
-    bare, start = replace(closed_book_cost(shape, work), added_parameters=added), shape.bos_tokens
+    base, start = replace(closed_book_cost(shape, work), added_parameters=added), shape.bos_tokens
     if not work.chunk_tokens:
-        return bare
+        return base
     if s.window is None:
-        (chunks, tail), max_tail = (
-            divmod(work.tokens, s.chunk),
-            s.chunk - 1,
-        )  # room for a chunk that is not full
+        chunks, tail = divmod(work.tokens, s.chunk)
+        max_tail = s.chunk - 1  # slots for an unfinished chunk
         tail_flops = (
             mapping_flops(1, max_tail if shape.counts_masked_pairs else tail) if tail else 0
         )
         return replace(
-            bare,
+            base,
             state_floats=state + shape.slot_floats * max_tail,
             state_bytes=FLOAT32_BYTES * state
             + shape.cache_bytes(max_tail, work.value_bytes)
             + INT64_BYTES,
             adapt_slots=max_tail + start + work.tokens,
-            ask_slots=max_tail + bare.ask_slots,
+            ask_slots=max_tail + base.ask_slots,
             adapt_flops=shape.forward_flops(start + work.tokens)
             + mapping_flops(chunks, s.chunk)
             + tail_flops
             + shared,
-            ask_flops=bare.ask_flops + asked_token_flops * (start + work.query_positions),
-            positions=max(start + work.tokens, bare.positions),
+            ask_flops=base.ask_flops + query_token_flops * (start + work.query_positions),
+            positions=max(start + work.tokens, base.positions),
         )
-    evictions, evicted_slots = (
-        max(0, 1 + (work.tokens - (s.window - 1)) // s.stride),
-        start + s.stride,
-    )
+    evictions = max(0, 1 + (work.tokens - (s.window - 1)) // s.stride)
+    evicted_slots = start + s.stride
     kept = work.tokens - evictions * s.stride
     slots, max_evicted_slots = (start + kept if kept else 0), evicted_slots if evictions else 0
     eviction_flops = (
@@ -148,7 +147,7 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
     )
     prompt_tokens = work.query_positions + (0 if kept else start)
     return replace(
-        bare,
+        base,
         state_floats=state,
         state_bytes=FLOAT32_BYTES * state + INT64_BYTES * (s.window - 2 + 1),
         adapt_slots=max(slots, max_evicted_slots),
@@ -156,9 +155,9 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
         adapt_flops=evictions * eviction_flops
         + shared
         + shape.forward_flops(slots)
-        + asked_token_flops * slots,
+        + query_token_flops * slots,
         ask_flops=answer_flops(shape, work, slots, has_bos=bool(kept))
-        + asked_token_flops * prompt_tokens,
+        + query_token_flops * prompt_tokens,
         positions=max(slots + prompt_tokens, max_evicted_slots),
     )
 
@@ -182,8 +181,9 @@ STREAMADAPTER = MethodSpec(
     presets={
         "nano": StreamAdapterSettings(down=16, chunk=64, query_std=3.0),
         "nano-book": StreamAdapterSettings(down=16, chunk=64, query_std=3.0, window=1024),
-        # 6.4 M parameters, 4.6 % of adapter and base together. Keys of SmolLM2 vary by a norm of 10.5 in a page, so
-        # that queries of 1.5 begin with attention logits of a standard deviation of 2.
+        # 6.4 M parameters, 4.6 % of adapter and base together. Keys of SmolLM2 vary by a norm of
+        # 10.5 in a page, so
+        # queries of 1.5 start with attention logits of a standard deviation of 2.
         "smollm2-135m-book": StreamAdapterSettings(
             queries=14,
             down=8,
@@ -194,15 +194,16 @@ STREAMADAPTER = MethodSpec(
             window=256,
             stride=128,
         ),
-        # What `profile` measures: any length in flat memory, decoding like the base model.
+        # Measured by `profile`: any length in constant memory, decoding like the base model.
         "stream": StreamAdapterSettings(window=1024, merge=True),
         "tinyllama-1.1b": StreamAdapterSettings(),
         "tinyllama-1.1b-book": StreamAdapterSettings(window=1024),
         "llama-3-8b": StreamAdapterSettings(),
         "phi-3-medium": StreamAdapterSettings(queries=48),
     },
-    # The paper trains for 3 epochs of its tasks and 1 of its books: set `--steps` for the data at hand. Books are read
-    # in sequences of `--task-set sequence_tokens` (the paper: 8,192 for TinyLlama, 16,384 for the others).
+    # The paper trains 3 epochs on its tasks and 1 on its books: set `--steps` for your data. Books
+    # are read in
+    # sequences of `--task-set sequence_tokens` (paper: 8,192 for TinyLlama, 16,384 for the others).
     recipes={
         "nano": replace(
             _NANO_RECIPE,

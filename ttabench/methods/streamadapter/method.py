@@ -1,7 +1,10 @@
-"""StreamAdapter: the keys and values of a context, summarised chunk by chunk, become weight deltas of the frozen LM.
+"""StreamAdapter: the keys and values of a context, summarised chunk by chunk, become weight deltas.
 
-Paper: Muhtar et al., "StreamAdapter: Efficient Test Time Adaptation from Contextual Streams", arXiv 2411.09289.
-Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a query.
+Paper: Muhtar et al., "StreamAdapter: Efficient Test Time Adaptation from Contextual Streams", arXiv
+2411.09289.
+
+Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a
+query.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ from ttabench.methods.trainable import Trainable
 
 
 class StreamAdapter(Trainable[StreamAdapterSettings]):
-    """StreamAdapter. State: `h` [L, B, M, R, E]; the unfinished chunk's keys and values, or the window's tokens."""
+    """StreamAdapter.
+
+    State: `h` [L, B, M, R, E]; the unfinished chunk's keys and values, or the window's tokens.
+    """
 
     spec = STREAMADAPTER
     unswapped_tensors = ("tokens", "lengths")
@@ -38,12 +44,12 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         self.granularity = "segment" if settings.window is None else "chunk"
 
     def modules(self) -> nn.ModuleDict:
-        """mappers, one a layer."""
+        """Return the mappers, one per layer."""
         return nn.ModuleDict(dict(self.networks.named_children()))
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read all pieces of a row as one text; without a window its later pieces see the earlier ones."""
-        rows = [list(chain(*pieces)) for pieces in new_chunk_ids(self.lm, state, chunks)]
+        """Read the chunks of a row as one text; without a window, later ones see earlier ones."""
+        rows = [list(chain(*chunk_rows)) for chunk_rows in new_chunk_ids(self.lm, state, chunks)]
         read = [
             before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)
         ]
@@ -55,8 +61,8 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
             )
         return State(state.rows, tensors, {"tokens_read": read})
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """Deltas of every adapted linear map, with the tokens of the window."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return deltas of every adapted linear map, with the tokens of the window."""
         if "h" not in state.tensors:
             return window_patch(state.tensors)
         with torch.set_grad_enabled(self._is_training):
@@ -67,16 +73,13 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         return replace(window_patch(state.tensors), deltas=deltas)
 
     def _absorb_texts(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
-        """The state after these texts, which go into the weights as a whole."""
+        """Absorb these texts as a whole into the state."""
         lm, start = self.lm, list(self.lm.start_ids)
         ids_BT, mask_BT = (
             part.to(lm.device) for part in pad([start + row for row in rows], lm.pad_id, "right")
         )
         check_fits(
-            lm,
-            None,
-            mask_BT.sum(1),
-            "Read through a sliding window: --set window=1024 (presets *-book).",
+            lm, None, mask_BT.sum(1), "Use a sliding window: --set window=1024 (presets *-book)."
         )
         with torch.no_grad():
             text = extend_prefix(lm, None, ids_BT, mask_BT).map_layers(
@@ -88,7 +91,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         )
 
     def _slide_windows(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
-        """The state after these texts, of which what leaves the window goes into the weights."""
+        """Append texts to the windows, and absorb tokens that leave a window."""
         assert self.settings.window is not None
         window, stride = self.settings.window, self.settings.stride
         h_LBMRE = (state.tensors or self.networks.empty_state(state.rows))["h"]
@@ -112,7 +115,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         return {"h": h_LBMRE, "tokens": tokens_BT.to(h_LBMRE.device), "lengths": lengths_B}
 
     def _absorb_evicted(self, h_LBMRE: Tensor, rows: list[list[int]]) -> Tensor:
-        """The state after these tokens, as the weights in force see them, have gone into it."""
+        """Read these tokens with the adapted weights, and absorb them into the state."""
         h_LBMRE, start, device = h_LBMRE.detach(), list(self.lm.start_ids), self.lm.device
         ids_BT = torch.tensor([start + row for row in rows], device=device)
         with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):

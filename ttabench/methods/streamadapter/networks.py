@@ -1,7 +1,7 @@
-"""What StreamAdapter trains: the mappers of all decoder layers, and the state they carry through a text.
+"""Trained networks of StreamAdapter: the mappers of all decoder layers, and their recurrent state.
 
-Shape letters: L layers · B rows · H key/value heads · S slots · C chunk · D head size · M linear maps · R queries ·
-    E state channels of a query.
+Shape letters: L layers · B rows · H key/value heads · S slots · C chunk · D head size · M linear
+maps · R queries · E state channels of a query.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK_BATCH_SIZE = 8
 
 
 class StreamAdapterNetworks(nn.Module):
-    """One `ChunkMapper` a layer, with weights drawn from `settings.seed`. Everything is differentiable."""
+    """One `ChunkMapper` per layer, with weights drawn from `settings.seed`; all differentiable."""
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class StreamAdapterNetworks(nn.Module):
         self.eval()
 
     def empty_state(self, rows: int) -> dict[str, Tensor]:
-        """`h` [L, B, M, R, E] of a text of which nothing was read."""
+        """Return the state before anything was read, `h` [L, B, M, R, E]."""
         return {
             "h": torch.zeros(len(self.mappers), rows, *self._layers[0].shape, device=self.lm.device)
         }
@@ -50,7 +50,7 @@ class StreamAdapterNetworks(nn.Module):
     def advance(
         self, h_LBMRE: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], full_B: Tensor
     ) -> Tensor:
-        """The state after more whole chunks of keys and values [B, H, S, D], one tensor a layer; a row has `full_B`."""
+        """Advance the state by `full_B` chunks of keys and values [B, H, S, D] per layer."""
         chunk, slots = self.settings.chunk, keys[0].shape[2]
         is_present_BN = torch.arange(slots // chunk, device=full_B.device) < full_B[:, None]
         layers = []
@@ -76,8 +76,10 @@ class StreamAdapterNetworks(nn.Module):
         values: Sequence[Tensor],
         valid_BS: Tensor,
     ) -> dict[str, Tensor]:
-        """The state after more keys and values of the text; what fills no chunk waits in the tail. `keys`: [B, H, S,
-        D], one tensor a layer; `valid_BS`: bool, false where a row is padded."""
+        """Absorb further keys and values; an unfinished chunk is kept in the tail.
+
+        `keys`: [B, H, S, D], one tensor a layer. `valid_BS`: bool, false where a row is padded.
+        """
         chunk, tail_B = self.settings.chunk, tensors.get("tail")
         if tail_B is not None:
             tail_valid_BS = torch.arange(chunk - 1, device=tail_B.device) < tail_B[:, None]
@@ -88,12 +90,10 @@ class StreamAdapterNetworks(nn.Module):
             ]
         order_BS, count_B = (~valid_BS).long().argsort(dim=1, stable=True), valid_BS.sum(1)
         full_B, left_B = count_B // chunk, count_B % chunk
-        whole_BS, place_N = (
-            order_BS[:, : int(full_B.max()) * chunk],
-            torch.arange(chunk - 1, device=count_B.device),
-        )
-        rest_BN = (full_B[:, None] * chunk + place_N).clamp(max=order_BS.shape[1] - 1)
-        tail_BN = order_BS.gather(1, rest_BN).masked_fill(place_N >= left_B[:, None], -1)
+        whole_BS = order_BS[:, : int(full_B.max()) * chunk]
+        index_N = torch.arange(chunk - 1, device=count_B.device)
+        rest_BN = (full_B[:, None] * chunk + index_N).clamp(max=order_BS.shape[1] - 1)
+        tail_BN = order_BS.gather(1, rest_BN).masked_fill(index_N >= left_B[:, None], -1)
         full_keys, full_values = (
             [_gather_slots(layer, whole_BS) for layer in layers] for layers in (keys, values)
         )
@@ -109,7 +109,7 @@ class StreamAdapterNetworks(nn.Module):
         }
 
     def flush_tail(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """h [L, B, M, R, E] with the tail as a short last chunk; the state itself stays as it is."""
+        """Return h [L, B, M, R, E] with the tail as a short last chunk; the state is unchanged."""
         if "tail" not in tensors or not bool(tensors["tail"].any()):
             return tensors["h"]
         left_B = tensors["tail"]
@@ -117,9 +117,8 @@ class StreamAdapterNetworks(nn.Module):
             torch.arange(self.settings.chunk - 1, device=left_B.device) < left_B[:, None]
         )
         is_present_B1 = left_B[:, None] > 0
-        tail_valid_BS = (
-            tail_valid_BS | ~is_present_B1
-        )  # a softmax over nothing is not a number; what it gives is not used
+        # a softmax over nothing is NaN; these rows are masked
+        tail_valid_BS = tail_valid_BS | ~is_present_B1
         each = zip(
             self._layers, tensors["h"], tensors["tail_keys"], tensors["tail_values"], strict=True
         )
@@ -131,21 +130,24 @@ class StreamAdapterNetworks(nn.Module):
         )
 
     def deltas(self, h_LBMRE: Tensor) -> dict[str, LowRank]:
-        """Deltas of all adapted linear maps, by name."""
+        """Return deltas of all adapted linear maps by name."""
         each = zip(self._layers, self.names, h_LBMRE, strict=True)
-        made = (zip(names, mapper.deltas(h_BMRE), strict=True) for mapper, names, h_BMRE in each)
-        return dict(chain.from_iterable(made))
+        pairs = (zip(names, mapper.deltas(h_BMRE), strict=True) for mapper, names, h_BMRE in each)
+        return dict(chain.from_iterable(pairs))
 
 
 def _gather_slots(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:
-    """These slots of every row; zeros where a slot is -1."""
+    """Gather slots of every row; an index of -1 gives zeros."""
     rows, heads, _, size = source_BHSD.shape
     index_BHSD = slots_BS.clamp(min=0)[:, None, :, None].expand(rows, heads, -1, size)
     return source_BHSD.gather(2, index_BHSD).masked_fill((slots_BS < 0)[:, None, :, None], 0.0)
 
 
 class ChunkMapper(nn.Module):
-    """The network that maps the cache of one decoder layer to deltas of its linear maps: `sizes` (features in, out)."""
+    """Network that maps the cache of one decoder layer to deltas of its linear maps.
+
+    `sizes`: features in and out.
+    """
 
     def __init__(
         self,
@@ -168,7 +170,7 @@ class ChunkMapper(nn.Module):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(M, R, E) of the state of a row."""
+        """Shape (M, R, E) of the state of a row."""
         maps, heads, queries, _ = self.queries.shape
         return maps, queries, heads * self.down.shape[-1]
 
@@ -180,9 +182,11 @@ class ChunkMapper(nn.Module):
         is_present_BN: Tensor,
         tail_valid_BS: Tensor | None = None,
     ) -> Tensor:
-        """The state after N more chunks of S / N slots: h_i = alpha_i h_{i-1} + S_i, in one sum. `is_present_BN`: false
-        where a row has fewer chunks, S = 0 and alpha = 1; `tail_valid_BS`: false at slots of a single chunk that are not
-        attended to."""
+        """Return the state after N chunks of S / N slots: h_i = alpha_i h_{i-1} + S_i, as one sum.
+
+        `is_present_BN`: false if a row has fewer chunks; then S = 0 and alpha = 1. `tail_valid_BS`:
+        false at masked slots of a single chunk.
+        """
         (rows, heads, _, size), absent_BN = keys_BHSD.shape, ~is_present_BN
         keys_NHCD, values_NHCD = (
             tensor.float()
@@ -207,7 +211,7 @@ class ChunkMapper(nn.Module):
         summary_BNMRE = summary_NMRE.view(rows, -1, *self.shape).masked_fill(
             absent_BN[..., None, None, None], 0.0
         )
-        # gates are at most 1, so the products of later gates, sums of logarithms, never overflow
+        # gates are at most 1, so products of later gates, as sums of logarithms, never overflow
         later_BNMR = log_gate_BNMR.flip(1).cumsum(1).flip(1)
         weights_BNMR = torch.cat(
             [later_BNMR[:, 1:], torch.zeros_like(later_BNMR[:, :1])], dim=1
@@ -216,7 +220,7 @@ class ChunkMapper(nn.Module):
         return h_BMRE * later_BNMR[:, 0].exp()[..., None] + added_BMRE
 
     def deltas(self, state_BMRE: Tensor) -> list[LowRank]:
-        """The weight delta of each linear map, of rank R."""
+        """Return the weight delta of each linear map, of rank R."""
         return [
             LowRank(
                 state_BMRE[:, index] * self.scale @ inner.transpose(0, 1),
@@ -227,7 +231,7 @@ class ChunkMapper(nn.Module):
 
 
 def _kaiming(state_width: int, features: int) -> nn.Parameter:
-    """W1 [I, E], as a linear map from E to I starts."""
+    """Initialise W1 [I, E] like a linear map from E to I."""
     weight = torch.empty(features, state_width)
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
     return nn.Parameter(weight)

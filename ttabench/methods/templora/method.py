@@ -1,7 +1,8 @@
-"""TempLoRA: a LoRA trained on the context itself while it is read, and thrown away at its end.
+"""TempLoRA: a LoRA trained on the context while it is read, and discarded at its end.
 
 Wang, Ma, Cai, arXiv 2401.11504 (released code: TemporaryLoRA/Temp-LoRA): by="unit".
-Shape letters: B rows · N numbers of a row's factors · R rank · I/O features in and out.
+
+Shape letters: B rows · N parameters of a row's factors · R rank · I/O features in and out.
 """
 
 from __future__ import annotations
@@ -26,16 +27,20 @@ from ttabench.methods.parts.kept import append_ids, stored_ids, window_patch
 from ttabench.methods.parts.lora import Factors, split_vector
 from ttabench.methods.templora import TEMPLORA, TempLoraSettings
 
-SHORTER_HINT = "Read shorter pieces (`adapt --pieces paragraphs`), or keep fewer tokens before each (--set prefix=N)."
+SHORTER_HINT = "Use shorter chunks (`adapt --pieces paragraphs`), or a smaller --set prefix=N."
 MAX_STEP_BYTES = {"cpu": 2**28, "cuda": 2**32}
-"""What a gradient step may hold between its two ways; one that needs more computes its layers again on the way back."""
+"""Maximum activation memory of a gradient step, in bytes; larger steps recompute layers in the
+backward pass."""
 VECTOR_NAMES = ("factors", "first_moment", "second_moment")
 TrainingStep = tuple[float, ScoringItem]
 """Learning rate, and prefix and target ids."""
 
 
 class TempLora(BaseMethod[TempLoraSettings]):
-    """TempLoRA. State: the factors and their moments as vectors [1, N], steps and pieces so far, last tokens."""
+    """TempLoRA.
+
+    State: the factors and their moments as vectors [1, N], steps and chunks so far, last tokens.
+    """
 
     spec = TEMPLORA
     unswapped_tensors = ("tokens", "lengths")
@@ -47,16 +52,12 @@ class TempLora(BaseMethod[TempLoraSettings]):
         self.granularity = "segment" if settings.by == "epoch" else "chunk"
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Train on pieces in order."""
-        tensors, chunk_ids = (
-            dict(state.tensors) or self._initial_tensors(),
-            new_chunk_ids(self.lm, state, chunks)[0],
-        )
-        (text,), before, count = (
-            stored_ids(tensors, 1),
-            int(tensors["steps"]),
-            int(tensors["pieces"]),
-        )
+        """Train on chunks in order."""
+        tensors = dict(state.tensors) or self._initial_tensors()
+        chunk_ids = new_chunk_ids(self.lm, state, chunks)[0]
+        (text,) = stored_ids(tensors, 1)
+        before = int(tensors["steps"])
+        count = int(tensors["pieces"])
         trained = {name: tensors[name].clone() for name in VECTOR_NAMES}
         training_steps = self._training_steps(text, chunk_ids, count)
         self._train({name: vector[0] for name, vector in trained.items()}, training_steps, before)
@@ -66,8 +67,8 @@ class TempLora(BaseMethod[TempLoraSettings]):
         }
         return self._append_text(state, {**tensors, **trained, **counts}, chunk_ids)
 
-    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The factors as deltas, and the newest tokens in the window."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
+        """Return the factors as deltas, and the newest tokens in the window."""
         tensors = state.tensors
         window_tokens = self.settings.prefix - 1
         window = window_patch(
@@ -87,7 +88,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
     def _append_text(
         self, state: State, tensors: dict[str, Tensor], chunk_ids: list[list[int]]
     ) -> State:
-        """With the last `prefix` tokens of what was read."""
+        """Return the state with the last `prefix` tokens that were read."""
         size, (before,) = self.settings.prefix, state.meta["tokens_read"]
         text = [*stored_ids(tensors, 1)[0], *chain(*chunk_ids)]
         window_ids = text[max(0, len(text) - size) :] if size else []
@@ -101,10 +102,8 @@ class TempLora(BaseMethod[TempLoraSettings]):
         return State(1, {**tensors, **window}, {"tokens_read": [before + sum(map(len, chunk_ids))]})
 
     def _initial_tensors(self) -> dict[str, Tensor]:
-        start_1N, zero_1 = (
-            self._factors.start()[None],
-            torch.zeros(1, dtype=torch.int64, device=self.lm.device),
-        )
+        start_1N = self._factors.start()[None]
+        zero_1 = torch.zeros(1, dtype=torch.int64, device=self.lm.device)
         vectors = dict.fromkeys(VECTOR_NAMES, torch.zeros_like(start_1N)) | {"factors": start_1N}
         return {**vectors, "steps": zero_1, "pieces": zero_1}
 
@@ -137,7 +136,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         return len(self.lm.start_ids) + len(item[0]) + len(item[1]) - 1
 
     def _backpropagate(self, factors_N: Tensor, item: ScoringItem, seed: int) -> bool:
-        """Gradient of the loss of an item; whether it has one."""
+        """Backpropagate the loss of an item; return False if it has no target."""
         s, device = self.settings, self.lm.device
         recompute = gradient_step_bytes(self.lm, self._item_tokens(item)) > MAX_STEP_BYTES.get(
             device.type, MAX_STEP_BYTES["cuda"]
@@ -157,7 +156,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
     def _training_steps(
         self, read_ids: list[int], chunk_ids: list[list[int]], before: int
     ) -> list[TrainingStep]:
-        """Those of every step."""
+        """Return the learning rate and item of every step."""
         s, text, items = self.settings, list(read_ids), []
         for chunk in chunk_ids:
             items.append((text[max(0, len(text) - s.prefix) :] if s.prefix else [], chunk))
