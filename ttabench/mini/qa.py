@@ -170,7 +170,7 @@ def shared_context(
                 fact, phrasing = fresh.pop(), source.randrange(2)
                 unrepeated.append((fact, phrasing))
             kind = "again" if repeats else "first"
-            turn = {"input": fact.question(phrasing), "answer": fact.value, "task": kind}
+            turn: Row = {"input": fact.question(phrasing), "answer": fact.value, "task": kind}
             multi_turns.append(turn)
         context = "\n\n".join(made.text for made in texts)
         key = f"{split}-{seed}-{number}"
