@@ -120,7 +120,7 @@ def test_another_context_brings_its_own_turns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ({"context": 3, "multi_turns": []}, "context is 3"),
+        ({"context": 3, "multi_turns": []}, "context must be text, got 3"),
         ({"context": "T.", "multi_turns": [{"input": "Q?"}]}, "a turn has no answer"),
         ({"context": "T.", "multi_turns": [{"input": "Q?", "answer": {"a": 1}}]}, "list of texts"),
         (

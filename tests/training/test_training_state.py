@@ -68,9 +68,9 @@ class Killed(BaseException):
 
 WRITES = (
     (safetensors_io, "save_file"),
-    (files, "moved"),
-    (files, "remove"),
-    (files, "sweep"),
+    (files, "move_path"),
+    (files, "remove_path"),
+    (files, "remove_partial_files"),
     (Path, "write_bytes"),
     (Path, "replace"),
 )
@@ -235,7 +235,7 @@ def test_another_training_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("where", "failing", "good"), [(safetensors_io, "save_file", 2), (files, "moved", 7)]
+    ("where", "failing", "good"), [(safetensors_io, "save_file", 2), (files, "move_path", 7)]
 )
 def test_a_full_disk_is_one_line_and_the_last_save_stays(
     lm: LM,
