@@ -89,7 +89,7 @@ RESOLVED_FIELDS: dict[str, Any] = {
     "twin": {"protocol", "arguments"},
     "prompt": {"chat"},
 }
-"""Fields whose resolved values are in the run id already."""
+"""Fields with resolved values in the run id."""
 
 
 def content_digest(card: Card) -> str:
@@ -108,7 +108,6 @@ def content_digest(card: Card) -> str:
 
 
 def _drop_empty(values: Mapping[str, Json]) -> dict[str, Json]:
-    """Remove empty mappings, also nested ones."""
     kept = {
         key: _drop_empty(value) if isinstance(value, Mapping) else value
         for key, value in values.items()

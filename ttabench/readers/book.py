@@ -120,7 +120,7 @@ class Settings(ProtocolSettings):
     """Protocol settings of this reader; `--task-set` may change them."""
 
     tokens: TokenCounts = (2**14, 2**15, 2**16, 2**17, 2**18)
-    """Maximum lengths of texts; k stands for 1,024."""
+    """Maximum lengths of texts; k means 1,024."""
     window: TokenCount = 1024
     """Tokens of a book read before the first query."""
     stride: TokenCount = 512

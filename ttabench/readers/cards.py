@@ -110,7 +110,7 @@ class Split(_CardModel):
     of: int | None = None
     """Number of rows of the published split; `rows` does not apply to a file of another length."""
     twin: Literal["train", "validation", "test"] = "test"
-    """Split of the synthetic version that stands in for this one."""
+    """Corresponding split of the synthetic version."""
     note: str = ""
     """Note in every record of real data: which rows are queried, if not the publisher's split of
     this name.
@@ -136,7 +136,7 @@ class SubTask(_CardModel):
     "lm_eval".
     """
     options: tuple[str, ...] = ()
-    """Answer words by label, for labels that stand for a word."""
+    """Answer words by label, for labels that mean a word."""
     labels: tuple[str, ...] = ()
     """Names of the labels in files that spell them out, in numeric order."""
 
@@ -259,7 +259,7 @@ class Card(_CardModel):
     one present is used.
     """
     parts: dict[Slug, SubTask] = {}
-    """Sub-tasks by name, for the reader `demonstrations`, whose cards have no own columns."""
+    """Sub-tasks by name, for the reader `demonstrations`, with no columns on its cards."""
     profiles: dict[Slug, Profile] = {}
     """Sub-tasks by name, for the reader `lamp`, also without columns; the first has the synthetic
     version.

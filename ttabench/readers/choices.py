@@ -177,7 +177,6 @@ def load_part(card: Card, request: Request, name: str) -> Part:
 
 
 def _part(card: Card, name: str, pool: RawTable, query_rows: RawTable) -> Part:
-    """Make a sub-task from the rows of the pool and the queried rows."""
     part, delimiter = card.parts[name], card.prompt.delimiter
     items = parse_items(part, query_rows, delimiter)
     pool_items, queried = parse_items(part, pool, delimiter), {item.identity for item in items}

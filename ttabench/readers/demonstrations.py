@@ -189,7 +189,6 @@ class Demonstrations(Task[Settings]):
 
 
 def _categories(items: Sequence[Item]) -> set[str]:
-    """Return the word categories of rows, including those of wrong options."""
     return categories_in(text for item in items for text in (item.shown, *item.want.options))
 
 

@@ -91,7 +91,6 @@ def parse_dialogues(card: Card, data: RawTable) -> list[Dialogue]:
 
 
 def _read_lines(path: Path) -> Iterator[RawRow]:
-    """Yield one row per line that is not blank."""
     with open_lines(path) as (lines, position):
         for line in filter(str.strip, lines):
             yield RawRow(f"{path} line {position.line}", {"dialog": line})
@@ -251,7 +250,6 @@ class Dialogues(Task[Settings]):
 
 
 def _turn_text(turn: str) -> str:
-    """Return a turn as it is read."""
     return f"{SPEAKER_PREFIX} {turn}"
 
 

@@ -261,7 +261,6 @@ class Profiles(Task[Settings]):
         return fits, dict(+dropped)
 
     def _short_entries(self, user: User, size: TokenCounter) -> list[Entry]:
-        """Return the entries within the length limit."""
         most = self.settings.max_entry_tokens
         return [entry for entry in user.entries if not most or size(entry.text) <= most]
 
@@ -280,7 +279,6 @@ class Profiles(Task[Settings]):
         ]
 
     def _prompt(self, user: User, text: str) -> str:
-        """Return the query of a user about a text."""
         return user.instruction + self.card.prompt.templates["query"].replace("{question}", text)
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:

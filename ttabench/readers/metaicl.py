@@ -312,7 +312,6 @@ class MetaIcl(Task[Settings]):
         ), counted
 
     def _short_rows(self, rows: Iterable[MetaRow], size: TokenCounter) -> list[MetaRow]:
-        """Return the rows within the length limit of an example."""
         most = self.settings.max_example_tokens
         return [row for row in rows if not most or size(_text(row)) <= most]
 
@@ -442,7 +441,6 @@ def _prompt(row: MetaRow) -> str:
 
 
 def _text(row: MetaRow) -> str:
-    """Return a row as a demonstration."""
     return f"{_prompt(row)} {row.output}"
 
 

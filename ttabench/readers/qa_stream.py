@@ -111,7 +111,6 @@ class QAStream(Task[Settings]):
         return self._order_documents(self.rows)[: self.settings.documents]
 
     def _order_documents(self, rows: Sequence[QARow]) -> list[Document]:
-        """Return the documents of these rows in reading order."""
         documents = group_by_text(rows)
         source = random.Random(self.seed)
         order = self.settings.order

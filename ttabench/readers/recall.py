@@ -57,7 +57,7 @@ class Settings(ProtocolSettings):
     """Protocol settings of this reader; `--task-set` may change them."""
 
     tokens: TokenCount = 7680
-    """Maximum tokens of each text; k stands for 1,024."""
+    """Maximum tokens of each text; k means 1,024."""
     piece: TokenCount = 512
     """Maximum tokens of a chunk, if lines are no longer."""
     distances: TokenCounts = (512, 1024, 2048, 4096, 8192)

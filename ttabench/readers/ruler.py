@@ -64,11 +64,9 @@ class Settings(ProtocolSettings):
     """Protocol settings of this reader; `--task-set` may change them."""
 
     tasks: str = "all"
-    """Sub-tasks, separated by commas; "all" for those whose material is available."""
+    """Sub-tasks, separated by commas; "all" for those with available material."""
     length: Annotated[TokenCount, Field(le=2**20)] = 4096
-    """Tokens of context, prompt and answer together, as the base model counts them; k stands for
-    1,024.
-    """
+    """Tokens of context, prompt and answer, as the base model counts them; k means 1,024."""
     contexts: Annotated[int, Field(gt=0)] = 500
     """Maximum number of contexts per sub-task."""
     questions: Annotated[int, Field(gt=0, le=1000)] = 1
@@ -113,7 +111,6 @@ class Ruler(Task[Settings]):
             yield Episode(key=f"{self.card.name}/{self.split}/{key}", steps=steps), (key, sample)
 
     def _steps(self, key: str, sample: RulerSample, tokens: Tokens | None) -> Iterator[Step]:
-        """Yield the chunks of a context, then its queries."""
         text = self._text(key, sample, tokens)
         max_new_tokens = self.settings.max_new_tokens or sample.max_new_tokens
         want = self.card.prompt.make_generate(max_new_tokens=max_new_tokens)
@@ -261,7 +258,6 @@ def load_material(path: Path) -> dict[str, Any]:
 
 
 def _read_essays(file: Path) -> tuple[str, ...]:
-    """Read the words of the essays."""
     with report_row_errors(str(file)):
         return tuple(require_text("text", read_json_object(file).get("text")).split())
 
@@ -321,7 +317,6 @@ MATERIAL_FILES: Mapping[str, tuple[set[str], str, Callable[[Path], Any]]] = {
 def _synthetic_sample(
     card: Card, split: str, settings: Settings, name: str, seed: int, number: int
 ) -> RulerSample:
-    """Make a sample of the synthetic world."""
     sample_seed = random.Random(f"{seed} {number}").getrandbits(48)
     arguments = {
         "contexts": 1,

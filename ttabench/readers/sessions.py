@@ -227,7 +227,7 @@ class Sessions(Task[Settings]):
 
     @cached_property
     def _queries_by_conversation(self) -> dict[str, list[Query]]:
-        """Return the queries by conversation, after `limit`."""
+        """After `limit`."""
         pairs = [
             (conversation.id, query)
             for conversation in self.selected
@@ -271,7 +271,6 @@ class Sessions(Task[Settings]):
         return (*before, *((turn,) for turn in last[:-1]))
 
     def _all_queries(self, conversation: Conversation) -> Iterator[Query]:
-        """Yield every query about a conversation, in order."""
         query_steps = self.settings.steps
         n_sessions = len(self._sessions_read(conversation))
         prompt = self.card.prompt

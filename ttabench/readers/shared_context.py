@@ -291,7 +291,6 @@ class SharedContext(Task[Settings]):
             yield from cut.slice_tokens(first, last).chunks(self.settings.piece, context.id, first)
 
     def _question_text(self, turn: Turn) -> str:
-        """Return a question with its options, in its template."""
         options = (
             f"\n{letter}. {option}"
             for letter, option in zip(ascii_uppercase, turn.options, strict=False)
@@ -301,7 +300,6 @@ class SharedContext(Task[Settings]):
         )
 
     def _answered_turn(self, context: ContextWithTurns, number: int) -> Chunk:
-        """Return a turn with its right answer."""
         turn, prompt = context.turns[number], self.card.prompt
         text = f"{self._question_text(turn)}{prompt.delimiter}{self._generate_want(turn).target}"
         return Chunk(text=text, key=f"{context.id}/turn{number + 1}", joiner=prompt.joiner)

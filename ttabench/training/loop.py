@@ -219,7 +219,6 @@ def _next_batch(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Epis
 
 
 def _count_tokens(lm: LM, batch: Sequence[Episode]) -> int:
-    """Count the tokens of chunks, queries and answers."""
     queries = [query for episode in batch for query in episode.queries()]
     answers = sum(len(gold_ids(lm, query)) for query in queries if query.answers)
     read = sum(

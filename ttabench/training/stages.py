@@ -46,7 +46,7 @@ FIRST_STAGE_FOLDER = "first"
 MAX_EPISODE_QUERIES = 10**6
 """Maximum queries of one training episode."""
 RESUME_DIGESTS = ("card", "reader", "method", "model")
-"""Run inputs whose digests a resumed training must share with the saved one."""
+"""Run inputs that a resumed training must share with the saved one."""
 VALIDATION_EPISODES = 4
 """Episodes per task in a validation: a book each, or a few documents with their queries."""
 
@@ -126,7 +126,6 @@ class TrainPlan:
 
     @restore_global_state()
     def _train(self, stage: Stage, label: str, open_progress: OpenProgress) -> TrainRecord:
-        """Train the method of a stage and store its checkpoint."""
         # torch is imported only after all arguments were checked
         from ttabench.training.loop import train as train_method
         from ttabench.training.training_state import check_folder
@@ -256,7 +255,6 @@ def make_recipe(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Re
 
 
 def _train_config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
-    """Return the configuration of the loop, with the origin of the data for its checkpoint."""
     task, run = plan.task, plan.config
     data: dict[str, Any] = {
         "task": task.card.name,
@@ -352,7 +350,6 @@ def train(
 
 
 def _format_assignments(values: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Format values as typed assignments."""
     return tuple(f"{key}={format_setting(value)}" for key, value in (values or {}).items())
 
 
@@ -399,8 +396,8 @@ def make_batches(
 ) -> Iterator[list[Episode]]:
     """Yield the episodes of each step; tasks take turns, one step each.
 
-    Each task goes through the recipe's documents separately. The stream ends when the task whose
-    turn it is has no more. In a mixture, each step of a task reads `batch_documents` chunks.
+    Each task goes through the recipe's documents separately. The stream ends when a task has no
+    more. In a mixture, each step of a task reads `batch_documents` chunks.
     """
     steps = -(-recipe.steps // len(plans))
     tasks = []
