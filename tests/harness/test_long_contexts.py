@@ -189,7 +189,7 @@ def test_eval_asks_what_lm_eval_asks(split: str, monkeypatch: pytest.MonkeyPatch
     ("split", "fault"),
     [
         ("field:book", "no text in a field 'book'"),
-        ("field:choices", "those with a text: context, question"),
+        ("field:choices", "context, question"),
         ("marker:nowhere", "no prompt holds"),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_split_of_nothing_is_told(split: str, fault: str) -> None:
     ("changes", "fault"),
     [
         ({"doc_to_target": "none of them"}, "toy document 0"),
-        ({"output_type": "loglikelihood"}, "toy is no task of choices"),
+        ({"output_type": "loglikelihood"}, "toy .*choices"),
         ({"metric_list": [{"metric": "acc_mutual_info"}]}, ""),
     ],
 )
@@ -220,5 +220,5 @@ def test_documents_that_cannot_be_asked_are_told(
             for e in load("lm_eval", source="toy").episodes()
             for ask in e.queries()
         } == {4}
-    with pytest.raises(UserError, match="the split that lm-eval evaluates"):
+    with pytest.raises(UserError, match="--split"):
         load("lm_eval", source="toy", split="train")

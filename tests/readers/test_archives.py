@@ -102,7 +102,7 @@ def test_every_level_of_an_archive_shows_training_rows_and_asks_those_that_paper
     read, asked = told(task)
     assert (len(read), asked) == (1, {LEVELS[name][0]})
     assert "train" in read.pop().casefold()
-    assert not [note for note in task.notes if "left out" not in note], "nothing to warn of"
+    assert not [note for note in task.notes if "excluded" not in note], "nothing to warn of"
     parts = [episode.queries()[0].subtask for episode in task.episodes()]
     assert parts == (
         [name] if name != "superglue" else ["boolq"] if "BoolQ" in level else ["boolq", "rte"]

@@ -46,13 +46,8 @@ def put(tmp_path: Path, name: str, content: str | bytes) -> Path:
 @pytest.mark.parametrize(
     ("task", "name", "content", "expected"),
     [
-        ("streamingqa", "a.csv", "", "holds no rows"),
-        (
-            "streamingqa",
-            "a.csv",
-            "text,answers\nt,a\n",
-            "lacks the column 'question'; it has 'text, answers'",
-        ),
+        ("streamingqa", "a.csv", "", "no rows"),
+        ("streamingqa", "a.csv", "text,answers\nt,a\n", "'question'; it has 'text, answers'"),
         ("streamingqa", "a.csv", CAMELS_HEADER + "t,q,a\nt,q\n", "line 3 cannot be read: 2 cells"),
         (
             "streamingqa",
@@ -72,12 +67,7 @@ def put(tmp_path: Path, name: str, content: str | bytes) -> Path:
             '{"text": "t"\n',
             "a.jsonl line 1 cannot be read: not valid JSON",
         ),
-        (
-            "streamingqa",
-            "a.jsonl",
-            '{"text": 5, "question": "q", "answers": "a"}',
-            "line 1: text is 5, no text",
-        ),
+        ("streamingqa", "a.jsonl", '{"text": 5, "question": "q", "answers": "a"}', "line 1: text"),
         (
             "streamingqa",
             "a.jsonl",
@@ -90,12 +80,7 @@ def put(tmp_path: Path, name: str, content: str | bytes) -> Path:
             '{"data": [\n{"paragraphs": }]}',
             "not valid JSON (Expecting value at line 2",
         ),
-        (
-            "squad_seq",
-            "a.csv",
-            SQUAD_HEADER + "1,t,c,q,circle logo\n",
-            "line 2: the answers are no Python dict",
-        ),
+        ("squad_seq", "a.csv", SQUAD_HEADER + "1,t,c,q,circle logo\n", "line 2: the answers"),
         (
             "streamingqa",
             "a.csv.gz",
@@ -163,7 +148,7 @@ def test_csv_and_json_round_trip(tmp_path: Path, sample: list[tuple[str, str, li
     ids=["lists", "merges", "itself"],
 )
 def test_an_alias_bomb_is_refused_at_once(tmp_path: Path, bomb: str) -> None:
-    with pytest.raises(UserError, match=r"line \d: a task card may hold no alias"):
+    with pytest.raises(UserError, match=r"line \d: .*alias.*\(\*"):
         load_card(str(put(tmp_path, "card.yaml", bomb)))
 
 
@@ -172,7 +157,7 @@ def test_an_alias_bomb_is_refused_at_once(tmp_path: Path, bomb: str) -> None:
 def test_a_card_names_nothing_outside_its_source(place: tuple[str, ...], name: str) -> None:
     data: Any = yaml.safe_load((cards_folder() / "streamingqa.yaml").read_text(encoding="utf-8"))
     data[place[0]][place[1]][place[2]] = name if place[2] == "config" else [name]
-    with pytest.raises(ValueError, match="is no path below the folder"):
+    with pytest.raises(ValueError, match="below the source folder"):
         Card.model_validate_json(json.dumps(data), strict=True)
 
 

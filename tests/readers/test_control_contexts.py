@@ -116,9 +116,8 @@ def test_documents_of_files_are_the_next_of_the_same_order(tmp_path: Path) -> No
     few = load("streamingqa", source=source, options={"documents": 5}, seed=3)
     ((_, left),) = words(few)
     assert [piece.text for piece in left.chunks()] == read[5:]
-    assert few.describe_swapped()["notes"] == [
-        "1 of 1 other contexts have fewer pieces than the own"
-    ]
+    (note,) = few.describe_swapped()["notes"]
+    assert note.startswith("1 of 1 ")
     with pytest.raises(UserError, match="no other context"):
         order.describe_swapped()
 
@@ -142,9 +141,8 @@ def test_demonstrations_of_files_are_the_next_of_the_same_draw(tmp_path: Path) -
         piece.text for e in (own, other) for piece in e.chunks()
     ]
     few = load("superglue", source=source, options={**options, "shots": 5}, seed=5)
-    assert few.describe_swapped()["notes"] == [
-        "1 of 1 other contexts have fewer pieces than the own"
-    ]
+    (note,) = few.describe_swapped()["notes"]
+    assert note.startswith("1 of 1 ")
     with pytest.raises(UserError, match="no other context"):
         load("superglue", source=source, options={**options, "shots": 7}).describe_swapped()
 

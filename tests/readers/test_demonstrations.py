@@ -119,4 +119,5 @@ def test_rows_of_the_pool_that_are_asked_are_not_shown(tmp_path: Path) -> None:
     )
     assert task.dropped == {"rte: demonstration equal to a query": 2}
     message = load_error("superglue", source=str(tmp_path), options={"task": "rte", "shots": 5})
-    assert "shots=5 demonstrations of rte are more than the 4 rows" in message
+    assert "shots=5" in message
+    assert "4 rows of rte" in message

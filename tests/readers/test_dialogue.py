@@ -168,11 +168,10 @@ def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> N
         [piece.text.split()[1] for piece in episode.chunks()] for episode in task.swapped_episodes()
     ]
     assert read == [["b"] * 4, ["c"] * 2, ["a"] * 4, ["d"] * 4, ["c"] * 7]
-    assert task.describe_swapped()["notes"] == [
-        "1 of 5 other contexts have fewer pieces than the own"
-    ]
+    (note,) = task.describe_swapped()["notes"]
+    assert note.startswith("1 of 5 ")
     alike = of(put(tmp_path, "alike.txt", [spoken(5)] * 3))
-    with pytest.raises(Exception, match="there is no other context"):
+    with pytest.raises(Exception, match="no other context"):
         alike.describe_swapped()
 
 

@@ -100,7 +100,7 @@ def test_a_data_file_may_be_named_as_the_task(
     assert "is a file of data, so --source cannot be given" in error_line(
         ttabench("eval", "--task", path, "--source", path, *words)
     )
-    assert "to read qa from" in error_line(ttabench("eval", "--task", "nope.jsonl", *words))
+    assert "'nope.jsonl' of qa" in error_line(ttabench("eval", "--task", "nope.jsonl", *words))
 
 
 def test_questions_of_a_file(tmp_path: Path) -> None:

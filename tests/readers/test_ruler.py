@@ -239,16 +239,14 @@ def test_all_thirteen_are_made_of_a_folder_of_files(folder: Path) -> None:
 
 def test_what_cannot_be_made_is_left_out_or_refused_in_one_line(tmp_path: Path) -> None:
     (note,) = load("ruler", source="generated").notes
-    assert note.startswith("left out: niah_single_2, niah_single_3, niah_multikey_1")
+    assert ": niah_single_2, niah_single_3, niah_multikey_1" in note
     assert "squad.json" in note
     for name, needed in (("niah_single_2", "PaulGrahamEssays.json"), ("qa_2", "hotpotqa.json")):
-        with pytest.raises(
-            UserError, match=f"{name} of ruler needs files that are not given.*{needed}"
-        ):
+        with pytest.raises(UserError, match=rf"{name} of ruler .*--source.*{needed}"):
             load("ruler", source="generated", options={"tasks": name})
-    with pytest.raises(UserError, match="length=240 has no room for niah_single_1: it needs 2"):
+    with pytest.raises(UserError, match=r"length=240 .*niah_single_1.* 2\d\d tokens"):
         episodes(length=240)
-    with pytest.raises(UserError, match="holds nothing that RULER is made of"):
+    with pytest.raises(UserError, match=r"RULER.*PaulGrahamEssays"):
         load("ruler", source=str(tmp_path))
 
 

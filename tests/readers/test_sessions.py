@@ -124,9 +124,8 @@ def test_turns_of_the_last_session_are_scored_and_then_read(tmp_path: Path) -> N
     assert others[third.key][:2] == ["Speaker 1: One.\nSpeaker 2: Two.", "Speaker 1: Three."], (
         "the longest there is"
     )
-    assert task.describe_swapped()["notes"] == [
-        "1 of 3 other contexts have fewer pieces than the own"
-    ]
+    (note,) = task.describe_swapped()["notes"]
+    assert note.startswith("1 of 3 ")
     assert set(turns(load("msc", source=source, options={"ask": "turns", "steps": "1,3"}))) == {
         1,
         3,
@@ -146,7 +145,8 @@ def test_another_context_is_never_of_the_same_conversation(tmp_path: Path) -> No
         for episode in load("msc", source=str(source)).swapped_episodes()
     ]
     assert texts == [["Speaker 1: Three."], ["Speaker 1: Three."], ["Speaker 1: One."]]
-    assert "1 of 3 other contexts" in load("msc", source=str(source)).describe_swapped()["notes"][0]
+    (note,) = load("msc", source=str(source)).describe_swapped()["notes"]
+    assert note.startswith("1 of 3 ")
 
 
 def put(file: Path, rows: list[dict[str, Any]]) -> None:

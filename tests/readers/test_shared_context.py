@@ -120,18 +120,15 @@ def test_another_context_brings_its_own_turns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "fault"),
     [
-        ({"context": 3, "multi_turns": []}, "context is 3"),
+        ({"context": 3, "multi_turns": []}, "context must be text, got 3"),
         ({"context": "T.", "multi_turns": [{"input": "Q?"}]}, "a turn has no answer"),
-        (
-            {"context": "T.", "multi_turns": [{"input": "Q?", "answer": {"a": 1}}]},
-            "no list of texts",
-        ),
+        ({"context": "T.", "multi_turns": [{"input": "Q?", "answer": {"a": 1}}]}, "list of texts"),
         (
             {
                 "context": "T.",
                 "multi_turns": [{"input": "Q?", "answer": "E", "options": ["a", "b"]}],
             },
-            "none of its 2",
+            "its 2 options",
         ),
         ({"context": "T."}, "lacks the column"),
     ],
@@ -155,7 +152,7 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
     }
     with pytest.raises(UserError, match="with options and others without"):
         bound(tmp_path, [KV, some])
-    with pytest.raises(UserError, match="do not fill"):
+    with pytest.raises(UserError, match="1 people with 1 facts"):
         load("shared_context", options={"people": 1, "facts": 1})
 
 

@@ -137,7 +137,7 @@ def test_resumed_training_ends_where_it_would_have_ended(
         "training.safetensors",
     ]
     assert sorted(path.name for path in (tmp_path / "part").iterdir()) == names
-    with pytest.raises(UserError, match=r"otherwise \(settings"):
+    with pytest.raises(UserError, match=r"\(settings"):
         train(tiny_mac(lm), episodes(), part)
 
 

@@ -68,9 +68,9 @@ class Killed(BaseException):
 
 WRITES = (
     (safetensors_io, "save_file"),
-    (files, "moved"),
-    (files, "remove"),
-    (files, "sweep"),
+    (files, "move_path"),
+    (files, "remove_path"),
+    (files, "remove_partial_files"),
     (Path, "write_bytes"),
     (Path, "replace"),
 )
@@ -210,18 +210,18 @@ def test_the_best_step_is_kept(lm: LM, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_without_validations_no_step_is_the_best(lm: LM, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no step is the best"):
+    with pytest.raises(UserError, match="--best"):
         train(method(lm), episodes(), replace(CONFIG, out=tmp_path, best=True))
-    with pytest.raises(ValueError, match="best needs validations"):
+    with pytest.raises(ValueError, match="best needs validate_every"):
         replace(CONFIG, best=True, validate_every=0)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lr": 1e-3}, r"otherwise \(recipe\): lr 0\.01, not 0\.001"),
-        ({"data": {"digest": "b"}}, r"otherwise \(data\): digest a, not b"),
-        ({"stands_on": {"name": "qa"}}, r"otherwise \(base\): stands_on {}, not {'name': 'qa'}"),
+        ({"lr": 1e-3}, r"lr \(recipe\): 0\.01, not 0\.001"),
+        ({"data": {"digest": "b"}}, r"digest \(data\): a, not b"),
+        ({"stands_on": {"name": "qa"}}, r"stands_on \(base\): {}, not {'name': 'qa'}"),
     ],
 )
 def test_another_training_is_refused(
@@ -235,7 +235,7 @@ def test_another_training_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("where", "failing", "good"), [(safetensors_io, "save_file", 2), (files, "moved", 7)]
+    ("where", "failing", "good"), [(safetensors_io, "save_file", 2), (files, "move_path", 7)]
 )
 def test_a_full_disk_is_one_line_and_the_last_save_stays(
     lm: LM,

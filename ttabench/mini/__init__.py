@@ -1,1 +1,1 @@
-"""The miniature world: synthetic twins of all nine task families, generated from a seed, and the nano LM recipe."""
+"""Synthetic world: small synthetic versions of all nine task families, generated from a seed."""

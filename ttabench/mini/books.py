@@ -1,4 +1,6 @@
-"""Books of the miniature world, in the schema of PG19: recurring characters and facts that return after long gaps."""
+"""Books of the synthetic world, in the schema of PG19: recurring characters, and facts that return
+after long gaps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from ttabench.mini.world import RELATIONS, Fact, draw_entities, entities, facts,
 
 Row = dict[str, object]
 Sentence = tuple[str, Fact | None]
-"""A sentence, with the fact that it tells, if any."""
+"""A sentence, with the fact that it states, if any."""
 FILLERS = (
     "The morning was grey and the streets were empty.",
     "Nobody spoke for a while.",
@@ -23,22 +25,25 @@ FILLERS = (
 )
 _TOKENS_PER_SENTENCE = 9
 NEWCOMER_PROBABILITY = _TOKENS_PER_SENTENCE / 512
-"""How likely a sentence of a growing story brings somebody new: one in about 512 tokens."""
+"""Probability that a sentence of a growing story introduces a new character: one in about 512
+tokens.
+"""
 
 
 def sentences(
     source: random.Random, split: str, cast: int = 16, *, growing: bool = False
 ) -> Iterator[Sentence]:
-    """An endless story: facts of a slowly changing cast, told again and again in changing words.
+    """Yield an endless story: facts of a slowly changing cast, repeated in changing words.
 
-    Half of the sentences tell a fact. The character told of is usually a recent one and, one time in four, anybody who
-    has appeared since the first page, so that facts come back after hundreds of sentences. A growing story goes on
-    bringing new people, if fewer, once its `cast` has appeared, until the split has no more.
+    Half of the sentences state a fact. Its character is usually a recent one and, one time in four,
+    any character so far, so facts return after hundreds of sentences. Once its `cast` has appeared,
+    a growing story still introduces new characters, but fewer, until the split has no more.
     """
     people = draw_entities(
         source, "person", split, len(entities("person", split)) if growing else cast
     )
-    facts_by_name, met = dict[str, list[Fact]](), list[str]()
+    facts_by_name = dict[str, list[Fact]]()
+    met = list[str]()
     while True:
         new = 0.04 if len(met) < cast else NEWCOMER_PROBABILITY
         if len(met) < 3 or (len(met) < len(people) and source.random() < new):
@@ -58,7 +63,9 @@ def sentences(
 def book(
     source: random.Random, split: str, tokens: int, cast: int = 16, *, growing: bool = False
 ) -> str:
-    """About `tokens` nano tokens of story, in paragraphs of eight sentences; a longer book goes on from a shorter."""
+    """Write about `tokens` nano tokens of story, in paragraphs of eight sentences; a longer book
+    continues a shorter one.
+    """
     story = _paragraphs(sentences(source, split, cast, growing=growing), tokens)
     return "\n".join("So " + " ".join(text for text, _ in paragraph) for paragraph in story) + "\n"
 
@@ -68,9 +75,11 @@ def _paragraphs(story: Iterator[Sentence], tokens: int) -> list[list[Sentence]]:
 
 
 def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Row]:
-    """Rows {short_book_title, url, text}; `tokens` up to 256k (about 9 nano tokens a sentence).
+    """Generate rows {short_book_title, url, text}; `tokens` up to 256k (about 9 nano tokens per
+    sentence).
 
-    A seed has the same books at every length: a longer one begins with the shorter, and new people keep appearing.
+    A seed has the same books at every length: a longer book begins with the shorter, and new
+    characters keep appearing.
     """
     made = list[Row]()
     for number in range(books):
@@ -86,22 +95,24 @@ def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Ro
 
 
 def recall(split: str, seed: int, books: int = 4, tokens: int = 8192) -> list[Row]:
-    """The books of `pg19` with every fact that they tell: {title, text, facts}.
+    """Generate the books of `pg19` with every fact that they state: {title, text, facts}.
 
-    A fact is {key, told, question, begins, options, answer}: whose and which it is, the character at which its sentence
-    ends, a question, the beginning of the same sentence in other words where there are any, and the values that its
-    relation takes. Facts stand in the order of the text, once for every time that they are told.
+    A fact is {key, told, question, begins, options, answer}: its entity and relation, the character
+    at which its sentence ends, a question, the beginning of the same sentence in another phrasing
+    if there is one, and the values of its relation. Facts are in the order of the text, once per
+    mention.
     """
     made: list[Row] = []
     for number in range(books):
-        text, facts = "", []
+        text = ""
+        facts = []
         words = rng("recall", split, seed, number)
         for paragraph in _paragraphs(
             sentences(rng("pg19", split, seed, number), split, growing=True), tokens
         ):
             text += "So "
             for place, (sentence, fact) in enumerate(paragraph):
-                text += " " * bool(place) + sentence
+                text += f" {sentence}" if place else sentence
                 if fact is not None:
                     facts.append(_query_row(words, fact) | {"told": len(text)})
             text += "\n"
@@ -110,14 +121,11 @@ def recall(split: str, seed: int, books: int = 4, tokens: int = 8192) -> list[Ro
 
 
 def _query_row(source: random.Random, fact: Fact) -> Row:
-    """How a fact is asked."""
+    """Return a fact's query in several forms."""
     begins, _, _ = fact.statement(source.randrange(3)).rpartition(f" {fact.value}")
-    asked = {
+    return {
         "key": f"{fact.entity}/{fact.relation.name}",
         "question": fact.question(source.randrange(2)),
-    }
-    return {
-        **asked,
         "begins": f"So {begins}",
         "options": list(fact.relation.values),
         "answer": fact.value,

@@ -1,12 +1,14 @@
-"""Demonstration tasks of the miniature world: SuperGLUE- and MetaICL-like rows whose rule demonstrations alone reveal.
+"""Demonstration tasks of the synthetic world: SuperGLUE- and MetaICL-like rows with a hidden rule.
 
-A rule pairs categories of words (birds, tools ...) with labels. The categories are world knowledge, the pairing is
-drawn anew for every task and seed: without demonstrations every label is equally likely.
+A rule pairs categories of words (birds, tools ...) with labels. The categories are world knowledge;
+the pairing is drawn anew for every task and seed. Without demonstrations every label is equally
+likely.
 
-    sentence: "a wrench lay beside the road"  label: 1   (in this draw tools are positive and birds negative)
+    sentence: "a wrench was seen near the road"  label: 1   (in this draw tools are positive)
 
-One demonstration of one of two labels reveals a rule of two categories. Of a rule of more, each reveals the category
-that it shows: full context rises with their number (`categories`).
+One demonstration reveals a rule of two categories and two labels. With more categories each
+demonstration reveals only its own category, so full context improves with their number
+(`categories`).
 """
 
 from __future__ import annotations
@@ -30,25 +32,26 @@ _SCENES = (
     "we heard of a {w} last week",
 )
 LABELS_PER_TASK = {"boolq": 2, "cb": 3, "copa": 2, "rte": 2, "sst2": 2}
-"""Twins of the tasks of SuperGLUE, and of SST-2, with the number of their labels."""
+"""Number of labels of the synthetic SuperGLUE tasks, and of SST-2."""
 
 
 def category_groups(split: str, size: int) -> list[tuple[str, ...]]:
-    """Groups of `size` categories that make up the rules of one split; splits are disjoint."""
+    """Return the groups of `size` categories that form the rules of one split, disjointly."""
     every = list(combinations(sorted(CATEGORIES), size))
     return [group for i, group in enumerate(every) if (i * 7) % 25 in SPLIT_RESIDUES[split]]
 
 
 def _draw_rule(source: random.Random, split: str, size: int, categories: int) -> Rule:
-    """A rule of one split: the categories of each of `size` labels, `categories` of them in all, 0 for one a label.
+    """Draw a rule of one split: the categories of each of `size` labels.
 
-    A rule of more categories may have all twelve, in every split: its split is that of the rule as a whole, and not of
-    its set of categories.
+    `categories`: number of categories in all; 0 for one per label. A rule of more categories may
+    use all twelve in every split, so its split is that of the whole rule, not of its set of
+    categories.
     """
     if not categories:
-        alone = list(source.choice(category_groups(split, size)))
-        source.shuffle(alone)
-        return [(category,) for category in alone]
+        single_categories = list(source.choice(category_groups(split, size)))
+        source.shuffle(single_categories)
+        return [(category,) for category in single_categories]
     if not size <= categories <= len(CATEGORIES):
         raise ValueError(f"{size} labels take {size} to {len(CATEGORIES)} categories")
     while True:
@@ -59,17 +62,17 @@ def _draw_rule(source: random.Random, split: str, size: int, categories: int) ->
 
 
 def _category_per_label(source: random.Random, rule: Rule) -> list[str]:
-    """One category of each label; a label of one category takes nothing from the source."""
+    """Choose one category of each label; a label of one category draws nothing from the source."""
     return [group[0] if len(group) == 1 else source.choice(group) for group in rule]
 
 
 def scene(source: random.Random, category: str) -> str:
-    """A short clause around one word of the category."""
+    """Return a short clause with one word of the category."""
     return source.choice(_SCENES).format(w=source.choice(CATEGORIES[category]))
 
 
 def _balanced_labels(source: random.Random, labels: int, count: int) -> list[int]:
-    """`count` label indices, as even as they can be, in random order."""
+    """Return `count` label indices, as even as possible, in random order."""
     drawn = [i % labels for i in range(count)]
     source.shuffle(drawn)
     return drawn
@@ -83,7 +86,9 @@ def _parts(
     name: str,
     row_of: Callable[[int], Row],
 ) -> dict[str, list[Row]]:
-    """`{"train": [...], "validation": [...]}`: rows of labels in even shares, named by part and number."""
+    """Generate `{"train": [...], "validation": [...]}`: rows with balanced labels, named by part
+    and number.
+    """
     made = dict[str, list[Row]]()
     for part, count in (("train", demonstrations), ("validation", queries)):
         drawn = enumerate(_balanced_labels(source, labels, count))
@@ -103,11 +108,13 @@ def superglue(
     rules: Literal["fresh", "fixed", "mixed"] = "fresh",
     categories: int = 0,
 ) -> dict[str, list[Row]]:
-    """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule.
+    """Generate `{"train": [...], "validation": [...]}` in the hub schema of one task, under one
+    rule.
 
-    `rules`: "fresh" draws a rule from the seed, "fixed" has one rule a task, the same for every seed and split, which
-    training can learn by heart; "mixed" is either, half of the seeds each. A rule shares `categories` of words out
-    among its labels; 0 is one a label.
+    `rules`: "fresh" draws a rule from the seed; "fixed" has one rule per task, the same for every
+    seed and split, which training can memorise; "mixed" uses either for about half of the seeds.
+    `categories`: number of word categories that a rule divides among its labels; 0 for one per
+    label.
     """
     source = rng("superglue", task, split, seed)
     if rules == "fixed" or (rules == "mixed" and rng("mixed", task, split, seed).random() < 0.5):
@@ -125,7 +132,7 @@ def superglue(
 
 
 def row(task: str, source: random.Random, categories: list[str], label: int, person: str) -> Row:
-    """One row of a task whose text holds a word of `categories[label]`."""
+    """Return one row of a task with a word of `categories[label]` in its text."""
     text = scene(source, categories[label])
     if task == "boolq":
         return {
@@ -141,15 +148,17 @@ def row(task: str, source: random.Random, categories: list[str], label: int, per
         }
     if task == "sst2":
         return {"sentence": f"{text} ", "label": label}
-    # COPA: the rule says which category is the right continuation; the place of the right choice is `label`.
+    # COPA: the first category is the right continuation; `label` is its position
     right, wrong = (scene(source, categories[i]) for i in (0, 1))
     choices = (right, wrong) if label == 0 else (wrong, right)
-    asked = {
+    first, second = (f"{text.capitalize()}." for text in choices)
+    return {
         "premise": f"The mood of {person} changed.",
         "question": source.choice(("cause", "effect")),
+        "choice1": first,
+        "choice2": second,
+        "label": label,
     }
-    first, second = (f"{text.capitalize()}." for text in choices)
-    return {**asked, "choice1": first, "choice2": second, "label": label}
 
 
 OPTIONS_PER_TASK = {
@@ -160,7 +169,7 @@ OPTIONS_PER_TASK = {
     "arc_challenge": 4,
     "piqa": 2,
 }
-"""Twins of the tasks that StreamAdapter was not trained on, with the number of their options."""
+"""Number of options of the synthetic tasks that StreamAdapter was not trained on."""
 
 
 def unseen(
@@ -171,12 +180,13 @@ def unseen(
     queries: int = 64,
     categories: int = 0,
 ) -> dict[str, list[Row]]:
-    """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule drawn from `seed`.
+    """Generate `{"train": [...], "validation": [...]}` in the hub schema of one task, under one
+    rule drawn from `seed`.
 
-    HellaSwag's rule says words of which category make the right ending. The others pair categories with label words
-    drawn anew: the right option is the label word of the category that the question (WinoGrande: the blank) holds.
-    `superglue` pairs categories with answer words that are always the same, or says which of two endings is right, and
-    has the other arguments, too.
+    HellaSwag's rule selects the category of the right ending's words. The others pair categories
+    with label words drawn anew: the right option is the label word of the category in the question
+    (WinoGrande: in the blank). `superglue`, in contrast, pairs categories with fixed answer words,
+    or selects the right one of two endings; the other arguments are the same.
     """
     source = rng("unseen", task, split, seed)
     size = OPTIONS_PER_TASK[task]
@@ -196,7 +206,7 @@ def unseen(
 
 
 def _blank(source: random.Random, categories: list[str], labels: list[str], place: int) -> Row:
-    """A sentence whose blank is filled by the word that goes with the label word at its end."""
+    """Return a sentence with a blank, for the word that goes with the label word at its end."""
     right = source.randrange(2)
     words = [
         source.choice(CATEGORIES[categories[right if i == place else 1 - right]]) for i in range(2)
@@ -211,7 +221,9 @@ def _blank(source: random.Random, categories: list[str], labels: list[str], plac
 
 
 def _endings(source: random.Random, categories: list[str], place: int, person: str) -> Row:
-    """A beginning whose right ending, at `place`, holds a word of the first category."""
+    """Return a beginning and its endings; the right one, at `place`, has a word of the first
+    category.
+    """
     wrong = iter(source.sample(categories[1:], len(categories) - 1))
     endings = [
         scene(source, categories[0] if i == place else next(wrong)) for i in range(len(categories))
@@ -227,11 +239,13 @@ def _endings(source: random.Random, categories: list[str], place: int, person: s
 def _question(
     task: str, source: random.Random, rule: Mapping[str, str], place: int, people: Sequence[str]
 ) -> Row:
-    """A question about a word of some category; the label word of that category stands at `place` of the options.
+    """Return a question about a word of some category, with that category's label word at `place`
+    of the options.
 
-    It is no sentence of its own, as many stems of OpenBookQA are not, and the word to look at stands near its end. With
-    "What changed the mood of {person}?" and four clauses to choose from, full context read by nano was at 33 per cent
-    on the validation split of openbookqa, 43 of arc_easy and 56 of piqa after 10 demonstrations.
+    The question is a sentence fragment, as many stems of OpenBookQA are, and its key word is near
+    the end. With "What changed the mood of {person}?" and four clauses to choose from, full context
+    read by nano was at 33 per cent on the validation split of openbookqa, 43 of arc_easy and 56 of
+    piqa after 10 demonstrations.
     """
     category = source.choice(list(rule))
     question = f"With {source.choice(people)}, {scene(source, category)}"
@@ -251,9 +265,11 @@ def _question(
 def metaicl(
     split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32
 ) -> dict[str, list[Row]]:
-    """MetaICL rows {task, input, output, options} by file stem: `<task>_16_<seed>_train`, `<task>_16_<seed>_test`.
+    """Generate MetaICL rows {task, input, output, options} by file stem: `<task>_16_<seed>_train`,
+    `<task>_16_<seed>_test`.
 
-    A task is a rule of 2 to 4 categories with label words of its own; tasks of different splits have different rules.
+    A task is a rule of 2 to 4 categories with its own label words; tasks of different splits have
+    different rules.
     """
     files: dict[str, list[Row]] = {}
     for number in range(tasks):

@@ -1,9 +1,11 @@
-"""User profiles of the miniature world, in the schema of LaMP: every user has categories of their own.
+"""User profiles of the synthetic world, in the schema of LaMP: each user has different categories.
 
-    question: "Which category ...? ... article: a heron was seen near the road", profile: 16 articles with categories
+    question: "Which category ...? ... article: a heron was seen near the road"
+    profile:  16 articles with categories
 
-Which of the 15 categories a topic (birds, tools ...) has, only the profile tells: another user has others. A user reads
-of two topics, so that the first entry answers every second query; with four, one entry told a reader too little.
+Only the profile reveals which of the 15 categories a topic (birds, tools ...) has; another user has
+others. A user reads about two topics, so the first entry answers every second query. With four
+topics, one entry revealed too little.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ INSTRUCTION = "Which category does this article relate to? Just answer with the 
 def lamp(
     split: str, seed: int, users: int = 32, entries: int = 16, topics: int = 2
 ) -> tuple[list[Row], Row]:
-    """(questions, outputs) of the first release's LaMP_2: news categories, profile {title, text, category, id}."""
+    """Generate (questions, outputs) of the first release's LaMP_2: news categories, profile {title,
+    text, category, id}.
+    """
     questions, golds = list[Row](), list[Row]()
     for number in range(users):
         source = rng("lamp", split, seed, number)

@@ -1,7 +1,8 @@
-"""Question-answering streams of the miniature world, in the published schemas of their tasks.
+"""Question-answering streams of the synthetic world, in the published schemas of their tasks.
 
-One document tells a few facts of one entity; its questions ask for some of them. Documents of one stream are about
-different entities of the same kind, so only the entity's full name tells them apart.
+A document states a few facts about one entity, and its questions are about some of them. Documents
+of a stream are about different entities of the same kind; only the entity's full name distinguishes
+them.
 
     text: "Notes of Monday: Mirel Dovan keeps a goat. The home of Mirel Dovan is in Corwen. ..."
     question: "Which animal does Mirel Dovan look after?"   answers: "goat"
@@ -29,7 +30,7 @@ _DISTRACTORS = (
 
 
 class Document(NamedTuple):
-    """A text about one entity, and the facts it tells."""
+    """A text about one entity, and the facts it states."""
 
     entity: str
     text: str
@@ -37,7 +38,7 @@ class Document(NamedTuple):
 
 
 def document(source: random.Random, entity: str, facts: list[Fact]) -> Document:
-    """One document that states every fact of `facts` once, in one of several phrasings."""
+    """Return a document that states every fact of `facts` once, in one of several phrasings."""
     sentences = [fact.statement(source.randrange(3)) for fact in facts]
     if source.random() < 0.5:
         sentences.insert(source.randint(1, len(sentences)), source.choice(_DISTRACTORS))
@@ -53,30 +54,34 @@ def documents(
     facts_told: int | range,
     relation: str | None = None,
 ) -> list[Document]:
-    """`count` documents about different entities of one kind, each telling so many facts; or one of one relation."""
-    made, named = [], [one for one in RELATIONS[kind] if one.name == relation]
+    """Return documents about `count` different entities of one kind.
+
+    `facts_told`: number of facts in each; `relation`: state only the fact of this relation.
+    """
+    made, relations = [], [one for one in RELATIONS[kind] if one.name == relation]
     for entity in draw_entities(source, kind, split, count):
-        told = [Fact(entity, one, source.choice(one.values)) for one in named]
+        stated = [Fact(entity, one, source.choice(one.values)) for one in relations]
         if relation is None:
             number = facts_told if isinstance(facts_told, int) else source.choice(facts_told)
-            told = facts(source, kind, entity, min(number, len(RELATIONS[kind])))
-        made.append(document(source, entity, told))
+            stated = facts(source, kind, entity, min(number, len(RELATIONS[kind])))
+        made.append(document(source, entity, stated))
     return made
 
 
 def _questions(
     family: str, kind: str, split: str, seed: int, count: int, questions: int, facts_told: int
 ) -> Iterator[tuple[str, int, Document, Fact, str]]:
-    """(key, document number, document, fact, question) of so many documents, with so many questions about each, drawn
-    with replacement beyond the number of facts it tells.
+    """Yield (key, document number, document, fact, question), `questions` for each of `count`
+    documents.
 
-    Documents for training tell from one fact to so many: MAC's answers leave guessing sooner on documents of one fact.
+    Facts are drawn with replacement beyond the number of facts in a document. Training documents
+    state one to `facts_told` facts: on documents of one fact, MAC rises above guessing sooner.
     """
     source, numbers = rng(family, split, seed), itertools.count()
     counts = range(1, facts_told + 1) if split == "train" else facts_told
     for number, made in enumerate(documents(source, kind, split, count, counts)):
-        asked = source.sample(made.facts, min(questions, len(made.facts)))
-        for fact in asked + source.choices(made.facts, k=questions - len(asked)):
+        drawn = source.sample(made.facts, min(questions, len(made.facts)))
+        for fact in drawn + source.choices(made.facts, k=questions - len(drawn)):
             key = f"mini-{split}-{seed}-{number}-{fact.relation.name}-{next(numbers)}"
             yield key, number, made, fact, fact.question(source.randrange(2))
 
@@ -84,8 +89,10 @@ def _questions(
 def streamingqa(
     split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
 ) -> list[Row]:
-    """Rows in the CaMeLS/MAC layout (`text, question, answers`) with the official `qa_id` and `evidence_ts`."""
-    asked = _questions("streamingqa", "person", split, seed, documents, questions, facts)
+    """Generate rows in the CaMeLS/MAC layout (`text, question, answers`) with the official `qa_id`
+    and `evidence_ts`.
+    """
+    items = _questions("streamingqa", "person", split, seed, documents, questions, facts)
     return [
         {
             "qa_id": key,
@@ -94,15 +101,15 @@ def streamingqa(
             "answers": fact.value,
             "evidence_ts": 1_546_300_800 + 3_600 * number,
         }
-        for key, number, made, fact, question in asked
+        for key, number, made, fact, question in items
     ]
 
 
 def squad_seq(
     split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
 ) -> list[Row]:
-    """Rows as the hub has SQuAD v1.1: id, title, context, question, answers {text}."""
-    asked = _questions("squad_seq", "place", split, seed, documents, questions, facts)
+    """Generate rows of SQuAD v1.1 as on the hub: id, title, context, question, answers {text}."""
+    items = _questions("squad_seq", "place", split, seed, documents, questions, facts)
     return [
         {
             "id": key,
@@ -111,16 +118,18 @@ def squad_seq(
             "question": question,
             "answers": {"text": [fact.value]},
         }
-        for key, _, made, fact, question in asked
+        for key, _, made, fact, question in items
     ]
 
 
 def archivalqa(
     split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
 ) -> list[Row]:
-    """Rows in the layout of the published processing of ArchivalQA (one paragraph a document)."""
+    """Generate rows in the layout of the published processing of ArchivalQA (one paragraph per
+    document).
+    """
     year = {"train": 1993, "validation": 2002, "test": 2004}[split]
-    asked = _questions("archivalqa", "company", split, seed, documents, questions, facts)
+    items = _questions("archivalqa", "company", split, seed, documents, questions, facts)
     return [
         {
             "id": key,
@@ -130,36 +139,40 @@ def archivalqa(
             "doc_id": 2_000_000 + number,
             "date": f"{year}-01-01",
         }
-        for key, number, made, fact, question in asked
+        for key, number, made, fact, question in items
     ]
 
 
 def shared_context(
     split: str, seed: int, contexts: int = 16, people: int = 12, facts: int = 4, turns: int = 8
 ) -> list[Row]:
-    """Rows of SCBench: {id, context, multi_turns: [{input, answer, task}]}.
+    """Generate rows of SCBench: {id, context, multi_turns: [{input, answer, task}]}.
 
-    A context is a document a person. Turns that are called "first" ask what none before has asked, those called "again"
-    ask in other words what one turn before has asked.
+    A context has one document per person. "first" turns are about a new fact; "again" turns repeat
+    the question of one earlier turn in other words.
     """
-    again = [turn % 4 > 1 for turn in range(turns)]
-    if again.count(False) > people * facts:
-        raise ValueError(f"{people} people with {facts} facts each do not fill {turns} turns")
+    is_repeated = [turn % 4 > 1 for turn in range(turns)]
+    n_fresh = is_repeated.count(False)
+    if n_fresh > people * facts:
+        raise ValueError(f"{people} people with {facts} facts each are too few for {turns} turns")
     rows: list[Row] = []
     for number in range(contexts):
         source = rng("shared_context", split, seed, number)
-        told = documents(source, "person", split, people, facts)
-        fresh = source.sample([fact for made in told for fact in made.facts], again.count(False))
-        once, asked = list[tuple[Fact, int]](), list[Row]()
-        for later in again:
-            if later:
-                fact, other = once.pop(source.randrange(len(once)))
-                words = 1 - other
+        texts = documents(source, "person", split, people, facts)
+        fresh = source.sample([fact for made in texts for fact in made.facts], n_fresh)
+        unrepeated = list[tuple[Fact, int]]()
+        multi_turns = list[Row]()
+        for repeats in is_repeated:
+            if repeats:
+                fact, phrasing = unrepeated.pop(source.randrange(len(unrepeated)))
+                phrasing = 1 - phrasing
             else:
-                fact, words = fresh.pop(), source.randrange(2)
-                once.append((fact, words))
-            kind = "again" if later else "first"
-            asked.append({"input": fact.question(words), "answer": fact.value, "task": kind})
-        context = "\n\n".join(made.text for made in told)
-        rows.append({"id": f"{split}-{seed}-{number}", "context": context, "multi_turns": asked})
+                fact, phrasing = fresh.pop(), source.randrange(2)
+                unrepeated.append((fact, phrasing))
+            kind = "again" if repeats else "first"
+            turn: Row = {"input": fact.question(phrasing), "answer": fact.value, "task": kind}
+            multi_turns.append(turn)
+        context = "\n\n".join(made.text for made in texts)
+        key = f"{split}-{seed}-{number}"
+        rows.append({"id": key, "context": context, "multi_turns": multi_turns})
     return rows

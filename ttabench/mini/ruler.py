@@ -1,10 +1,13 @@
-"""RULER in the miniature world: needles, and people with documents of their own, in the words of its books.
+"""RULER in the synthetic world: needles, and documents about one person each, in the sentences of
+its books.
 
     ruler("test", 0, tasks="niah_single_1")[0]
-        {"task": "niah_single_1", "needles": ["Ada Voss lives in Selby."], "haystack": ["Nobody spoke ...", ...],
-         "questions": [{"question": "Where does Ada Voss live?", "answers": ["Selby"], "tells": [...]}]}
+        {"task": "niah_single_1", "needles": ["Ada Voss lives in Selby."],
+         "haystack": ["Nobody spoke ...", ...],
+         "questions": [{"question": "Where does Ada Voss live?", "answers": ["Selby"],
+                        "tells": [...]}]}
 
-Of the 13 sub-tasks those that the base model that ships can do where it reads the whole context.
+Of the 13 sub-tasks these are the ones that the bundled base model can solve with the whole context.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
 
 TASKS = ("niah_single_1", "niah_single_2", "niah_multikey_1", "niah_multikey_2", "qa_1")
 MIN_TOKENS_PER_SENTENCE = 5
-"""A sentence, at least."""
+"""Minimum nano tokens of a sentence."""
 
 
 def ruler(
@@ -27,7 +30,9 @@ def ruler(
     questions: int = 1,
     length: int = 4096,
 ) -> list[Row]:
-    """Rows {task, needles, haystack, questions} of one sub-task: what fills `length` nano tokens and more, in order."""
+    """Generate rows {task, needles, haystack, questions} of one sub-task; the haystack fills at
+    least `length` nano tokens.
+    """
     made = []
     for number in range(contexts):
         source = rng("ruler", split, seed, tasks, number)
@@ -45,17 +50,17 @@ def _needles(
     source: Random, task: str, people: list[str], keys: int, questions: int, length: int
 ) -> Row:
     relations = RELATIONS["person"]
-    relation, count = source.choice(relations), length // MIN_TOKENS_PER_SENTENCE
-    own = [Fact(name, relation, source.choice(relation.values)) for name in people[:keys]]
+    relation = source.choice(relations)
+    count = length // MIN_TOKENS_PER_SENTENCE
+    needle_facts = [Fact(name, relation, source.choice(relation.values)) for name in people[:keys]]
     others = people[keys:]
-    if (
-        task == "niah_multikey_2"
-    ):  # facts alone: first of the relation that is asked, then of others
+    if task == "niah_multikey_2":
+        # only facts: first of the queried relation, then of others
         ranked = [relation, *source.sample(relations, len(relations))]
-        pairs = [(name, one) for one in dict.fromkeys(ranked) for name in others][:count]
+        pairs = [(name, item) for item in dict.fromkeys(ranked) for name in others][:count]
         haystack = [
-            Fact(name, one, source.choice(one.values)).statement(source.randrange(3))
-            for name, one in pairs
+            Fact(name, item, source.choice(item.values)).statement(source.randrange(3))
+            for name, item in pairs
         ]
     else:
         fillers = [text for text in FILLERS if task != "niah_single_1" or "{" not in text]
@@ -63,22 +68,32 @@ def _needles(
             (source.choice(fillers), source.choice(others), source.choice(others))
             for _ in range(count)
         )
-        haystack = [filler.format(e=one, f=another) for filler, one, another in drawn]
-    needles = [fact.statement(source.randrange(3)) for fact in own]
-    asked = [_question_row(source, fact) for fact in own[:questions]]
-    return {"task": task, "needles": needles, "haystack": haystack, "questions": asked}
+        haystack = [filler.format(e=item, f=another) for filler, item, another in drawn]
+    needles = [fact.statement(source.randrange(3)) for fact in needle_facts]
+    question_rows = [_question_row(source, fact) for fact in needle_facts[:questions]]
+    return {"task": task, "needles": needles, "haystack": haystack, "questions": question_rows}
 
 
 def _documents(
     source: Random, task: str, people: list[str], keys: int, questions: int, length: int
 ) -> Row:
-    told = [
+    facts_by_person = [
         facts(source, "person", name, 4)
         for name in people[: keys + length // (4 * MIN_TOKENS_PER_SENTENCE)]
     ]
-    texts = [" ".join(fact.statement(source.randrange(3)) for fact in own) for own in told]
-    asked = [_question_row(source, source.choice(own)) for own in told[:questions]]
-    return {"task": task, "needles": texts[:keys], "haystack": texts[keys:], "questions": asked}
+    texts = [
+        " ".join(fact.statement(source.randrange(3)) for fact in own_facts)
+        for own_facts in facts_by_person
+    ]
+    question_rows = [
+        _question_row(source, source.choice(own_facts)) for own_facts in facts_by_person[:questions]
+    ]
+    return {
+        "task": task,
+        "needles": texts[:keys],
+        "haystack": texts[keys:],
+        "questions": question_rows,
+    }
 
 
 def _question_row(source: Random, fact: Fact) -> Row:

@@ -1,7 +1,7 @@
-"""The invented world behind every miniature twin: names, relations, facts, and who belongs to which split.
+"""Invented world of all synthetic versions: names, relations, facts, and the split of every entity.
 
-Every entity is a pair of name pieces ("Tavo Brenik"). Pieces are shared by all splits, pairs are not: a reader that
-has learned the training split knows every word of a test document and none of its facts.
+An entity is a pair of name parts ("Tavo Brenik"). Parts are shared by all splits, pairs are not: a
+model trained on the training split knows every word of a test document, and none of its facts.
 
     entities("person", "test")[0] -> "Mitun Murins"
     Fact("Mitun Murins", work, "baker").statement(0) -> "Mitun Murins works as a baker."
@@ -18,26 +18,24 @@ from itertools import product
 
 SPLITS = ("train", "validation", "test")
 SPLIT_RESIDUES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
-"""Residues modulo 25 of the number of a pair of names, or a rule: 64 % of them train, 8 % validation, 28 % test."""
+"""Residues modulo 25 of the number of a name pair or rule: train 64 %, validation 8, test 28."""
 
 NAME_PARTS_PER_POSITION = 80
-"""Name pieces of each position; 80 x 80 = 6,400 pairs a kind, 1,792 of them in the test split."""
+"""Name parts of each position; 80 x 80 = 6,400 pairs per kind, 1,792 of them in the test split."""
 
 
 def rng(*parts: object) -> random.Random:
-    """A random generator named by its parts, equal on every machine and Python version."""
+    """Return a random generator seeded by its parts, equal on every machine and Python version."""
     return random.Random("/".join(map(str, parts)))
 
 
 @cache
 def _name_parts(kind: str, position: int, endings: tuple[str, ...]) -> tuple[str, ...]:
-    """Pronounceable invented name pieces, different for every kind and position."""
+    """Return pronounceable invented name parts, different for every kind and position."""
     source = rng("pieces", kind, position)
-    onsets, vowels, middles = (
-        "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split(),
-        "aeiou",
-        "lmnrsvdkt",
-    )
+    onsets = "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split()
+    vowels = "aeiou"
+    middles = "lmnrsvdkt"
     seen = dict[str, None]()
     while len(seen) < NAME_PARTS_PER_POSITION:
         word = (
@@ -59,14 +57,14 @@ KINDS = tuple(_ENDINGS)
 
 
 def name_parts(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """First and second name pieces of a kind of entity."""
+    """Return the first and second name parts of a kind of entity."""
     first, second = _ENDINGS[kind]
     return _name_parts(kind, 0, first), _name_parts(kind, 1, second)
 
 
 @cache
 def entities(kind: str, split: str) -> tuple[str, ...]:
-    """All entities of one kind in one split, in a fixed shuffled order. Splits are disjoint."""
+    """Return all entities of one kind in one split, in a fixed shuffled order."""
     first, second = name_parts(kind)
     share, pairs = SPLIT_RESIDUES[split], product(enumerate(first), enumerate(second))
     names = [f"{a} {b}" for (i, a), (j, b) in pairs if (7 * i + 13 * j) % 25 in share]
@@ -75,7 +73,7 @@ def entities(kind: str, split: str) -> tuple[str, ...]:
 
 
 def draw_entities(source: random.Random, kind: str, split: str, count: int) -> list[str]:
-    """`count` distinct entities; where the split has fewer, pairs repeat only after all were used."""
+    """Draw `count` distinct entities; if the split has fewer, each repeats only after all others."""
     pool = entities(kind, split)
     drawn: list[str] = []
     while len(drawn) < count:
@@ -85,7 +83,7 @@ def draw_entities(source: random.Random, kind: str, split: str, count: int) -> l
 
 @dataclass(frozen=True)
 class Relation:
-    """One kind of fact: how it is stated, how it is asked, and the values it takes."""
+    """One kind of fact: its statements, its questions, and its possible values."""
 
     name: str
     statements: tuple[str, ...]
@@ -95,20 +93,20 @@ class Relation:
 
 
 def _relations(table: str) -> tuple[Relation, ...]:
-    made = []
-    for block in table.strip().split("\n\n"):
-        stated, asked, told, *values = block.split("\n")
+    relations = []
+    for entry in table.strip().split("\n\n"):
+        stated, questions, first_person, *values = entry.split("\n")
         name, *statements = stated.split(" | ")
-        made.append(
+        relations.append(
             Relation(
                 name,
                 tuple(statements),
-                tuple(asked.split(" | ")),
-                told,
+                tuple(questions.split(" | ")),
+                first_person,
                 tuple(" ".join(values).split()),
             )
         )
-    return tuple(made)
+    return tuple(relations)
 
 
 @dataclass(frozen=True)
@@ -120,31 +118,31 @@ class Fact:
     value: str
 
     def statement(self, phrasing: int) -> str:
-        """The fact as a sentence."""
+        """Return the fact as a sentence."""
         return self.relation.statements[phrasing % len(self.relation.statements)].format(
             e=self.entity, v=self.value
         )
 
     def question(self, phrasing: int) -> str:
-        """A question whose answer is the value."""
+        """Return a question with the value as its answer."""
         return self.relation.questions[phrasing % len(self.relation.questions)].format(
             e=self.entity
         )
 
     def spoken_statement(self) -> str:
-        """The fact as a speaker tells it."""
+        """Return the fact as a speaker states it."""
         return self.relation.first_person.format(e=self.entity, v=self.value)
 
 
 def facts(source: random.Random, kind: str, entity: str, count: int) -> list[Fact]:
-    """`count` facts of different relations about one entity, in random order."""
+    """Draw `count` facts of different relations about one entity, in random order."""
     if count > len(RELATIONS[kind]):
         raise ValueError(
-            f"a {kind} has {len(RELATIONS[kind])} relations, {count} facts were asked for"
+            f"a {kind} has {len(RELATIONS[kind])} relations, {count} facts were requested"
         )
     return [
-        Fact(entity, one, source.choice(one.values))
-        for one in source.sample(RELATIONS[kind], count)
+        Fact(entity, relation, source.choice(relation.values))
+        for relation in source.sample(RELATIONS[kind], count)
     ]
 
 
@@ -166,11 +164,11 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     }.items()
 }
 _AMBIGUOUS_WORDS = frozenset({"saw"})
-"""Words of a category that texts of the world use otherwise, too."""
+"""Words of a category that other texts of the world also use."""
 
 
 def categories_in(texts: Iterable[str]) -> set[str]:
-    """Names of the categories that have a word in any of these texts."""
+    """Return the names of the categories with a word in any of these texts."""
     words = {
         word for text in texts for word in re.findall("[a-z]+", text.lower())
     } - _AMBIGUOUS_WORDS
@@ -178,7 +176,7 @@ def categories_in(texts: Iterable[str]) -> set[str]:
 
 
 def names_in(text: str) -> set[str]:
-    """Whatever looks like an entity's name in a text: two capitalised words in a row."""
+    """Find names of entities in a text: two capitalised words in a row."""
     return set(re.findall(r"\b(?=([A-Z][a-z]+ [A-Z][a-z]+))", text))
 
 
@@ -187,12 +185,12 @@ LABEL_WORDS = tuple(
     "upper lower round square plain fancy gold iron stone wood moon star sun cloud yes no true false warm cold "
     "loud quiet".split()
 )
-"""Words that mean nothing by themselves: what they stand for is told by the demonstrations alone."""
+"""Words without meaning of their own: only the demonstrations define them."""
 
-# --- what may be said of a person, a place or a company ---------------------------------------------------------------
+# --- relations of a person, a place and a company -------------------------------------------------
 
-# Of a relation the first line is its name and three sentences with {e} (entity) before {v} (value), so that a
-# left-to-right reader can bind them; then come two questions, how a speaker tells it of a friend, and the values.
+# Lines of a relation: its name and three statements with {e} (entity) before {v} (value), so that
+# a causal model can bind them; two questions; a speaker's statement about a friend; the values.
 _PERSON = _relations("""
 work | {e} works as a {v}. | The trade of {e} is that of a {v}. | For a living, {e} is a {v}.
 What does {e} do for a living? | What is the trade of {e}?

@@ -1,11 +1,11 @@
-"""Readers turn a task card and a source of rows into episodes; one module a shape of task.
+"""Dataset readers: turn a task card and a source of rows into episodes. One module per task shape.
 
     task = load("streamingqa", source="mini", split="test", seed=0, options={"documents": "16"})
     for episode in task.episodes():
         ...
 
-Other packages offer readers through the entry-point group `ttabench.readers`. Whatever in these modules reads data,
-cards or options raises a `UserError` of one line where they are wrong: what, where, and how to mend it.
+Other packages add readers through the entry-point group `ttabench.readers`. Wrong data, cards or
+options raise a `UserError` of one line: what is wrong, where, and what to do.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ def load(
     """Bind a task to its data.
 
     Args:
-        card: a card, or what `cards.load_card` takes.
+        card: a card, or a name or path that `cards.load_card` takes.
         source: "mini", "hub", or a file or folder in any published layout.
         split: a split of the card ("test", "validation", "train", ...).
-        seed: of the order of the stream, and of the rows of a mini source.
-        limit: at most that many questions, evenly spaced over the stream, shared out evenly over sub-tasks; all
-            documents are still read.
-        options: protocol settings, and arguments of the mini generator; texts ("16", "true") or typed values.
+        seed: seed of the stream's order, and of the rows of a mini source.
+        limit: maximum number of questions, evenly spaced over the stream and divided evenly among
+            sub-tasks. All documents are still read.
+        options: protocol settings, and arguments of the mini generator, as text ("16", "true") or
+            typed values.
 
     Raises:
-        UserError: a name, path, option or row is wrong; one line that says where.
+        UserError: a name, path, option or row is wrong.
     """
     resolved_card = load_card(card) if isinstance(card, str) else card
     read = load_reader(resolved_card.reader)
@@ -60,9 +61,9 @@ def load(
     if query is None:
         why = f" ({format_reasons(task.dropped)})" if task.dropped else ""
         hint = f"Change --task-set of {resolved_card.name}" + (
-            f", or give more than --limit {limit}." if limit else "."
+            f", or set --limit above {limit}." if limit else "."
         )
-        raise UserError(f"There is nothing to ask of {task.source}{why}.", hint)
+        raise UserError(f"{task.source} has no question for this task{why}.", hint)
     check_metric_modes(resolved_card.name, map(metric, task.card.metrics), query.mode)
     return task
 
@@ -82,20 +83,21 @@ EXCLUDED_FIELDS: dict[str, Any] = {
         }
     },
 }
-"""Prose and places, as pydantic leaves fields out."""
+"""Descriptions and data locations, in the form of pydantic's `exclude`."""
 RESOLVED_FIELDS: dict[str, Any] = {
     "protocol": True,
     "twin": {"protocol", "arguments"},
     "prompt": {"chat"},
 }
+"""Fields with resolved values in the run id."""
 
 
 def content_digest(card: Card) -> str:
-    """16 hexadecimal digits that change with everything on a card that can change an answer or a figure.
+    """Digest a card: 16 hexadecimal digits that change with every field that can change a result.
 
-    That is all but prose, where rows lie (their own digest says what they hold) and what the options of a task say once
-    it is resolved, which are in a run's identity already; of a reader of another package these count, too. A field at
-    its default is not hashed, so that a new one leaves every digest as it was.
+    Excluded are descriptions, data locations (rows have their own digest) and, for built-in
+    readers, options that are in the run id after they are resolved. Fields at their default are not
+    hashed, so a new field leaves every digest as it was.
     """
     excluded = EXCLUDED_FIELDS | (RESOLVED_FIELDS if card.reader in READERS else {})
     return fingerprint(
@@ -106,7 +108,6 @@ def content_digest(card: Card) -> str:
 
 
 def _drop_empty(values: Mapping[str, Json]) -> dict[str, Json]:
-    """Without mappings that hold nothing."""
     kept = {
         key: _drop_empty(value) if isinstance(value, Mapping) else value
         for key, value in values.items()

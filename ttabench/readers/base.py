@@ -1,9 +1,9 @@
-"""What every task bound to its data has: the base of all readers.
+"""Base class of all tasks that are bound to their data.
 
-class MyTask(Bound[MySettings]):              settings that `resolve_settings` gave
-    def episodes(self, tokens=None): ...      what is read and asked
+class MyTask(Task[MySettings]):               settings as `resolve_settings` returns them
+    def episodes(self, tokens=None): ...      chunks and queries, in order
     def counts(self): ...                     {"documents": 16, "questions": 48}
-    def texts(self): ...                      all that is shown, asked or compared with, for the digest of a record
+    def texts(self): ...                      every text that the digest of a record covers
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Size of the episodes that training asks for."""
+    """Size of training episodes."""
 
     rng: random.Random
     documents: int
-    """Observations an episode."""
+    """Chunks per episode."""
     questions: int
-    """Queries about each."""
+    """Queries about each chunk."""
     tokens: Tokens | None
-    """The base model, for protocols that cut by tokens."""
+    """Tokenizer of the base model, for protocols that cut by tokens."""
 
     def split(self, pool: Sequence[RowT]) -> tuple[Sequence[RowT], Sequence[RowT]]:
-        """(rows to show, other rows to ask), drawn from a pool; a smaller one gives fewer to show."""
+        """Draw (rows to show, other rows to query) from a pool; a smaller pool shows fewer."""
         rows = self.rng.sample(pool, min(len(pool), self.documents + self.questions))
         border = max(0, len(rows) - self.questions)
         return rows[:border], rows[border:]
@@ -50,30 +50,34 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Generic[SettingsT]):
-    """A task: a card bound to a source, a split and a seed, with what its reader resolved.
+    """A card bound to a source, a split and a seed, with the settings that its reader resolved.
 
-    A reader gives `episodes`, `counts`, `texts`, and `training_steps` where methods train on it. Where its sources have
-    other contexts it gives `episodes_with_source` in place of `episodes`, and `swap_context`; `filter_by_length` where it leaves out what is too
-    long.
+    A reader implements `episodes`, `counts` and `texts`, and `training_steps` if methods train on
+    it. Readers whose sources have several contexts implement `episodes_with_source` in place of
+    `episodes`, and `swap_context`. Readers with limits on length implement `filter_by_length`.
     """
 
     card: Card
     request: Request
     settings: SettingsT
-    """The protocol in use."""
+    """Resolved protocol."""
     arguments: Mapping[str, Scalar]
-    """Arguments of the generator of a mini source; empty for real data."""
+    """Arguments of the mini generator; empty for real data."""
     data: RawTable
-    """Where its rows are from, with notes on them, and how many were not used."""
+    """Source of the rows, its notes, and counts of unused rows."""
     shares_training_draws: ClassVar[bool] = False
-    """Whether the draws of training do not depend on the name of the task: those of one source draw alike."""
+    """True if training draws do not depend on the task's name: tasks of one source then draw the
+    same.
+    """
     _dropped_by_length: list[dict[str, int]] = field(
         init=False, default_factory=list, compare=False
     )
 
     @property
     def source(self) -> str:
-        """`mini`, `hub:<path>@<revision>`, `folder:<path>` or `file:<path>`; stands in every record and table."""
+        """Source label in records and tables: `mini`, `hub:<path>@<revision>`, `folder:<path>` or
+        `file:<path>`.
+        """
         return self.data.label
 
     @property
@@ -83,30 +87,32 @@ class Task(Generic[SettingsT]):
 
     @property
     def seed(self) -> int:
-        """Seed of the order, and of the rows where the source is `mini`."""
+        """Seed of the order, and of the rows if the source is `mini`."""
         return self.request.seed
 
     @property
     def unit(self) -> SamplingUnit:
-        """The unit that varies from one reader to the next: errors of figures are over it."""
+        """Sampling unit: standard errors treat these as independent."""
         return self.card.unit
 
     @property
     def limit(self) -> int | None:
-        """Most questions asked for."""
+        """Maximum number of questions, as requested."""
         return self.request.limit
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether the rows are of the miniature world."""
+        """True if the rows come from the synthetic world."""
         return self.source == "mini"
 
-    def filter_by_length(self, tokens: Tokens | None) -> tuple[Any, dict[str, int]]:  # noqa: ARG002  # what readers take
-        """(what keeps the limits on length, how much does not by reason); `select_fitting` gives the first."""
+    def filter_by_length(self, tokens: Tokens | None) -> tuple[Any, dict[str, int]]:  # noqa: ARG002
+        """Return (rows within the length limits, counts of the others by reason); see
+        `select_fitting`.
+        """
         return None, {}
 
     def select_fitting(self, tokens: Tokens | None) -> Any:
-        """What keeps the limits on length; what does not is `dropped`."""
+        """Return the rows within the length limits, and record the others for `dropped`."""
         kept, dropped = self.filter_by_length(tokens)
         if tokens is not None or not self._dropped_by_length:
             self._dropped_by_length[:] = [dropped]
@@ -114,9 +120,10 @@ class Task(Generic[SettingsT]):
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Rows of the source that were not used, by reason.
+        """Counts of unused source rows, by reason.
 
-        Those that are too long by the tokens of the base model once it asked for the episodes, else by an estimate.
+        Lengths are counted by the base model's tokenizer once it asked for the episodes, and
+        estimated before.
         """
         if not self._dropped_by_length:
             self.select_fitting(None)
@@ -124,52 +131,58 @@ class Task(Generic[SettingsT]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What differs from what a reader of the figures would assume: sentences for a record, warned of in tables."""
+        """Sentences for a record on anything that readers of the results would not expect; tables
+        show them as warnings.
+        """
         note, unused = self.card.splits[self.split].note, self.data.unused
         sentences = (
             [note, *self.data.notes] if note and not self.is_synthetic else [*self.data.notes]
         )
         if unused and not self.is_synthetic:
             sentences.append(
-                f"rows of {self.source.partition(':')[2]} were left out ({format_reasons(unused)})"
+                f"rows of {self.source.partition(':')[2]} were excluded ({format_reasons(unused)})"
             )
         if "@unpinned" in self.source:
             sentences.append("the hub data set is not pinned to a revision")
         return tuple(sentences)
 
     def episode_key(self, name: str, *subtask: str) -> str:
-        """Of the episode of a text, a user or a dialogue; in the miniature world each seed has its own."""
+        """Return the key of the episode of a text, user or dialogue; in the synthetic world it
+        contains the seed.
+        """
         seed = (f"seed{self.seed}",) if self.is_synthetic else ()
         return "/".join((self.card.name, *subtask, self.split, name, *seed))
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """The episodes, the same at every call; without a base model 4 characters count as a token."""
+        """Yield the episodes, the same at every call. Without a tokenizer, 4 characters count as a
+        token.
+        """
         return (episode for episode, _ in self.episodes_with_source(tokens))
 
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Any]]:
-        """Every episode with what is read in it, as `swap_context` takes it."""
+        """Yield every episode with its context, as `swap_context` takes it."""
         return ((episode, None) for episode in self.episodes(tokens))
 
     @cached_property
     def n_chunks(self) -> int:
-        """Observations over all episodes; an estimate in protocols that cut by tokens."""
+        """Number of chunks over all episodes; an estimate in protocols that cut by tokens."""
         return sum(len(episode.chunks()) for episode in self.episodes())
 
     @cached_property
     def n_queries(self) -> int:
-        """Queries over all episodes; likewise."""
+        """Number of queries over all episodes; an estimate in protocols that cut by tokens."""
         return sum(len(episode.queries()) for episode in self.episodes())
 
-    # --- other contexts: own queries and the observations of another, whose state answers in place of one's own ---
+    # --- swapped contexts: an episode's own queries, answered from the state of another context ---
 
-    def swap_context(self, own: Any, tokens: Tokens | None) -> Iterable[Step]:  # noqa: ARG002  # what readers take
-        """The pieces of another context, in place of what is read in an episode."""
-        raise UserError(
-            f"The task {self.card.name} has no other contexts.", "Leave --swap-state out."
-        )
+    def swap_context(self, own: Any, tokens: Tokens | None) -> Iterable[Step]:  # noqa: ARG002
+        """Return the chunks of another context, to replace those of `own`."""
+        raise UserError(f"The task {self.card.name} has no other contexts.", "Remove --swap-state.")
 
     def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """The episodes with keys, queries and windows of their own and the observations of another context."""
+        """Yield the episodes with their own keys, queries and windows, and the chunks of another
+        context.
+        """
         for episode, own in self.episodes_with_source(tokens):
             other = replace_chunks(episode, self.swap_context(own, tokens))
             if episode.chunks() and not other.chunks():
@@ -177,11 +190,11 @@ class Task(Generic[SettingsT]):
             yield other
 
     def describe_swapped(self) -> dict[str, Json]:
-        """Of these other contexts, for a record: `notes`, and a `digest` of their texts."""
+        """Describe the swapped contexts for a record: `notes`, and a `digest` of their texts."""
         pairs = list(zip(self.episodes(), self.swapped_episodes(), strict=True))
         fewer = sum(len(other.chunks()) < len(own.chunks()) for own, other in pairs)
         notes = (
-            [f"{fewer} of {len(pairs)} other contexts have fewer pieces than the own"]
+            [f"{fewer} of {len(pairs)} swapped contexts have fewer chunks than the own context"]
             if fewer
             else []
         )
@@ -189,7 +202,7 @@ class Task(Generic[SettingsT]):
         return {"notes": notes, "digest": digest}
 
     def draw_synthetic(self, seed: int, **more: Scalar) -> RawTable:
-        """Other rows of the miniature world, drawn by this seed; `more`: other arguments of its generator."""
+        """Draw other rows of the synthetic world; `more`: changed arguments of its generator."""
         return synthetic_table(self.card, self.split, seed, {**self.arguments, **more})
 
     def candidates(
@@ -199,7 +212,9 @@ class Task(Generic[SettingsT]):
         parse: Callable[[RawTable], Iterable[RowT]],
         **more: Scalar,
     ) -> Iterator[RowT]:
-        """What stands behind one's own, from the last on the first; then what is `parse` of a twin of other seeds."""
+        """Yield the rows after `own`, cyclically; then those that `parse` makes of synthetic rows
+        of other seeds.
+        """
         yield from rows_after(every, own)
         for seed in swap_seeds(self.seed) if self.is_synthetic else ():
             yield from parse(self.draw_synthetic(seed, **more))
@@ -212,7 +227,10 @@ class Task(Generic[SettingsT]):
         *,
         allow_overlap: bool = False,
     ) -> RowT:
-        """The first of others that tells nothing of what is known; `allow_overlap`: the first of all where each does."""
+        """Return the first of `others` that shares no content with `own_contents`.
+
+        `allow_overlap`: return the first of all if every one shares some.
+        """
         first = list[RowT]()
         for other in others:
             if own_contents.isdisjoint(contents_of(other)):
@@ -223,65 +241,71 @@ class Task(Generic[SettingsT]):
         return first[0]
 
     def no_swap_error(self) -> UserError:
-        """The error of a source that has nothing to read in place of one's own."""
-        fault = f"{self.source} has nothing to read that is neither read nor asked about: there is no other context."
-        return UserError(fault, "Read or ask less of it, or give a larger source.")
+        """Return the error for a source without any swapped context."""
+        fault = f"{self.source} has no other context: the task reads or queries every text in it."
+        return UserError(fault, "Use fewer documents or queries, or a larger source.")
 
     # --- training and records ---
 
     def training_episodes(
         self, seed: int, documents: int, questions: int = 1, tokens: Tokens | None = None
     ) -> Iterator[Episode]:
-        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement.
+        """Yield endless episodes of `documents` chunks with `questions` queries about each, drawn
+        with replacement.
 
-        Texts that are cut by tokens have as many of both as their protocol says.
+        For texts that are cut by tokens, the protocol decides both numbers.
         """
         assert min(documents, questions) > 0, (
-            f"{documents} documents with {questions} questions make no episode"
+            f"an episode needs documents and questions, got {documents} and {questions}"
         )
         name = self.split if self.shares_training_draws else f"{self.card.name} {self.split}"
         rng = random.Random(f"training {name} {seed}")
-        drawn = self.training_steps(
+        steps_by_origin = self.training_steps(
             Training(rng=rng, documents=documents, questions=questions, tokens=tokens)
         )
-        for number, (place, steps) in enumerate(drawn):
+        for number, (origin, steps) in enumerate(steps_by_origin):
             yield Episode(
-                key=f"{self.card.name}/{place}/training{seed}.{number}", steps=tuple(steps)
+                key=f"{self.card.name}/{origin}/training{seed}.{number}", steps=tuple(steps)
             )
 
     def iter_training_rows(
         self,
         rng: random.Random,
-        held: Sequence[RowT],
+        available: Sequence[RowT],
         parse: Callable[[RawTable], Iterable[RowT]],
         **more: Scalar,
     ) -> Iterator[RowT]:
-        """What to train on, endlessly: of a mini source what is `parse` of one new text after another, which has these
-        arguments; else what is held, in a new order every epoch.
+        """Yield training rows endlessly.
+
+        A mini source generates one new text after another with the arguments `more`, and yields
+        what `parse` makes of it. Other sources yield `available`, in a new order every epoch.
         """
         while True:
             yield from (
                 parse(self.draw_synthetic(rng.getrandbits(48), **more))
                 if self.is_synthetic
-                else rng.sample(held, len(held))
+                else rng.sample(available, len(available))
             )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterable[Step]]]:
-        """(where it is from, its steps) of each episode of `training`, endlessly."""
+        """Yield (origin, steps) of each training episode, endlessly."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, Json]:
-        """How much of what it has, in the words of its reader."""
+        """Return the sizes of the task, in the terms of its reader."""
         raise NotImplementedError
 
     def texts(self) -> Iterable[str]:
-        """Everything shown, asked or compared with, in order; the digest of a record changes with any of it."""
+        """Yield every text shown, queried or compared with, in order; the digest of a record covers
+        them.
+        """
         raise NotImplementedError
 
     def describe(self) -> dict[str, Json]:
-        """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record.
+        """Describe the task as JSON for a record, with the resolved protocol and a digest of the
+        rows.
 
-        Where one pass over a text gives the figures of several lengths, they stand under `lengths` (see `types.At`).
+        `lengths`: text lengths whose metrics come from a single pass; see `types.StreamPosition`.
         """
         card = self.card
         return {
@@ -298,32 +322,32 @@ class Task(Generic[SettingsT]):
 
 
 def fingerprint(*texts: str) -> str:
-    """16 hexadecimal digits that change with any of these texts or their order."""
+    """Digest texts in order: 16 hexadecimal digits."""
     return hashlib.sha256("\0".join(texts).encode("utf-8")).hexdigest()[:16]
 
 
 def make_unique(name: str, seen: Counter[str]) -> str:
-    """A name, counted in `seen`; where it was seen before with its number: x, x#2, x#3."""
+    """Count a name in `seen` and number its repeats: x, x#2, x#3."""
     seen[name] += 1
     return name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
 def split_limit(limit: int | None, count: int) -> list[int | None]:
-    """A limit shared out evenly over so many sub-tasks or texts; None for no limit."""
+    """Divide a limit evenly among `count` sub-tasks or texts; None means no limit."""
     if limit is None:
         return [None] * count
     return [limit * (i + 1) // count - limit * i // count for i in range(count)]
 
 
 def pick_evenly(rows: Sequence[RowT], share: int | None) -> Sequence[RowT]:
-    """So many of the rows, evenly spaced; all of them for None."""
+    """Pick `share` evenly spaced rows; all of them for None."""
     if share is None or share >= len(rows):
         return rows
     return tuple(rows[number * len(rows) // share] for number in range(share))
 
 
 def select_names(kind: str, known: Iterable[str], requested: str) -> list[str]:
-    """The names in a comma list, each once; "all" for all that are known."""
+    """Select the names in a comma-separated list, each once; "all" selects every known name."""
     known = list(known)
     names = known if requested == "all" else [name.strip() for name in requested.split(",")]
     if unknown := [name for name in names if name not in known]:
@@ -332,7 +356,7 @@ def select_names(kind: str, known: Iterable[str], requested: str) -> list[str]:
 
 
 def interleave(chunks: Sequence[Chunk], queries: Iterable[tuple[int, Query]]) -> Iterator[Step]:
-    """Each query after so many pieces; what is behind the last query is not read."""
+    """Yield each query after its number of chunks; chunks after the last query are not read."""
     read = 0
     for place, query in sorted(queries, key=itemgetter(0)):
         yield from chunks[read:place]
@@ -341,7 +365,7 @@ def interleave(chunks: Sequence[Chunk], queries: Iterable[tuple[int, Query]]) ->
 
 
 def sample_rows(rows: Sequence[RowT], requested: int | None, name: str) -> Sequence[RowT]:
-    """So many of the rows, drawn by a name with a seed and in their order; all of them for None."""
+    """Draw `requested` rows with a seeded name, in their order; all of them for None."""
     if requested is None or requested >= len(rows):
         return rows
     return [
@@ -350,11 +374,13 @@ def sample_rows(rows: Sequence[RowT], requested: int | None, name: str) -> Seque
 
 
 def move_blanks_forward(steps: Iterable[Step]) -> Iterator[Step]:
-    """The same text, in which blanks at the end of a piece stand in front of what follows it, as breaks do.
+    """Move blanks from the end of each chunk to the front of the next step, as is done for breaks.
 
-    Byte-level tokenizers join a blank with what stands behind it. Pieces with their ids, and pieces of blanks, stay.
+    Byte-level tokenizers join a blank with the text after it. Chunks with token ids, and chunks of
+    blanks only, stay.
 
-        Observe("Answer: yes "), Ask("Question: ...")   ->   Observe("Answer: yes"), Ask(joiner=" \\n\\n", ...)
+        Chunk("Answer: yes "), Query("Question: ...")
+            ->   Chunk("Answer: yes"), Query(joiner=" \\n\\n", ...)
     """
     blanks = ""
     for step in steps:
@@ -367,9 +393,9 @@ def move_blanks_forward(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def replace_chunks(episode: Episode, chunks: Iterable[Step]) -> Episode:
-    """The episode with these observations in place of its own, one for one; where they end, its own are left out.
+    """Replace an episode's chunks one for one; without a replacement, its own chunk is removed.
 
-    with_pieces(Episode("e", [a1, a2, ask]), [b1, b2, b3])    Episode("e", [b1, b2, ask])
+    replace_chunks(Episode("e", [a1, a2, query]), [b1, b2, b3])    Episode("e", [b1, b2, query])
     """
     fresh = move_blanks_forward(chunk for chunk in chunks if isinstance(chunk, Chunk))
     steps = [next(fresh, None) if isinstance(step, Chunk) else step for step in episode.steps]
@@ -377,13 +403,13 @@ def replace_chunks(episode: Episode, chunks: Iterable[Step]) -> Episode:
 
 
 def swap_seeds(seed: int) -> Iterator[int]:
-    """50 seeds that no run has, for draws from the miniature world."""
+    """Yield 50 seeds that no run uses, for draws from the synthetic world."""
     return (
         random.Random(f"another context {seed} {number}").getrandbits(48) for number in range(50)
     )
 
 
 def rows_after(every: Sequence[RowT], own: RowT) -> list[RowT]:
-    """What stands behind one of them, from the last on to the first: all but that one."""
+    """Return all other rows, cyclically from the one after `own`."""
     place = every.index(own)
     return [*every[place + 1 :], *every[:place]]

@@ -1,17 +1,19 @@
-"""Books that do not fit into a window: every stride is scored, then read.
+"""Books longer than a context window: every stride is scored, then read.
 
-The first `window` tokens are read unscored, then `stride` tokens at a time are scored and read (the sliding window of
-StreamAdapter, arXiv 2411.09289, Table 2).
+The first `window` tokens are read unscored. Then `stride` tokens at a time are scored and read (the
+sliding window of StreamAdapter, arXiv 2411.09289, Table 2).
 
-    Episode("pg19/test/718", [Observe(0..1022), Ask(1023 -> 1024..1535), Observe(1023..1534), Ask(1535 -> ...), ...])
+    Episode("pg19/test/718", [Chunk(0..1022), Query(1023 -> 1024..1535), Chunk(1023..1534), ...])
 
-One pass over the longest of the `tokens` gives the figures of all these lengths: a query counts at every length that
-holds it, and a book that ends before counts at its own length. A book no longer than a window is scored whole.
+One pass over the longest of the `tokens` gives the metrics of all lengths. A query counts at every
+length that contains it. A shorter book counts at its own length. A book no longer than the window
+is scored whole.
 
-A stride is predicted from the token before it, which therefore is the prompt of its query and is read after it: what
-a method keeps need not be able to predict anything by itself. The text is tokenised once; pieces carry its ids.
+A stride is predicted from the token before it. That token is the prompt of the query and is read
+after it, so a method can predict without storing it. The text is tokenised once, and chunks carry
+its token ids.
 
-Books of a folder, a table or the hub are read when they are needed: the training split of PG-19 is 11 GB.
+Books of a folder, a table or the hub are read on demand: the training split of PG-19 is 11 GB.
 
     pg19/test/718.txt            the text, UTF-8
 """
@@ -57,23 +59,23 @@ from ttabench.readers.sources import (
 from ttabench.readers.tokens import TokenCount, TokenCounts, TokenizedText, Tokens
 
 CHARS_PER_SEQUENCE_TOKEN = 32
-"""That are tokenised for each token of a training sequence: of English eight times as many as it takes."""
+"""Characters tokenised per token of a training sequence: eight times what English needs."""
 BookLoader = Callable[[], tuple[str, str, str]]
 """Reads a book: (id, title, text)."""
 
 
 class Span(NamedTuple):
-    """Tokens `start` to `end` (not included) of a text."""
+    """Tokens `start` to `end` (exclusive) of a text."""
 
     start: int
     end: int
     is_scored: bool
-    """Whether they are scored before they are read."""
+    """True if the tokens are scored before they are read."""
 
 
 def cut_spans(total: int, first: int, stride: int) -> list[Span]:
-    """The pieces of a text of `total` tokens: the first one, then strides, the last as long as the text lasts."""
-    assert min(total, first, stride) > 0, f"no text, window or stride in {total}, {first}, {stride}"
+    """Cut `total` tokens into a first span and strides; the last one may be shorter."""
+    assert min(total, first, stride) > 0, f"sizes must be positive: {total}, {first}, {stride}"
     if total <= first:
         return [Span(0, total, True)]
     bounds = [0, *range(first, total, stride), total]
@@ -83,8 +85,10 @@ def cut_spans(total: int, first: int, stride: int) -> list[Span]:
 def book_steps(
     text: TokenizedText, spans: Sequence[Span], key: str, book: str, lengths: Sequence[int]
 ) -> Iterator[Step]:
-    """The query about every piece that is asked, and what is read before it. A key is that of the text and the first
-    token of the piece; each query carries the smallest of the ascending lengths that holds it as its place.
+    """Yield a query for every scored span, and the chunks to read before it.
+
+    A key is made of the text's key and the first token of the span. The position of a query is the
+    smallest of the ascending `lengths` that contains it.
     """
     read = 0
     for start, end, is_scored in spans:
@@ -113,15 +117,15 @@ def book_steps(
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
+    """Protocol settings of this reader; `--task-set` may change them."""
 
     tokens: TokenCounts = (2**14, 2**15, 2**16, 2**17, 2**18)
-    """Longest texts; k stands for 1,024."""
+    """Maximum lengths of texts; k means 1,024."""
     window: TokenCount = 1024
     """Tokens of a book read before the first query."""
     stride: TokenCount = 512
     books: Annotated[int, Field(gt=0)] | None = None
-    """How many books, drawn by the seed; None for all of them."""
+    """Number of books, drawn with the seed; None for all."""
     sequence_tokens: TokenCount = 8192
     """Tokens of a training sequence."""
 
@@ -132,7 +136,7 @@ class Settings(ProtocolSettings):
 
 
 class Book(NamedTuple):
-    """A text that is not in memory."""
+    """A text that is loaded on demand."""
 
     id: str
     title: str
@@ -142,24 +146,24 @@ class Book(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in tables."""
+        """Name in tables."""
         return f"{self.id} {self.title}".strip()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Books(Task[Settings]):
-    """A `readers.Task` over long texts, one episode a book."""
+    """A `Task` over long texts, one episode per book."""
 
     books: Sequence[Book]
 
     @cached_property
     def n_chunks(self) -> int:
-        """Pieces read, at 4 characters a token."""
+        """Number of chunks, estimated at 4 characters per token."""
         return sum(max(0, len(spans) - 1) for spans in self._estimated_spans())
 
     @cached_property
     def n_queries(self) -> int:
-        """Strides scored, likewise."""
+        """Number of scored strides, estimated at 4 characters per token."""
         return sum(span.is_scored for spans in self._estimated_spans() for span in spans)
 
     def _estimated_spans(self) -> Iterator[list[Span]]:
@@ -167,7 +171,7 @@ class Books(Task[Settings]):
             yield self._spans(max(1, book.characters // CHARS_PER_TOKEN), share)
 
     def _books_with_limits(self) -> list[tuple[Book, int | None]]:
-        """Every book with the most queries about it: `limit` is shared out evenly, and ends a book early."""
+        """Pair every book with its maximum number of queries; reaching it ends the book early."""
         books_and_limits = zip(self.books, split_limit(self.limit, len(self.books)), strict=True)
         return [(book, share) for book, share in books_and_limits if share != 0]
 
@@ -182,24 +186,24 @@ class Books(Task[Settings]):
         ]
 
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Book]]:
-        """One episode a book."""
+        """Yield one episode per book."""
         for book, share in self._books_with_limits():
             cut = self._tokenize(book, tokens)
             spans = self._spans(len(cut), share)
-            read_ = tuple(book_steps(cut, spans, book.id, book.name, self.settings.lengths))
-            yield Episode(key=self.episode_key(book.id), steps=read_), book
+            steps = tuple(book_steps(cut, spans, book.id, book.name, self.settings.lengths))
+            yield Episode(key=self.episode_key(book.id), steps=steps), book
 
     def swap_context(self, own: Book, tokens: Tokens | None) -> Iterator[Step]:
-        """The pieces of the next book, for the last those of the first."""
+        """Return the chunks of the next book; the last book gets those of the first."""
         cut = self._tokenize(self._swap_source(own), tokens)
         return book_steps(cut, self._spans(len(cut), None), own.id, "", self.settings.lengths)
 
     def _swap_source(self, book: Book) -> Book:
-        """The next book of another text; of a mini source of one book its second."""
+        """Return the next book with another text; for a mini source of one book, its second."""
         following = rows_after(self.books, book)
         if self.is_synthetic and not following:
             following = self._generate_books(self.seed, 2, self.settings.lengths[-1])
-        return self.first_disjoint({book.digest}, following, lambda one: {one.digest})
+        return self.first_disjoint({book.digest}, following, lambda other: {other.digest})
 
     def _generate_books(self, seed: int, books: int, tokens: int) -> list[Book]:
         return load_books(
@@ -209,7 +213,9 @@ class Books(Task[Settings]):
         )
 
     def describe_swapped(self) -> dict[str, Json]:
-        """See `Task`; a digest stands for the text of a book."""
+        """Describe the swapped contexts as `Task` does, with a digest per book in place of its
+        text.
+        """
         next_books = [self._swap_source(book) for book, _ in self._books_with_limits()]
         return {"notes": [], "digest": fingerprint(*(book.digest for book in next_books))}
 
@@ -219,21 +225,18 @@ class Books(Task[Settings]):
         cut = TokenizedText.tokenize(book.read()[-1][part], tokens)
         if tokens is not None and len(cut) < 2:
             raise UserError(
-                f"The book {book.name} of {self.source} is a single token.", "Leave it out."
+                f"The book {book.name} of {self.source} is a single token.", "Remove it."
             )
         return cut
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """Sequences of `sequence_tokens` tokens, cut as the protocol says.
+        """Yield sequences of `sequence_tokens` tokens, cut as the protocol says.
 
-        Files are read in epochs, a book gives one sequence an epoch, from a random place; a mini source writes a new
-        book for every sequence.
+        Files are read in epochs: each book gives one sequence per epoch, from a random position. A
+        mini source generates a new book for every sequence.
         """
-        length, window, stride = (
-            self.settings.sequence_tokens,
-            self.settings.window,
-            self.settings.stride,
-        )
+        settings = self.settings
+        length = settings.sequence_tokens
 
         def drawn_books() -> Iterator[Book]:
             while True:
@@ -245,24 +248,20 @@ class Books(Task[Settings]):
                 )
 
         for number, book in enumerate(drawn_books()):
-            more = (
-                book.characters - CHARS_PER_SEQUENCE_TOKEN * length
-            )  # a part of a long book is tokenised, not all of it
-            begin = training.rng.randint(0, more) if more > 0 else 0
-            cut = self._tokenize(
-                book, training.tokens, slice(begin, begin + CHARS_PER_SEQUENCE_TOKEN * length)
-            )
+            # tokenising a whole long book would take too long
+            part_chars = CHARS_PER_SEQUENCE_TOKEN * length
+            surplus = book.characters - part_chars
+            begin = training.rng.randint(0, surplus) if surplus > 0 else 0
+            cut = self._tokenize(book, training.tokens, slice(begin, begin + part_chars))
             start = training.rng.randint(0, max(0, len(cut) - length))
             chunk = cut.slice_tokens(start, start + length)
-            yield (
-                self.split,
-                book_steps(
-                    chunk, cut_spans(len(chunk), window, stride), f"{number}", book.name, [length]
-                ),
-            )
+            spans = cut_spans(len(chunk), settings.window, settings.stride)
+            yield self.split, book_steps(chunk, spans, f"{number}", book.name, [length])
 
     def counts(self) -> dict[str, Json]:
-        """Books and their characters; `lengths`: one pass gives the figures of all these."""
+        """Count books and characters; `lengths`: text lengths whose metrics come from a single
+        pass.
+        """
         characters = sum(book.characters for book in self.books)
         return {
             "books": len(self.books),
@@ -271,12 +270,12 @@ class Books(Task[Settings]):
         }
 
     def texts(self) -> Iterator[str]:
-        """A digest stands for the text of a book."""
+        """Yield the id and the digest of every book, in place of its text."""
         return (text for book in self.books for text in (book.id, book.digest))
 
 
 def load_books(loaders: Sequence[BookLoader]) -> list[Book]:
-    """Every text read once; empty ones are left out, equal ids told apart."""
+    """Read every text once; leave out empty ones and number repeated ids."""
     seen = Counter[str]()
     return [
         Book(make_unique(name, seen), title, len(text), fingerprint(text), loader)
@@ -287,11 +286,11 @@ def load_books(loaders: Sequence[BookLoader]) -> list[Book]:
 
 
 def find_books(card: Card, request: Request) -> tuple[list[BookLoader], RawTable]:
-    """The books of a source, and the source without its rows."""
+    """Return loaders for the books of a source, and the source without its rows."""
     if request.source == "hub":
         rows, label = load_hub_rows(card, request.split)
 
-        def read_hub_row(number: int) -> tuple[str, str, str]:  # a row is fetched when it is needed
+        def read_hub_row(number: int) -> tuple[str, str, str]:
             return _read_row(card, RawRow(f"{card.name} row {number}", dict(rows[number])), number)
 
         return [partial(read_hub_row, number) for number in range(len(rows))], RawTable(label=label)
@@ -318,7 +317,7 @@ def _loaders_of_rows(card: Card, rows: Sequence[RawRow]) -> list[BookLoader]:
 
 
 def _read_row(card: Card, row: RawRow, number: int) -> tuple[str, str, str]:
-    """The id of a URL is its last part, which is Gutenberg's number."""
+    """Return (id, title, text) of a row; a URL's last part, Gutenberg's number, is the id."""
     name, title = (row.cell(card.columns.get(field, ())) for field in ("id", "title"))
     with report_row_errors(row.location):
         text = row.text(*card.columns["text"])
@@ -330,14 +329,16 @@ def _read_row(card: Card, row: RawRow, number: int) -> tuple[str, str, str]:
 
 
 def check_settings(settings: Settings) -> None:
-    """Whether settings go together."""
+    """Check that window, stride and lengths go together."""
     first, size, shortest = settings.window, settings.stride, settings.lengths[0]
     if not size < first < shortest:
-        fault = f"stride={size} has to be smaller than window={first}, and that smaller than tokens={shortest}."
-        raise UserError(fault, "Otherwise no context would stay, or nothing would be scored.")
+        fault = f"stride={size}, window={first} and tokens={shortest} must increase in this order."
+        raise UserError(
+            fault, "Set a smaller --task-set stride=N or window=N, or a larger tokens=N."
+        )
     if inside := [length for length in settings.lengths[:-1] if (length - first) % size]:
-        fault = f"tokens={inside[0]} ends inside a piece (they end at {first} + n x {size})."
-        raise UserError(fault, "Give lengths that end with a piece, or run that length alone.")
+        fault = f"tokens={inside[0]} ends inside a chunk (chunks end at {first} + n x {size})."
+        raise UserError(fault, "Use lengths that end with a chunk, or run that length alone.")
 
 
 def read(card: Card, request: Request) -> Books:
@@ -350,10 +351,10 @@ def read(card: Card, request: Request) -> Books:
         loaders = _loaders_of_rows(card, data.rows)
     else:
         loaders, data = find_books(card, request)
-    chosen = sample_rows(loaders, settings.books, f"books {request.seed}")
-    made = load_books(chosen)
-    if len(made) < len(chosen):
-        data.unused["no text"] = len(chosen) - len(made)
+    selected = sample_rows(loaders, settings.books, f"books {request.seed}")
+    books = load_books(selected)
+    if len(books) < len(selected):
+        data.unused["no text"] = len(selected) - len(books)
     return Books(
-        card=card, request=request, settings=settings, arguments=arguments, data=data, books=made
+        card=card, request=request, settings=settings, arguments=arguments, data=data, books=books
     )

@@ -1,7 +1,8 @@
-"""Task cards: one YAML file a task, literal data only (source, splits, prompts, protocol, metrics, paper, licence).
+"""Task cards: one YAML file per task with literal data only (source, splits, prompts, protocol,
+metrics, paper, licence).
 
-What a card may say is the model `Card`; unknown fields are refused. Its protocol is checked by its reader. Shipped
-cards lie in `tasks/` (inside the package in a wheel).
+The model `Card` defines the fields; unknown fields are refused. The reader checks the protocol.
+Bundled cards are in `tasks/` (inside the package in a wheel).
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from ttabench.stats.metrics import metric
 
 Scalar = str | int | float | bool | None
 STRICT_CONFIG = ConfigDict(strict=True, extra="forbid", frozen=True)
-"""Of the models that a card is made of: values are of their type, and none is unknown."""
+"""Configuration of all card models: no type conversion, no unknown fields."""
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]*$")]
-"""Of a task or sub-task."""
+"""Name of a task or sub-task."""
 MAX_YAML_BYTES, MAX_YAML_DEPTH = 2**17, 32
-"""Of a card, or another file in YAML: its length, and how far values stand within each other."""
+"""Maximum size and nesting depth of a card or another YAML file."""
 
 
 def _check_relative_path(path: str) -> str:
@@ -45,12 +46,12 @@ def _check_relative_path(path: str) -> str:
         or PurePosixPath(path).is_absolute()
         or ".." in PurePosixPath(path).parts
     ):
-        raise ValueError(f"{path!r} is no path below the folder that is given")
+        raise ValueError(f"{path!r} is not a relative path below the source folder")
     return path
 
 
 RelativePath = Annotated[str, AfterValidator(_check_relative_path)]
-"""A file name, or the path of a folder, below the folder given with --source."""
+"""A file name, or the path of a folder, below the folder of --source."""
 
 
 class _CardModel(BaseModel):
@@ -64,74 +65,80 @@ class ProtocolSettings(BaseModel):
 
 
 class Hub(_CardModel):
-    """A data set of the Hugging Face hub."""
+    """A dataset on the Hugging Face hub."""
 
     path: str
     config: RelativePath | None = None
     revision: str | None = None
-    """Commit, or a branch; a branch and None mean unpinned, which every record then says."""
+    """Commit or branch; a branch or None is unpinned, which every record notes."""
 
 
 class Articles(_CardModel):
-    """A companion file that holds the texts when the question file holds only a reference to them."""
+    """A companion file with the texts, for question files that contain only references to them."""
 
     files: tuple[RelativePath, ...]
-    """File names without suffix, looked for beside the question file."""
+    """File names without suffix, searched in the folder of the question file."""
     key: tuple[str, ...]
     text: tuple[str, ...]
 
 
 class Source(_CardModel):
-    """Where the real data come from."""
+    """Location of the real data."""
 
     hub: Hub | None = None
     folders: tuple[RelativePath, ...] = ()
-    """Names of the top folder that the published archive or repository makes where it is unpacked."""
+    """Names of the top folder of the published archive or repository after unpacking."""
     answers: Literal["joined", "literal", "single"] = "single"
-    """How an answer cell that is a plain string is read: backslash-joined, a Python literal, or one answer."""
+    """Parsing of an answer cell that is a plain string: backslash-joined, a Python literal, or one
+    answer.
+    """
     articles: Articles | None = None
     how: str = ""
-    """One sentence for users who lack the data."""
+    """Instructions for users who lack the data, in one sentence."""
 
 
 class Split(_CardModel):
-    """Where one split lies in each source."""
+    """Location of one split in each source."""
 
     files: tuple[RelativePath, ...] = ()
-    """File names without suffix that hold exactly this split."""
+    """File names without suffix that contain exactly this split."""
     whole: tuple[RelativePath, ...] = ()
-    """File names without suffix that hold a published split of which this one is `rows`."""
+    """File names without suffix of a published split; this one is its `rows`."""
     hub: str | None = None
     rows: tuple[int, int] | None = None
     """First row and the row after the last, in the published split."""
     of: int | None = None
-    """Number of rows of the published split: `rows` means nothing in a file of another length."""
+    """Number of rows of the published split; `rows` does not apply to a file of another length."""
     twin: Literal["train", "validation", "test"] = "test"
-    """The split of the miniature twin that stands for it."""
+    """Corresponding split of the synthetic version."""
     note: str = ""
-    """Said in every record of real data: what is asked, where the publisher's split of this name is not."""
+    """Note in every record of real data: which rows are queried, if not the publisher's split of
+    this name.
+    """
 
 
 class SubTask(_CardModel):
-    """One multiple-choice task of a card: where its rows are, what shape they have, and the words around them."""
+    """One multiple-choice task of a card: its rows, their shape, and its prompts."""
 
     shape: Literal["labels", "copa", "pair", "letters", "endings", "blank"]
-    """How a row becomes options, see `readers.choices`."""
+    """Conversion of a row into options, see `readers.choices`."""
     hub: Hub
     folders: tuple[RelativePath, ...] = ()
-    """Its folder in the published layout, from the archive's top folder or any further down."""
+    """Its folder in the published layout, below the archive's top folder or deeper."""
     columns: dict[str, tuple[str, ...]]
-    """Field -> names of that column in the published layouts; the first one present counts."""
+    """Field -> names of that column in the published layouts; the first one present is used."""
     train: Split
-    """The rows demonstrations are drawn from."""
+    """Rows from which demonstrations are drawn."""
     test: Split
-    """The rows that papers score."""
+    """Rows that papers score."""
     templates: dict[str, str]
-    """Prompts by name; `{field}` stands for a field of the row. Demonstrations always use "lm_eval"."""
+    """Prompts by name; `{field}` is replaced by a field of the row. Demonstrations always use
+    "lm_eval".
+    """
     options: tuple[str, ...] = ()
-    """Answer words by label, where a label stands for a word."""
+    """Answer words by label, for labels that mean a word."""
     labels: tuple[str, ...] = ()
-    """Names of the labels in files that spell them out, in the order of their numbers."""
+    """Names of the labels in files that spell them out, in numeric order."""
 
     @model_validator(mode="after")
     def _check_templates(self) -> SubTask:
@@ -143,43 +150,47 @@ class SubTask(_CardModel):
 
 
 class ChatPrompt(_CardModel):
-    """How questions are asked."""
+    """Prompt format for models with a chat template."""
 
     prompt: str
     """Name of a template."""
     examples: Annotated[int, Field(ge=0)] = 0
-    """Worked examples in front of every question."""
+    """Worked examples before every question."""
     turns: bool = True
-    """Context and question are a turn of the chat template."""
+    """True if context and question form one turn of the chat template."""
 
 
 class Prompt(_CardModel):
     """Literal texts around the data."""
 
     templates: dict[str, str] = {}
-    """Question templates by name; `{question}` is replaced, nothing else is. Sub-tasks have templates of their own."""
+    """Question templates by name; only `{question}` is replaced. Sub-tasks have their own
+    templates.
+    """
     delimiter: str = " "
     joiner: str = "\n\n"
     examples: tuple[tuple[str, str], ...] = ()
-    """Questions with their answers that a prompt may show in front of its own (`examples=2`): no rows of the data."""
+    """Questions with answers that a prompt may show before its own (`examples=2`); not rows of the
+    data.
+    """
     chat: ChatPrompt | None = None
-    """How models with a chat template are asked where nothing is said; none: like any other."""
+    """Default prompt format for models with a chat template; None: the same as for other models."""
     stops: tuple[str, ...] = ()
     """Texts that end a generated answer."""
     leads: tuple[str, ...] = ()
-    """Words that are taken off the front of a generated answer."""
+    """Words removed from the start of a generated answer."""
 
     def fill_template(self, question: str, template: str, examples: int = 0) -> str:
-        """A question in the words of a template, behind so many worked examples."""
-        words = self.templates[template]
+        """Fill a template with a question, after `examples` worked examples."""
+        pattern = self.templates[template]
         shown = [
-            words.replace("{question}", text) + self.delimiter + answer
+            pattern.replace("{question}", text) + self.delimiter + answer
             for text, answer in self.examples
         ]
-        return self.joiner.join([*shown[:examples], words.replace("{question}", question)])
+        return self.joiner.join([*shown[:examples], pattern.replace("{question}", question)])
 
     def make_generate(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
-        """The want of a query that is answered by writing."""
+        """Return the target of a query with a generated answer."""
         return Generate(
             answers=answers,
             delimiter=self.delimiter,
@@ -189,7 +200,7 @@ class Prompt(_CardModel):
         )
 
     def make_choose(self, options: Sequence[str], answer: str) -> Choose:
-        """The want of a query that is answered by one of the options."""
+        """Return the target of a query with a choice of options."""
         texts = tuple(self.delimiter + option for option in options)
         return Choose(options=texts, gold=options.index(answer), delimiter=self.delimiter)
 
@@ -198,7 +209,7 @@ class Prompt(_CardModel):
         for name, template in self.templates.items():
             if template.count("{question}") != 1:
                 raise ValueError(
-                    f"template {name!r} must hold {{question}} once, received {template!r}"
+                    f"template {name!r} must contain {{question}} once, received {template!r}"
                 )
         return self
 
@@ -209,26 +220,26 @@ class Profile(_CardModel):
     folders: tuple[RelativePath, ...]
     """Its folder in the published layout."""
     entry: str
-    """An entry of a profile in words; `{column}` stands for a column of the entry."""
+    """Template of a profile entry; `{column}` is replaced by a column of the entry."""
     marker: str
-    """Ends the instruction within a published input; the text it is about follows."""
+    """End of the instruction in a published input; the text that it is about follows."""
     text: str = ""
-    """Column of an entry that holds a text like the one that is asked about; empty where there is none."""
+    """Column of an entry with a text like the query's; empty if there is none."""
     output: str = ""
-    """Column of an entry that holds its answer; likewise."""
+    """Column of an entry with its answer; empty if there is none."""
     options: tuple[str, ...] = ()
-    """Answers to choose from; without, an answer is written."""
+    """Answers to choose from; if empty, the answer is generated."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
-    """The first is the main one."""
+    """Metrics, the main one first."""
     chance: float | None = None
     """See `Card.chance`."""
 
 
 class SyntheticVersion(_CardModel):
-    """The generator of the task's miniature twin, and what differs from the protocol there."""
+    """Generator of the task's synthetic version, and its changes to the protocol."""
 
     generator: Annotated[str, StringConstraints(pattern=r"^ttabench\.mini\.[a-z0-9_]+:[a-z0-9_]+$")]
-    """Only the package's own miniature world may be named: a card is data and must not run other code."""
+    """Function of `ttabench.mini` only: a card is data and must not run other code."""
     protocol: dict[str, Scalar] = {}
     arguments: dict[str, Scalar] = {}
 
@@ -244,30 +255,34 @@ class Card(_CardModel):
     licence: str = ""
     source: Source = Source()
     columns: dict[str, tuple[str, ...]] = {}
-    """Field of the reader's row type -> names of that column in the published layouts; the first one present counts."""
+    """Field of the reader's row type -> names of that column in the published layouts; the first
+    one present is used.
+    """
     parts: dict[Slug, SubTask] = {}
-    """Sub-tasks by name, for the reader `demonstrations`; its cards have no columns of their own."""
+    """Sub-tasks by name, for the reader `demonstrations`, with no columns on its cards."""
     profiles: dict[Slug, Profile] = {}
-    """Sub-tasks by name, for the reader `lamp`, whose cards have no columns either; the first has the twin."""
+    """Sub-tasks by name, for the reader `lamp`, also without columns; the first has the synthetic
+    version.
+    """
     splits: dict[str, Split]
     prompt: Prompt = Prompt()
     protocol: dict[str, Scalar] = {}
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
     main_metric: str
     chance: float | None = None
-    """Main metric (0 to 1) of an answer drawn without reading; null where nothing is drawn (perplexity)."""
+    """Main metric (0 to 1) of a random answer; null if answers are not drawn (perplexity)."""
     unit: SamplingUnit = "query"
-    """The unit that varies from one reader to the next: errors of figures are over it."""
+    """Sampling unit: standard errors treat these as independent."""
     twin: SyntheticVersion | None = None
 
     def with_metrics(self, main: str, *others: str, **more: object) -> Card:
-        """The card with these metrics, the main one first, and other changes."""
+        """Return the card with these metrics, the main one first, and other changes."""
         return self.model_copy(update={"metrics": (main, *others), "main_metric": main, **more})
 
     @model_validator(mode="after")
     def _check_columns_and_metrics(self) -> Card:
         if not self.columns and not self.parts and not self.profiles:
-            raise ValueError("columns or parts must say what the rows hold")
+            raise ValueError("set columns, parts or profiles")
         if self.main_metric not in self.metrics:
             raise ValueError(
                 f"main_metric {self.main_metric!r} is not among metrics {list(self.metrics)}"
@@ -276,22 +291,24 @@ class Card(_CardModel):
 
 
 def cards_folder() -> Path:
-    """The folder of the shipped cards: `ttabench/tasks` of a wheel, `tasks/` of a checkout."""
+    """Return the folder of bundled cards: `ttabench/tasks` in a wheel, `tasks/` in a checkout."""
     package = Path(__file__).resolve().parents[1]
     return package / "tasks" if (package / "tasks").is_dir() else package.parent / "tasks"
 
 
 def card_names() -> list[str]:
-    """Names of the shipped tasks, sorted."""
+    """Return the names of the bundled tasks, sorted."""
     return sorted(path.stem for path in cards_folder().glob("*.yaml"))
 
 
 def load_card(name: str) -> Card:
-    """The card of a shipped task, or of the YAML file at a path (anything with a slash or ending in .yaml/.yml).
+    """Load the card of a bundled task, or a YAML file (a path with a slash or ending in
+    .yaml/.yml).
 
     Raises:
-        UnknownName: no shipped task has that name, or the card names a metric that does not exist.
-        UserError: the file is missing, is no YAML, does not fit `Card`, or takes the name of a shipped task.
+        UnknownName: no bundled task has that name, or the card names an unknown metric.
+        UserError: the file is missing, not YAML, does not fit `Card`, or has the name of a bundled
+            task.
     """
     if "/" not in name and not name.endswith((".yaml", ".yml")):
         if name not in card_names():
@@ -301,14 +318,14 @@ def load_card(name: str) -> Card:
     card = _read_card(path)
     if card.name in card_names() and card != _read_card(cards_folder() / f"{card.name}.yaml"):
         raise UserError(
-            f"{path}: the name {card.name!r} belongs to a shipped task.",
-            "Give a changed task a new name: results are told apart by it.",
+            f"{path}: the name {card.name!r} belongs to a bundled task.",
+            "Choose a new name: it distinguishes the results.",
         )
     return card
 
 
 def load_yaml(path: Path) -> object:
-    """What a file in YAML holds: a task card, or a mixture of tasks.
+    """Load a YAML file: a task card, or a mixture of tasks.
 
     Raises:
         UserError: see `read_checked_yaml`.
@@ -321,13 +338,13 @@ def load_yaml(path: Path) -> object:
 def _read_card(path: Path) -> Card:
     data = load_yaml(path)
     try:
-        # By way of JSON, strict mode takes lists for tuples and still refuses a number for a text (arxiv: 2205.1)
+        # JSON: strict mode then takes lists for tuples, but no number for a text (arxiv: 2205.1)
         card = Card.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         raise UserError(*first_validation_error(error, f"The task card {path}", Card)) from None
     except (TypeError, ValueError):
         raise UserError(
-            f"{path}: not a task card.", "Its top level must be a mapping of plain values."
+            f"{path} is not a task card.", "Use a mapping of plain values at its top level."
         ) from None
     for name in (
         *card.metrics,
@@ -337,26 +354,28 @@ def _read_card(path: Path) -> Card:
     return card
 
 
-YAML_LOADER = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)  # of libyaml, many times as fast, where it was compiled in
+# libyaml, where it is compiled in, is many times as fast
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_checked_yaml(path: Path, kind: str) -> str:
-    """The text of a file in YAML, a "task card" say. A few aliases stand for more values than a memory holds."""
+    """Read a YAML file of some kind ("task card"); refuse aliases, which can expand beyond any
+    memory, and deep nesting.
+    """
     text, depth = read_text(path, MAX_YAML_BYTES), 0
     with reading_file(path):
         for token in yaml.scan(text, Loader=YAML_LOADER):
             name, where = type(token).__name__, f"{path} line {token.start_mark.line + 1}"
             depth += name.endswith(("SequenceStartToken", "MappingStartToken"))
             depth -= name.endswith(("SequenceEndToken", "MappingEndToken", "BlockEndToken"))
-            if depth > MAX_YAML_DEPTH:  # the scanner takes the square of it
+            if depth > MAX_YAML_DEPTH:  # scanning takes time quadratic in the depth
                 raise UserError(
-                    f"{where}: not a {kind}: nested deeper than {MAX_YAML_DEPTH}.",
-                    "Mend that line.",
+                    f"{where}: a {kind} must not nest deeper than {MAX_YAML_DEPTH}.",
+                    "Fix that line.",
                 )
             if isinstance(token, yaml.AliasToken):
                 raise UserError(
-                    f"{where}: a {kind} may hold no alias (*{token.value}).", "Write the value out."
+                    f"{where}: a {kind} must not use aliases (*{token.value}).",
+                    "Use the value itself.",
                 )
     return text

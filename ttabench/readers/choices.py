@@ -1,13 +1,14 @@
-"""Rows of multiple-choice tasks, whatever their layout, as prompts and options in the words of lm-evaluation-harness.
+"""Rows of multiple-choice tasks, in any layout, as prompts and options of lm-evaluation-harness.
 
-    CB    {"premise": "...", "hypothesis": "...", "label": "contradiction"}     raw file, label by name
-    CB    {"premise": "...", "hypothesis": "...", "label": 1}                   hub, label by number
+    CB    {"premise": "...", "hypothesis": "...", "label": "contradiction"}     label by name (file)
+    CB    {"premise": "...", "hypothesis": "...", "label": 1}                   label by index (hub)
           -> Item(prompt="...\\nQuestion: .... True, False, or Neither?\\nAnswer:",
                   options=(" True", " False", " Neither"), gold=1)
 
-How a row becomes options is its `shape` on the card: words for labels (BoolQ, CB, RTE, SST-2), two alternatives (COPA),
-two solutions (PIQA), lettered choices (ARC, OpenBookQA), endings (HellaSwag), a blank to fill (WinoGrande). The texts
-are those of lm-evaluation-harness 0.4.13; a test compares them string by string.
+The card's `shape` says how a row becomes options: words for labels (BoolQ, CB, RTE, SST-2), two
+alternatives (COPA), two solutions (PIQA), lettered choices (ARC, OpenBookQA), endings (HellaSwag),
+a blank to fill (WinoGrande). The texts are those of lm-evaluation-harness 0.4.13; a test compares
+them string by string.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ttabench.readers.sources import (
 )
 
 _HIDDEN_LABELS = (None, "", -1, "-1")
-"""Labels of such rows."""
+"""Labels of rows with an unpublished answer."""
 _FIELD = re.compile(r"\{(\w+)\}")
 _BRACKETS = re.compile(r"\[.*?\]")
 _CONNECTORS = {"cause": "because", "effect": "therefore"}
@@ -47,29 +48,31 @@ _CONNECTORS = {"cause": "because", "effect": "therefore"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """A row ready to be shown or asked."""
+    """A row, ready as a demonstration or a query."""
 
     id: str
-    """Unique in its file: the published id, else the number of the row; repeats end in #2, #3, ..."""
+    """Unique in its file: the published id, else the row number; repeats end in #2, #3, ..."""
     prompts: Mapping[str, str]
-    """By template name."""
+    """Prompts by template name."""
     want: Choose
     turns: tuple[str, str]
-    """The row as a demonstration: the text before the right option, and this."""
+    """The row as a demonstration: (text before the right option, right option)."""
 
     @property
     def shown(self) -> str:
-        """The same as one text."""
+        """The demonstration as one text."""
         return "".join(self.turns)
 
     @property
     def identity(self) -> tuple[str, tuple[str, ...]]:
-        """Two rows of which this is the same are equal."""
+        """Key by which rows are compared for equality."""
         return self.shown, self.want.options
 
 
 def parse_items(part: SubTask, data: RawTable, delimiter: str = " ") -> list[Item]:
-    """Items in file order; left out are those with a hidden label, or a text or option without words."""
+    """Parse items in file order; rows with a hidden label, an empty text or an empty option are
+    left out.
+    """
     seen = Counter[str]()
 
     def item_of(raw: RawRow) -> Item | str:
@@ -77,10 +80,9 @@ def parse_items(part: SubTask, data: RawTable, delimiter: str = " ") -> list[Ite
         if row.gold is None:
             return "label hidden"
         if not 0 <= row.gold < len(row.options):
-            raise ValueError(f"label {row.gold} is none of its {len(row.options)} options")
-        texts = [
-            (name, text) for name, text in row.fields.items() if name != "before"
-        ]  # a sentence may begin blank
+            raise ValueError(f"label {row.gold} is not one of the {len(row.options)} options")
+        # "before": the sentence may begin with the blank
+        texts = [(name, text) for name, text in row.fields.items() if name != "before"]
         texts += [("option", text) for text in (*row.options, *row.option_prefixes)]
         if blank := next((name for name, text in texts if not text.strip()), ""):
             return f"empty {blank}"
@@ -88,14 +90,14 @@ def parse_items(part: SubTask, data: RawTable, delimiter: str = " ") -> list[Ite
             (raw.values[key] for key in ("idx", "id", "qID", "ind") if key in raw.values),
             raw.number,
         )
-        words = {
+        prompts = {
             key: _FIELD.sub(lambda match: row.fields[match[1]], text)
             for key, text in part.templates.items()
         }
         options, prefixes = tuple(delimiter + option for option in row.options), row.option_prefixes
         want = Choose(options=options, gold=row.gold, option_prefixes=prefixes, delimiter=delimiter)
-        turns = words["lm_eval"] + (prefixes[row.gold] if prefixes else ""), options[row.gold]
-        return Item(id=make_unique(str(name), seen), prompts=words, want=want, turns=turns)
+        turns = prompts["lm_eval"] + (prefixes[row.gold] if prefixes else ""), options[row.gold]
+        return Item(id=make_unique(str(name), seen), prompts=prompts, want=want, turns=turns)
 
     return parse_table(data, item_of)
 
@@ -106,22 +108,26 @@ class Part:
 
     name: str
     pool: Sequence[Item]
-    """Rows that demonstrations are drawn from."""
+    """Rows from which demonstrations are drawn."""
     query_rows: Sequence[Item]
-    """The same, where both are of one file: what is shown must not be asked."""
+    """Rows that are queried. The same list as `pool` if both are one file: a row is then shown or
+    queried.
+    """
     data: RawTable
-    """The source of the asked rows, with what is said of both."""
+    """Source of the queried rows, with the notes on both lists."""
     shown: Sequence[Item] = ()
-    """Demonstrations, once they are drawn."""
+    """Demonstrations, after they are drawn."""
 
     def draw_demonstrations(self, count: int, seed: int) -> Part:
-        """The same with `count` demonstrations, and without them among the asked rows; fewer are the first of more."""
+        """Draw `count` demonstrations, and remove them from the queried rows; smaller draws are a
+        prefix of larger ones.
+        """
         same = self.query_rows is self.pool
-        enough = len(self.pool) - same
-        if count > enough:
-            fault = f"shots={count} demonstrations of {self.name} are more than the {enough} rows to draw them from."
+        available = len(self.pool) - 1 if same else len(self.pool)
+        if count > available:
             raise UserError(
-                fault, f"Give --task-set shots={enough} or fewer, or a source with more rows."
+                f"shots={count} is more than the {available} rows of {self.name}.",
+                f"Set --task-set shots={available} or fewer, or use a source with more rows.",
             )
         demonstrations = self._shuffled_pool(seed)[:count]
         names = {item.id for item in demonstrations} if same else set()
@@ -135,7 +141,9 @@ class Part:
         return random.Random(f"demonstrations {self.name} {seed}").sample(self.pool, len(self.pool))
 
     def next_demonstrations(self, seed: int) -> list[Item]:
-        """At most as many demonstrations behind those of `draw_demonstrations`, none of them like one of these or a row asked."""
+        """Return up to as many further demonstrations, none of them equal to one drawn or to a
+        queried row.
+        """
         order, count = self._shuffled_pool(seed), len(self.shown)
         taken = {item.identity for item in (*self.shown, *self.query_rows)}
         return [item for item in order[count:] if item.identity not in taken][:count]
@@ -144,18 +152,20 @@ class Part:
 def synthetic_part(
     card: Card, name: str, split: str, seed: int, arguments: Mapping[str, Scalar]
 ) -> Part:
-    """A sub-task of the miniature world that stands for a split."""
-    made = run_generator(card, split, seed, task=name, **arguments)
+    """Generate a sub-task of the synthetic world for a split."""
+    generated = run_generator(card, split, seed, task=name, **arguments)
     return _part(
         card,
         name,
-        table_of_generated(card, made["train"]),
-        table_of_generated(card, made["validation"]),
+        table_of_generated(card, generated["train"]),
+        table_of_generated(card, generated["validation"]),
     )
 
 
 def load_part(card: Card, request: Request, name: str) -> Part:
-    """A sub-task from its own folder or from the hub; splits but `test` ask those training rows that are not shown."""
+    """Load a sub-task from its own folder or from the hub; splits other than `test` query training
+    rows that are not shown.
+    """
     part = card.parts[name]
     narrowed = _card_of_part(card, part)
     pool = _with_labels(part, load_table(narrowed, replace(request, split="train")))
@@ -167,11 +177,10 @@ def load_part(card: Card, request: Request, name: str) -> Part:
 
 
 def _part(card: Card, name: str, pool: RawTable, query_rows: RawTable) -> Part:
-    """A sub-task from the rows of the pool and the asked rows."""
     part, delimiter = card.parts[name], card.prompt.delimiter
     items = parse_items(part, query_rows, delimiter)
-    pool_items, taken = parse_items(part, pool, delimiter), {item.identity for item in items}
-    kept = [item for item in pool_items if item.identity not in taken]
+    pool_items, queried = parse_items(part, pool, delimiter), {item.identity for item in items}
+    kept = [item for item in pool_items if item.identity not in queried]
     query_rows.unused["demonstration equal to a query"] = len(pool_items) - len(kept)
     query_rows.unused.update(
         {f"demonstration with an {reason}": number for reason, number in pool.unused.items()}
@@ -182,16 +191,18 @@ def _part(card: Card, name: str, pool: RawTable, query_rows: RawTable) -> Part:
 
 
 def _with_labels(part: SubTask, data: RawTable) -> RawTable:
-    """PIQA's and WinoGrande's published layout: labels in a file of their own, one a line (valid-labels.lst)."""
+    """Add the labels that PIQA and WinoGrande publish in a separate file, one per line
+    (valid-labels.lst).
+    """
     file = Path(data.location)
-    beside = file.with_name(f"{base_name(file)}-labels.lst")
+    label_file = file.with_name(f"{base_name(file)}-labels.lst")
     column = {"pair": "label", "blank": "answer"}.get(part.shape)
-    if not column or column in data.rows[0].values or not beside.is_file():
+    if not column or column in data.rows[0].values or not label_file.is_file():
         return data
-    labels = read_text(beside).split()
+    labels = read_text(label_file).split()
     if len(labels) != len(data.rows):
-        fault = f"{beside} has {len(labels)} labels for {len(data.rows)} rows of {file.name}."
-        raise UserError(fault, "Get both anew.")
+        fault = f"{label_file} has {len(labels)} labels for {len(data.rows)} rows of {file.name}."
+        raise UserError(fault, "Use the published version of both files.")
     rows = [
         RawRow(raw.location, {**raw.values, column: label})
         for raw, label in zip(data.rows, labels, strict=True)
@@ -200,7 +211,9 @@ def _with_labels(part: SubTask, data: RawTable) -> RawTable:
 
 
 def _card_of_part(card: Card, part: SubTask) -> Card:
-    """The card with the source of one sub-task, and its files as the splits `train` and `test`."""
+    """Return the card with the source of one sub-task, and its files as the splits `train` and
+    `test`.
+    """
     source = card.source.model_copy(update={"hub": part.hub, "folders": ()})
     return card.model_copy(
         update={"source": source, "splits": {"train": part.train, "test": part.test}}
@@ -208,8 +221,9 @@ def _card_of_part(card: Card, part: SubTask) -> Card:
 
 
 def find_part_folder(card: Card, name: str, base: Path) -> Path | None:
-    """The folder of a sub-task, whichever level of the published layout `base` is; an archive unpacked into a folder of
-    the sub-task's own name (sst2/SST-2) is found, too.
+    """Find the folder of a sub-task; `base` may be any level of the published layout.
+
+    An archive that was unpacked into a folder of the same name (sst2/SST-2) is found, too.
     """
     part, above = card.parts[name], archive_roots(base, card.source.folders)
     folders = [top / folder for top in above for folder in part.folders]
@@ -226,11 +240,13 @@ def find_part_folder(card: Card, name: str, base: Path) -> Path | None:
     )
 
 
-# --- shapes -----------------------------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 
 
 class ShapedRow(NamedTuple):
-    """What a shape makes of a row: fields for the template, options without delimiter, label (None where hidden)."""
+    """A row as its shape reads it: template fields, options without delimiter, label (None if
+    hidden).
+    """
 
     fields: Mapping[str, str]
     options: tuple[str, ...]
@@ -243,15 +259,13 @@ def _text(part: SubTask, raw: RawRow, field: str) -> str:
 
 
 def _label(part: SubTask, raw: RawRow, field: str = "label") -> int | None:
-    """The number of the right option, from a number, a truth value, a digit or a name."""
+    """Return the index of the right option, from a number, a boolean, a digit or a name."""
     value = raw.require(part.columns.get(field, (field,)))
     if value in _HIDDEN_LABELS:
         return None
     if value in part.labels:
         return part.labels.index(str(value))
-    return (
-        int(value) if isinstance(value, bool) else int(str(value))
-    )  # raises of what is no whole number
+    return int(value) if isinstance(value, bool) else int(str(value))
 
 
 def _labels(part: SubTask, raw: RawRow) -> ShapedRow:
@@ -260,7 +274,9 @@ def _labels(part: SubTask, raw: RawRow) -> ShapedRow:
 
 
 def _copa(part: SubTask, raw: RawRow) -> ShapedRow:
-    """The premise without its full stop, a connector, and the alternatives with a blank and a small first letter."""
+    """Shape COPA: premise without its full stop, a connector, and alternatives that begin with a
+    blank and a small letter.
+    """
     connector = _CONNECTORS[_text(part, raw, "question")]
     fields = {"premise": _text(part, raw, "premise").strip()[:-1], "connector": connector}
     choices = [_text(part, raw, name) for name in ("choice1", "choice2")]
@@ -275,7 +291,7 @@ def _pair(part: SubTask, raw: RawRow) -> ShapedRow:
 
 
 def _letters(part: SubTask, raw: RawRow) -> ShapedRow:
-    """Choices under letters or figures: in columns of lists as the hub has them, or nested as they were published."""
+    """Shape lettered choices, in columns of lists (hub) or nested (published files)."""
     question: Any = raw.require(part.columns["question"])
     choices: Any = raw.values.get("choices")
     answer: Any = raw.values.get("answerKey")
@@ -292,14 +308,14 @@ def _letters(part: SubTask, raw: RawRow) -> ShapedRow:
 
 
 def _clean(text: str) -> str:
-    """HellaSwag's texts without the marks of WikiHow pages."""
+    """Remove the markup of WikiHow pages from a HellaSwag text."""
     return _BRACKETS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
 def _endings(part: SubTask, raw: RawRow) -> ShapedRow:
     endings: Any = raw.require(part.columns["endings"])
     if not isinstance(endings, list) or len(endings) < 2:
-        raise ValueError(f"options are {short_repr(endings)}, no list of endings")
+        raise ValueError(f"options must be a list of endings, got {short_repr(endings)}")
     context = f"{_text(part, raw, 'ctx_a')} {_text(part, raw, 'ctx_b').capitalize()}"
     fields = {
         "query": _clean(f"{_text(part, raw, 'activity_label')}: {context}")
@@ -311,7 +327,7 @@ def _endings(part: SubTask, raw: RawRow) -> ShapedRow:
 
 
 def _blank(part: SubTask, raw: RawRow) -> ShapedRow:
-    """Either name in the blank is context; what follows the blank is scored."""
+    """Shape WinoGrande: the name in the blank is context, the text after the blank is scored."""
     sentence = _text(part, raw, "sentence")
     before, blank, after = sentence.partition("_")
     if not blank:
@@ -331,4 +347,4 @@ SHAPES: Mapping[str, Callable[[SubTask, RawRow], ShapedRow]] = {
     "endings": _endings,
     "blank": _blank,
 }
-"""How a row becomes options, by the `shape` on a card."""
+"""Conversion of a row into options, by the `shape` on a card."""

@@ -1,19 +1,21 @@
-"""Demonstration tasks: k labelled rows are read, then every test row is asked as a choice (StreamAdapter's protocol).
+"""Demonstration tasks: k labelled rows are read, then every test row is a choice query
+(StreamAdapter's protocol).
 
     task = load("superglue", options={"task": "boolq,cb", "shots": "16"})
-    # one episode a sub-task: 16 x Observe("...\\nQuestion: ...?\\nAnswer: yes"), then Ask(mode="choose") a test row
+    # one episode per sub-task: 16 chunks "...\\nQuestion: ...?\\nAnswer: yes", a Query per test row
 
-The demonstrations of a sub-task are drawn once a seed, uniformly and without replacement, and are the same for every
-method; with one seed fewer are the first of more, so a curve over `shots` nests. Of them the oldest `ratio` are adapted
-to, the rest stand in the window in front of every query whatever the method does (arXiv 2411.09289, Table 9), read once
-for all queries. Under full context (`icl`) every ratio gives the same text and so the same answers.
+The demonstrations of a sub-task are drawn uniformly, without replacement, and are the same for
+every method. With one seed, fewer are a prefix of more, so a curve over `shots` nests. The oldest
+`ratio` of them is adapted to. The rest stays in the context window of every query, for every method
+(arXiv 2411.09289, Table 9), and is read once for all queries. Under full context (`icl`) every
+ratio gives the same text, and so the same answers.
 
-Texts and tokens are lm-evaluation-harness's, and so is every score: breaks and blanks between demonstrations go to the
-front of the next (see `stream`).
+Texts, tokens and scores are those of lm-evaluation-harness: breaks and blanks between
+demonstrations go to the front of the next (see `move_blanks_forward`).
 
-A folder holds one folder a sub-task, named as published. Where the asked rows come from the file that demonstrations
-are drawn from (any split but `test` of real data), a row is either shown or asked; otherwise rows of the pool that are
-equal to an asked row are left out.
+A folder contains one folder per sub-task, named as published. If queried rows and demonstrations
+come from one file (any split but `test` of real data), a row is either shown or queried. Otherwise
+rows of the pool that equal a queried row are left out.
 """
 
 from __future__ import annotations
@@ -55,20 +57,20 @@ from ttabench.readers.tokens import Tokens
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
+    """Protocol settings of this reader; `--task-set` may change them."""
 
     task: str = "all"
-    """Sub-tasks, separated by commas; "all" for every one of the card."""
+    """Sub-tasks, separated by commas; "all" for every sub-task of the card."""
     shots: Annotated[int, Field(ge=0)] = 10
-    """Demonstrations."""
+    """Number of demonstrations."""
     ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Share of the demonstrations that is adapted to; the newest others stay in the window, at least one of them."""
+    """Share of the demonstrations that is adapted to; the newest, at least one, stay in view."""
     template: str = "lm_eval"
-    """Words of the queries; demonstrations always use those of lm-evaluation-harness."""
+    """Template of the queries; demonstrations always use that of lm-evaluation-harness."""
 
     @property
     def n_in_window(self) -> int:
-        """Demonstrations that are not adapted to."""
+        """Number of demonstrations that are not adapted to."""
         if self.ratio == 1 or self.shots < 2:
             return self.shots if self.ratio == 0 else 0
         return min(self.shots, max(1, round((1 - self.ratio) * self.shots)))
@@ -76,17 +78,19 @@ class Settings(ProtocolSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations(Task[Settings]):
-    """A `readers.Task` of demonstrations and choices."""
+    """A `Task` of demonstrations and choice queries."""
 
     parts: Sequence[Part]
     """Sub-tasks with their demonstrations."""
 
-    def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Part]]:  # noqa: ARG002  # what readers take
-        """One episode a sub-task."""
-        for one in self.parts:
-            chunks = [self._chunk(one.name, item) for item in one.shown]
+    def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Part]]:  # noqa: ARG002
+        """Yield one episode per sub-task."""
+        for part in self.parts:
+            chunks = [self._chunk(part.name, item) for item in part.shown]
             border = len(chunks) - self.settings.n_in_window
-            queries = [self._query(one.name, item, item.id, len(chunks)) for item in one.query_rows]
+            queries = [
+                self._query(part.name, item, item.id, len(chunks)) for item in part.query_rows
+            ]
             text = list(move_blanks_forward([*chunks, *queries]))
             window = tuple(step for step in text[border : len(chunks)] if isinstance(step, Chunk))
             windowed = [
@@ -95,19 +99,21 @@ class Demonstrations(Task[Settings]):
                 if isinstance(step, Query)
             ]
             if windowed:
-                key = f"{self.card.name}/{one.name}/{self.split}/seed{self.seed}"
-                yield Episode(key=key, steps=(*text[:border], *windowed)), one
+                key = f"{self.card.name}/{part.name}/{self.split}/seed{self.seed}"
+                yield Episode(key=key, steps=(*text[:border], *windowed)), part
 
-    def swap_context(self, own: Part, tokens: Tokens | None) -> Iterator[Chunk]:  # noqa: ARG002  # what readers take
-        """The next demonstrations of the same draw, for a twin those of another rule."""
+    def swap_context(self, own: Part, tokens: Tokens | None) -> Iterator[Chunk]:  # noqa: ARG002
+        """Return the next demonstrations of the same draw; in the synthetic world those of another
+        rule.
+        """
         shots, items = len(own.shown), [*own.shown, *own.query_rows]
         if self.is_synthetic:
             arguments, taken = {**self.arguments, "queries": 1}, {item.shown for item in items}
-            made = (
+            generated = (
                 synthetic_part(self.card, own.name, self.split, seed, arguments)
                 for seed in swap_seeds(self.seed)
             )
-            pools = (other.draw_demonstrations(len(other.pool), 0).shown for other in made)
+            pools = (other.draw_demonstrations(len(other.pool), 0).shown for other in generated)
             draws = ([item for item in pool if item.shown not in taken][:shots] for pool in pools)
             others = self.first_disjoint(_categories(items), draws, _categories, allow_overlap=True)
         else:
@@ -135,10 +141,12 @@ class Demonstrations(Task[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """One sub-task each: `documents` demonstrations, then `questions` other rows of its pool.
+        """Yield one sub-task each: `documents` demonstrations, then `questions` other rows of its
+        pool.
 
-        A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations
-        are adapted to, and queries have the words of the demonstrations. A smaller pool gives smaller episodes.
+        A mini source draws a new rule for every episode; of files only the training rows are used.
+        All demonstrations are adapted to, and queries use their template. A smaller pool gives
+        smaller episodes.
         """
         size = {
             **self.arguments,
@@ -148,11 +156,13 @@ class Demonstrations(Task[Settings]):
         for number in count():
             part = training.rng.choice(self.parts)
             if self.is_synthetic:
-                made = synthetic_part(
+                generated = synthetic_part(
                     self.card, part.name, self.split, training.rng.getrandbits(48), size
                 )
-                made = made.draw_demonstrations(min(training.documents, len(made.pool)), 0)
-                demonstrations, query_rows = made.shown, made.query_rows
+                generated = generated.draw_demonstrations(
+                    min(training.documents, len(generated.pool)), 0
+                )
+                demonstrations, query_rows = generated.shown, generated.query_rows
             else:
                 demonstrations, query_rows = training.split(part.pool)
             chunks = [self._chunk(part.name, item) for item in demonstrations]
@@ -163,12 +173,12 @@ class Demonstrations(Task[Settings]):
             yield f"{part.name}/{self.split}", move_blanks_forward([*chunks, *queries])
 
     def counts(self) -> dict[str, Json]:
-        """Queries of each sub-task, and of all."""
+        """Count the queries of each sub-task, and of all."""
         parts = {one.name: len(one.query_rows) for one in self.parts}
         return {"parts": parts, "observed": self.n_chunks, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
-        """Every text shown or asked."""
+        """Yield every text shown or queried."""
         for episode in self.episodes():
             yield from (chunk.text for chunk in episode.chunks())
             for query, want in zip(
@@ -179,7 +189,6 @@ class Demonstrations(Task[Settings]):
 
 
 def _categories(items: Sequence[Item]) -> set[str]:
-    """Of all words of rows, those of wrong options too."""
     return categories_in(text for item in items for text in (item.shown, *item.want.options))
 
 
@@ -216,8 +225,9 @@ def read(card: Card, request: Request) -> Demonstrations:
 def _load_parts(
     card: Card, request: Request, names: Sequence[str], task: str
 ) -> tuple[list[Part], list[str]]:
-    """(sub-tasks from the hub or a folder, notes for the record). A missing one is an error where it was asked for by
-    its name; else what the folder lacks is left out.
+    """Load (sub-tasks from the hub or a folder, notes for the record).
+
+    A missing sub-task is an error if it was requested by name; otherwise it is left out.
     """
     base = Path(request.source)
     places = {
@@ -227,22 +237,24 @@ def _load_parts(
     sources = {name: str(place) for name, place in places.items() if place is not None}
     missing = [name for name in names if name not in sources]
     if missing and (task != "all" or not sources):
-        looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
-        hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
+        expected = ", ".join(folder for name in missing for folder in card.parts[name].folders)
+        hint = f"Choose others with --task-set task=NAME: {', '.join(card.parts)}."
         raise UserError(
-            f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint
+            f"{base} has no data for {', '.join(missing)} (expected folders: {expected}).", hint
         )
     loaded_parts = [
         load_part(card, replace(request, source=source), name) for name, source in sources.items()
     ]
-    notes = [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
+    notes = [f"excluded, because {base} lacks them: {', '.join(missing)}"] if missing else []
     return loaded_parts, list(
         dict.fromkeys([*notes, *(note for part in loaded_parts for note in part.data.notes)])
     )
 
 
 def _parts_with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:
-    """(sub-tasks that have the wanted words, notes); those that lack them are left out unless they were asked for."""
+    """Return (sub-tasks that have the template, notes); others are left out unless requested by
+    name.
+    """
     names = select_names(f"sub-task of {card.name}", card.parts, settings.task)
     having = [name for name, part in card.parts.items() if settings.template in part.templates]
     if not having:
@@ -250,7 +262,7 @@ def _parts_with_template(card: Card, settings: Settings) -> tuple[list[str], lis
         raise UnknownName(f"template of task {card.name}", settings.template, sorted(known))
     lacking = [name for name in names if name not in having]
     if lacking and settings.task != "all":
-        fault = f"template={settings.template} has no words for {', '.join(lacking)}."
-        raise UserError(fault, f"It has for {', '.join(having)}.")
-    note = f"template {settings.template} has no words for {', '.join(lacking)}, so left out"
+        fault = f"{', '.join(lacking)} of {card.name} has no template={settings.template}."
+        raise UserError(fault, f"Use another template, or --task-set task={','.join(having)}.")
+    note = f"excluded, because they have no template {settings.template}: {', '.join(lacking)}"
     return [name for name in names if name not in lacking], [note] if lacking else []

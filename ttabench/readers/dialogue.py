@@ -1,15 +1,17 @@
-"""Dialogues turn by turn: t turns are read, the next one is the prompt, and the one behind it is scored.
+"""Dialogues turn by turn: t turns are read, the next turn is the prompt, and the turn after it is
+scored.
 
-    t = 2      Observe("\\nA: Hi."), Observe("\\nA: Hello."), Ask("\\nA: How are you?\\nA:" -> " Fine.")
+    t = 2    Chunk("\\nA: Hi."), Chunk("\\nA: Hello."), Query("\\nA: How are you?\\nA:" -> " Fine.")
 
-One episode a dialogue and one pass: every t for which it has turns is asked on the way, so that different t have
-different dialogues (`same_dialogues=true`: the same). CCM's protocol (arXiv 2312.03414): perplexity of the words of the
-scored turn, without its speaker and without an end; its released code puts "A:" in front of every turn.
+Each dialogue is one episode and one pass, with a query at every t that it is long enough for.
+Different t therefore cover different dialogues (`same_dialogues=true`: the same). CCM's protocol
+(arXiv 2312.03414): perplexity of the words of the scored turn, without its speaker and without an
+end token. CCM's released code puts "A:" before every turn.
 
-Files are DailyDialog's own, a dialogue a line, or tables with the list of turns in a cell. Published turns have a blank
-in front of every mark, and apostrophes by themselves:
+Files are DailyDialog's own, one dialogue per line, or tables with the list of turns in a cell.
+Published turns have a blank before every punctuation mark, and separate apostrophes:
 
-    detokenised("Let ’ s see , it costs 15 yuan .")      "Let's see, it costs 15 yuan."
+    detokenize("Let ’ s see , it costs 15 yuan .")      "Let's see, it costs 15 yuan."
 """
 
 from __future__ import annotations
@@ -41,16 +43,16 @@ from ttabench.readers.sources import RawTable, Request, load_rows, parse_table, 
 from ttabench.readers.tokens import StepCounts, TokenCounter, TokenLimit, Tokens, token_counter
 
 MIN_TURNS = 3
-"""Turns: one that is read, one that is answered, and the answer."""
+"""Turns: one to read, one to answer, and the answer."""
 UNREAD_TURNS = 2
-"""Turns of a dialogue that are not read at any t: the prompt and the scored one."""
+"""Turns that are not read at any t: the prompt and the scored turn."""
 END_OF_TURN = "__eou__"
-"""Ends every turn in a line of the published files."""
+"""End of every turn in a line of the published files."""
 _ASCII_MARKS = str.maketrans("’‘´`“”，。？！：；", "''''\"\",.?!:;")
 _BLANK_BEFORE_MARK = re.compile(r" (?=[,.?!;:])")
 _APOSTROPHE = re.compile(r"(?<=\w) ?' ?(?=(?:s|t|m|d|ll|re|ve|clock)\b)", re.IGNORECASE)
 SPEAKER_PREFIX = "\nA:"
-"""Of every turn."""
+"""Start of every turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,21 +61,21 @@ class Dialogue:
 
     id: str
     turns: tuple[str, ...]
-    """In plain words, without who speaks."""
+    """Plain texts, without the speakers."""
 
     @property
     def text(self) -> str:
-        """All turns; two dialogues of one text are the same."""
+        """All turns as one text; dialogues with equal text are duplicates."""
         return "\n".join(self.turns)
 
 
 def parse_dialogues(card: Card, data: RawTable) -> list[Dialogue]:
-    """The usable dialogues, in file order."""
+    """Parse the usable dialogues, in file order."""
     seen = Counter[str]()
 
     def dialogue_of(row: RawRow) -> Dialogue | str:
         name = row.cell(card.columns.get("id", ()))
-        cell: Any = row.require(card.columns["turns"], "Give the published files.")
+        cell: Any = row.require(card.columns["turns"], "Use the published files.")
         if isinstance(cell, str):  # a line of the published files
             *cell, rest = cell.split(END_OF_TURN)
             if not cell:
@@ -89,48 +91,51 @@ def parse_dialogues(card: Card, data: RawTable) -> list[Dialogue]:
 
 
 def _read_lines(path: Path) -> Iterator[RawRow]:
-    """A row a line that is not blank."""
-    with open_lines(path) as (lines, at):
+    with open_lines(path) as (lines, position):
         for line in filter(str.strip, lines):
-            yield RawRow(f"{path} line {at.line}", {"dialog": line})
+            yield RawRow(f"{path} line {position.line}", {"dialog": line})
 
 
 def detokenize(turn: str) -> str:
-    """A turn without the blanks that tokenising left, its quotes and stops in ASCII."""
+    """Remove the blanks that tokenisation left, and convert quotes and stops to ASCII."""
     text = " ".join(turn.translate(_ASCII_MARKS).split())
     return _APOSTROPHE.sub("'", _BLANK_BEFORE_MARK.sub("", text))
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
+    """Protocol settings of this reader; `--task-set` may change them."""
 
     steps: StepCounts = (1, 2, 4, 8, 12)
-    """Turns that are read in front of the one that is answered."""
+    """Numbers of turns read before the turn that is answered."""
     max_turn_tokens: TokenLimit = 128
     """Dialogues with a longer turn are left out, counted with the speaker; 0 for no limit."""
     max_tokens: TokenLimit = 600
     """Longer dialogues are left out; 0 for no limit."""
     max_train_tokens: TokenLimit = 400
-    """The same in the split `train`."""
+    """The same limit in the split `train`."""
     same_dialogues: bool = False
-    """Ask only of dialogues that are long enough for every t."""
+    """True if only dialogues long enough for every t are queried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialogues(Task[Settings]):
-    """A `readers.Task` over dialogues."""
+    """A `Task` over dialogues."""
 
     dialogues: Sequence[Dialogue]
 
     def filter_by_length(self, tokens: Tokens | None) -> tuple[list[Dialogue], dict[str, int]]:
-        """(the dialogues that are neither too short for every t nor too long, the others by reason)."""
+        """Return (dialogues neither too short for every t nor too long, counts of the others by
+        reason).
+        """
         size = token_counter(tokens)
         faults = [self._reason_excluded(dialogue, size) for dialogue in self.dialogues]
-        kept = [one for one, reason in zip(self.dialogues, faults, strict=True) if not reason]
+        kept = [
+            dialogue for dialogue, reason in zip(self.dialogues, faults, strict=True) if not reason
+        ]
         return kept, dict(Counter(filter(None, faults)))
 
     def _reason_excluded(self, dialogue: Dialogue, size: TokenCounter) -> str:
-        """Why a dialogue is left out; empty where it is not."""
+        """Return why a dialogue is left out; empty if it is not."""
         settings, turns = self.settings, dialogue.turns
         least = (max if settings.same_dialogues else min)(settings.steps) + UNREAD_TURNS
         if len(turns) < least:
@@ -142,9 +147,9 @@ class Dialogues(Task[Settings]):
         return f"more than {most} tokens" if most and sum(lengths) > most else ""
 
     def _query_steps(self, kept: Sequence[Dialogue]) -> list[tuple[Dialogue, list[int]]]:
-        """The dialogues that are asked, with the t at which each is."""
+        """Pair every queried dialogue with its values of t."""
         steps = sorted(set(self.settings.steps))
-        asked: list[list[int]] = [[] for _ in kept]
+        steps_by_dialogue: list[list[int]] = [[] for _ in kept]
         for step, share in zip(steps, split_limit(self.limit, len(steps)), strict=True):
             enough = [
                 number
@@ -152,21 +157,25 @@ class Dialogues(Task[Settings]):
                 if len(dialogue.turns) >= step + UNREAD_TURNS
             ]
             for number in pick_evenly(enough, share):
-                asked[number].append(step)
-        return [(dialogue, own) for dialogue, own in zip(kept, asked, strict=True) if own]
+                steps_by_dialogue[number].append(step)
+        return [
+            (dialogue, own_steps)
+            for dialogue, own_steps in zip(kept, steps_by_dialogue, strict=True)
+            if own_steps
+        ]
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a dialogue."""
-        for dialogue, asked in self._query_steps(self.select_fitting(tokens)):
+        """Yield one episode per dialogue."""
+        for dialogue, steps in self._query_steps(self.select_fitting(tokens)):
             yield Episode(
-                key=self.episode_key(dialogue.id), steps=tuple(self._steps(dialogue, asked))
+                key=self.episode_key(dialogue.id), steps=tuple(self._steps(dialogue, steps))
             )
 
     def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the turns of another dialogue.
+        """Yield each episode with the turns of another dialogue.
 
-        The next one of another text with so many turns, or else the longest; of a mini source the next of another draw
-        that names nobody of one's own.
+        It is the next dialogue of another text with as many turns, or else the longest. For a mini
+        source it is the next of another draw that names nobody of the own dialogue.
         """
         every = self.select_fitting(tokens)
         longest = sorted(every, key=lambda dialogue: -len(dialogue.turns))
@@ -180,12 +189,12 @@ class Dialogues(Task[Settings]):
                 start = number % len(pool)
                 candidates = pool[start:] + pool[:start]
                 other = self.first_disjoint(
-                    names_in(own.text), candidates, lambda one: names_in(one.text)
+                    names_in(own.text), candidates, lambda dialogue: names_in(dialogue.text)
                 )
             else:
-                long = [one for one in every if len(one.turns) >= max(steps)]
+                long = [dialogue for dialogue in every if len(dialogue.turns) >= max(steps)]
                 other = self.first_disjoint(
-                    {own.text}, [*rows_after(long, own), *longest], lambda one: {one.text}
+                    {own.text}, [*rows_after(long, own), *longest], lambda dialogue: {dialogue.text}
                 )
             chunks = [self._chunk(other, place) for place in range(len(other.turns))]
             yield replace_chunks(
@@ -193,7 +202,7 @@ class Dialogues(Task[Settings]):
             )
 
     def _steps(self, dialogue: Dialogue, steps: Sequence[int]) -> Iterator[Step]:
-        """The turns that are read, and a query behind so many of them."""
+        """Return the turns to read, with a query after each number of turns in `steps`."""
         chunks = [self._chunk(dialogue, number) for number in range(max(steps))]
         return interleave(chunks, ((step, self._query(dialogue, step)) for step in steps))
 
@@ -203,7 +212,9 @@ class Dialogues(Task[Settings]):
         )
 
     def _query(self, dialogue: Dialogue, step: int) -> Query:
-        """The query behind so many turns: the turn of this number, counted from 0, is answered by the next."""
+        """Return the query after `step` turns: turn `step`, counted from 0, is the prompt, and the
+        next is scored.
+        """
         answered, scored = dialogue.turns[step : step + UNREAD_TURNS]
         return Query(
             prompt=_turn_text(answered) + SPEAKER_PREFIX,
@@ -215,32 +226,30 @@ class Dialogues(Task[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """The first turns of a dialogue, up to `documents` of them read; behind each the next turn is asked for.
+        """Yield the first turns of a dialogue, up to `documents` of them read, with a query for the
+        next turn after each.
 
-        Files are read in epochs; a mini source has a new dialogue for every episode.
+        Files are read in epochs; a mini source generates a new dialogue for every episode.
         """
-        kept, made, turns = (
-            self.select_fitting(training.tokens),
-            partial(parse_dialogues, self.card),
-            training.documents + UNREAD_TURNS,
-        )
-        for dialogue in self.iter_training_rows(training.rng, kept, made, rows=1, turns=turns):
+        kept = self.select_fitting(training.tokens)
+        parse = partial(parse_dialogues, self.card)
+        turns = training.documents + UNREAD_TURNS
+        for dialogue in self.iter_training_rows(training.rng, kept, parse, rows=1, turns=turns):
             n_read = min(training.documents, len(dialogue.turns) - UNREAD_TURNS)
             yield self.split, self._steps(dialogue, range(1, n_read + 1))
 
     def counts(self) -> dict[str, Json]:
-        """Dialogues and their turns."""
+        """Count dialogues and their turns."""
         turns = sum(len(dialogue.turns) for dialogue in self.dialogues)
         return {"dialogues": len(self.dialogues), "turns": turns}
 
     def texts(self) -> Iterator[str]:
-        """Every turn that may be read or asked."""
+        """Yield every turn that may be read or queried."""
         for dialogue in self.dialogues:
             yield from (dialogue.id, *dialogue.turns)
 
 
 def _turn_text(turn: str) -> str:
-    """A turn as it is read."""
     return f"{SPEAKER_PREFIX} {turn}"
 
 

@@ -1,17 +1,21 @@
-"""LaMP: entries of a user's profile are read one by one; after 1, 2, 4, 8 and 16 of them the user's query is asked.
+"""LaMP: entries of a user's profile are read one by one, with a query after 1, 2, 4, 8 and 16 of
+them.
 
-    Observe('the category for the article: "a heron was seen near the road" is "politics"'), Ask(...), Observe(...), ...
+    Chunk('the category for the article: "a heron was seen ..." is "politics"'), Query(...), ...
 
-One episode a user and one pass, so that every step asks the same users; the seed draws the entries and their order. A
-card has several sub-tasks (`--task-set task=movies`), each with metrics of its own. The protocol is that of CCM (arXiv
-2312.03414, appendix D): entries of more than `max_entry_tokens` are left out, and users who keep less than nine tenths
-of theirs; of the others as many as the last step wants are drawn, with replacement where there are fewer.
+Each user is one episode and one pass, so every step queries the same users. The seed draws the
+entries and their order. A card has several sub-tasks (`--task-set task=movies`), each with its own
+metrics. The protocol is that of CCM (arXiv 2312.03414, appendix D). Entries longer than
+`max_entry_tokens` are left out, and users who keep less than nine tenths of theirs. Of the others,
+as many entries as the last step needs are drawn, with replacement if there are fewer.
 
 As published:
 
-    LaMP_2/dev_questions.json     [{"id": "200", "input": "Which tag ...? ... description: A council bans sleep.",
-                                    "profile": [{"id": "1000", "tag": "comedy", "description": "..."}, ...]}, ...]
-    LaMP_2/dev_outputs.json       {"task": "LaMP_2", "golds": [{"id": "200", "output": "dystopia"}, ...]}
+    LaMP_2/dev_questions.json
+        [{"id": "200", "input": "Which tag ...? ... description: A council bans sleep.",
+          "profile": [{"id": "1000", "tag": "comedy", "description": "..."}, ...]}, ...]
+    LaMP_2/dev_outputs.json
+        {"task": "LaMP_2", "golds": [{"id": "200", "output": "dystopia"}, ...]}
 """
 
 from __future__ import annotations
@@ -61,13 +65,13 @@ from ttabench.readers.tokens import (
 )
 
 _FIELD = re.compile(r"\{(\w+)\}")
-_SUB_TASK_HINT = "It may be of another sub-task (--task-set task=NAME)."
+_SUB_TASK_HINT = "If it belongs to another sub-task, use --task-set task=NAME."
 JOINER = "\n"
-"""Between a profile and the query."""
+"""Text between a profile and the query."""
 MIN_KEPT_SHARE = 0.9
-"""Users of whose entries a smaller share is short enough are left out."""
+"""Users with a smaller share of entries within the length limit are left out."""
 N_SWAP_SEEDS, USERS_PER_SWAP_SEED = 4, 64
-"""Other seeds of the miniature world whose users are tried for another context, and users of each."""
+"""Number of other synthetic-world seeds to draw swapped contexts from, and of users per seed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +81,7 @@ class Entry:
     id: str
     text: str
     about: str = ""
-    """The query about it; empty where it could not be asked."""
+    """Query about the entry; empty if it cannot be a query."""
     answer: str = ""
 
 
@@ -90,14 +94,14 @@ class User:
     input: str
     output: str
     options: tuple[str, ...]
-    """Empty where the answer is written."""
+    """Empty if the answer is generated."""
     entries: tuple[Entry, ...]
 
 
 def synthetic_users(
     card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]
 ) -> list[User]:
-    """Users of the miniature world that stands for a split, of the first sub-task."""
+    """Generate the users of the synthetic world for a split, of the first sub-task."""
     questions, outputs = run_generator(card, split, seed, **arguments)
     golds = table_of_generated(card, outputs["golds"]).rows
     return _parse_users(
@@ -106,7 +110,7 @@ def synthetic_users(
 
 
 def load_users(card: Card, part: Profile, request: Request) -> tuple[list[User], RawTable]:
-    """(users in file order, the table of their questions)."""
+    """Load (users in file order, the table of their questions)."""
     folders = (
         *part.folders,
         *(f"{top}/{folder}" for top in card.source.folders for folder in part.folders),
@@ -115,18 +119,17 @@ def load_users(card: Card, part: Profile, request: Request) -> tuple[list[User],
     data = load_table(card.model_copy(update={"source": source}), request)
     golds = data.location.replace("questions", "outputs")
     if not Path(golds).is_file() or golds == data.location:
-        hint = "Copy it there; the outputs of LaMP's own test rows are not published: ask the dev rows."
-        raise UserError(f"{data.location} has no right answers beside it ({golds}).", hint)
-    if (
-        request.split != "test"
-    ):  # training rows and those that validate, one in ten, are of one file
+        hint = "Add the file. LaMP does not publish the outputs of its test rows: use the dev rows."
+        raise UserError(f"The right answers to {data.location} are missing ({golds}).", hint)
+    # one in ten rows of the training file is a validation row
+    if request.split != "test":
         validates = request.split == "validation"
         kept = [row for number, row in enumerate(data.rows, 1) if (number % 10 == 0) == validates]
         data = replace(data, rows=kept)
     return _parse_users(part, data, read_rows(Path(golds))), data
 
 
-def _parse_users(part: Profile, asked: RawTable, golds: Iterable[RawRow]) -> list[User]:
+def _parse_users(part: Profile, questions: RawTable, golds: Iterable[RawRow]) -> list[User]:
     outputs = parse_table(
         RawTable(rows=list(golds)), lambda row: (_cell_text(row, "id"), _cell_text(row, "output"))
     )
@@ -136,33 +139,34 @@ def _parse_users(part: Profile, asked: RawTable, golds: Iterable[RawRow]) -> lis
         key, query = _cell_text(raw, "id"), _cell_text(raw, "input")
         if (output := answers.pop(key, None)) is None:
             raise ValueError(
-                f"the id {short_repr(key)} stands twice, or has no right answer in the file of outputs"
+                f"the id {short_repr(key)} is repeated, or has no answer in the file of outputs"
             )
         head, marker, given = query.partition(part.marker)
         if not marker:
             raise UserError(
-                f"{raw.location}: input {short_repr(query)} does not hold {part.marker!r}.",
+                f"{raw.location}: input {short_repr(query)} does not contain {part.marker!r}.",
                 _SUB_TASK_HINT,
             )
-        given_options: Any = raw.values.get(
-            "options", part.options
-        )  # those of the miniature world have their own
+        # rows of the synthetic world have their own options
+        given_options: Any = raw.values.get("options", part.options)
         options = tuple(given_options)
         if options and output not in options:
             raise ValueError(
-                f"output {short_repr(output)} is none of the options {short_repr(', '.join(options), 200)}"
+                f"output {short_repr(output)} is not among the options "
+                f"{short_repr(', '.join(options), 200)}"
             )
         profile: Any = raw.values["profile"]
         entries = (
             _parse_entry(part, RawRow(f"{raw.location} profile[{i}]", values), i)
             for i, values in enumerate(profile)
         )
-        text, quoted = (
-            given.strip(),
-            ("", f'"{given.strip()}"'),
-        )  # an entry may be the very thing that is asked about
+        text = given.strip()
+        # an entry may be the text of the query itself
+        quoted = ("", f'"{text}"')
         kept = tuple(
-            one for one in entries if one.about != text and (one.about or one.text not in quoted)
+            entry
+            for entry in entries
+            if entry.about != text and (entry.about or entry.text not in quoted)
         )
         if not (kept and text and output):
             return "user without a profile, query or answer"
@@ -175,7 +179,7 @@ def _parse_users(part: Profile, asked: RawTable, golds: Iterable[RawRow]) -> lis
             entries=kept,
         )
 
-    return parse_table(asked, user_of)
+    return parse_table(questions, user_of)
 
 
 def _parse_entry(part: Profile, raw: RawRow, number: int) -> Entry:
@@ -190,52 +194,54 @@ def _parse_entry(part: Profile, raw: RawRow, number: int) -> Entry:
 
 
 def _cell_text(raw: RawRow, name: str) -> str:
-    """A cell as text without blanks around it; scores may be numbers."""
+    """Return a cell as stripped text; scores may be numbers."""
     cell = raw.require([name], _SUB_TASK_HINT)
     return require_text(name, str(cell) if isinstance(cell, int) else cell).strip()
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of the reader `lamp`, and what `--task-set` may change."""
+    """Protocol settings of the reader `lamp`; `--task-set` may change them."""
 
     task: str = "news"
-    """The sub-task; one at a time, for they have metrics of their own."""
+    """Sub-task; only one at a time, because each has its own metrics."""
     steps: StepCounts = (1, 2, 4, 8, 16)
-    """Entries after which the query is asked."""
+    """Numbers of entries after which there is a query."""
     max_entry_tokens: TokenLimit = 99
     """Longer entries are left out; 0 for no limit."""
     max_tokens: TokenLimit = 1024
-    """Most tokens of the entries with the query and its longest answer; 0 for no limit."""
+    """Maximum tokens of the entries with the query and its longest answer; 0 for no limit."""
     max_new_tokens: TokenCount = 32
-    """Of an answer that is written."""
+    """Maximum tokens of a generated answer."""
 
 
 class FittedUser(NamedTuple):
-    """A user as one is run."""
+    """A user within the length limits."""
 
     user: User
     shown: Sequence[Entry]
     """In reading order."""
     read_counts: Mapping[int, int]
-    """After how many entries the query is asked, by step."""
+    """Number of entries read before the query, by step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profiles(Task[Settings]):
-    """A `readers.Task` of users and their profiles."""
+    """A `Task` of users and their profiles."""
 
     users: Sequence[User]
 
     def filter_by_length(self, tokens: Tokens | None) -> tuple[list[FittedUser], dict[str, int]]:
-        """(the users who are asked, how much is too long by reason); `limit` counts every step of every user."""
+        """Return (users who are queried, counts of excluded items by reason); `limit` counts every
+        step of every user.
+        """
         share = None if self.limit is None else self.limit // len(set(self.settings.steps))
         return self._fit_users(pick_evenly(self.users, share), token_counter(tokens))
 
     def _fit_users(
-        self, some: Sequence[User], size: TokenCounter
+        self, users: Sequence[User], size: TokenCounter
     ) -> tuple[list[FittedUser], dict[str, int]]:
         fits, dropped = [], Counter[str]()
-        for user in some:
+        for user in users:
             kept = self._short_entries(user, size)
             dropped["entry too long"] += len(user.entries) - len(kept)
             if not kept or len(kept) < MIN_KEPT_SHARE * len(user.entries):
@@ -255,16 +261,15 @@ class Profiles(Task[Settings]):
         return fits, dict(+dropped)
 
     def _short_entries(self, user: User, size: TokenCounter) -> list[Entry]:
-        """The entries that are not longer than one may be."""
         most = self.settings.max_entry_tokens
         return [entry for entry in user.entries if not most or size(entry.text) <= most]
 
     def _draw_entries(self, entries: Sequence[Entry], user: User) -> list[Entry]:
-        """As many as the last step wants, fewer the first of more; repeats have ids of their own."""
-        source, n_requested = (
-            random.Random(f"profile {user.id} {self.seed}"),
-            max(self.settings.steps),
-        )
+        """Draw as many entries as the last step needs; fewer are a prefix of more, and repeats get
+        their own ids.
+        """
+        source = random.Random(f"profile {user.id} {self.seed}")
+        n_requested = max(self.settings.steps)
         if n_requested <= len(entries):
             return source.sample(entries, len(entries))[:n_requested]
         seen = Counter[str]()
@@ -274,42 +279,41 @@ class Profiles(Task[Settings]):
         ]
 
     def _prompt(self, user: User, text: str) -> str:
-        """The query of a user about a text."""
         return user.instruction + self.card.prompt.templates["query"].replace("{question}", text)
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """One episode a user."""
-        for one in self.select_fitting(tokens):
-            user = one.user
+        """Yield one episode per user."""
+        for fitted in self.select_fitting(tokens):
+            user = fitted.user
             queries = (
-                (place, self._query(user, step, f"{user.id}@{step}"))
-                for step, place in sorted(one.read_counts.items())
+                (n_read, self._query(user, step, f"{user.id}@{step}"))
+                for step, n_read in sorted(fitted.read_counts.items())
             )
-            steps = interleave([self._chunk(entry) for entry in one.shown], queries)
+            steps = interleave([self._chunk(entry) for entry in fitted.shown], queries)
             yield Episode(
                 key=self.episode_key(user.id, self.settings.task),
                 steps=tuple(move_blanks_forward(steps)),
             )
 
     def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the profile of the next user who is told nothing of the own, or else the next.
+        """Yield each episode with the profile of the next user that reveals nothing about the own
+        one, or else of the next user.
 
-        A user of the miniature world has categories for topics: who reads of none of these is told nothing of them.
+        In the synthetic world a user assigns categories to topics. Another user who reads about
+        none of these topics reveals nothing about them.
         """
         own: list[FittedUser] = self.select_fitting(tokens)
         every, n_skipped = own, 1
         if self.is_synthetic:
-            sizes, seeds = (
-                {**self.arguments, "users": USERS_PER_SWAP_SEED},
-                islice(swap_seeds(self.seed), N_SWAP_SEEDS),
-            )
-            some = [
+            sizes = {**self.arguments, "users": USERS_PER_SWAP_SEED}
+            seeds = islice(swap_seeds(self.seed), N_SWAP_SEEDS)
+            users = [
                 user
                 for seed in seeds
                 for user in synthetic_users(self.card, self.split, seed, sizes)
             ]
-            every, n_skipped = self._fit_users(some, token_counter(tokens))[0], 0
-        for place, (one, episode) in enumerate(
+            every, n_skipped = self._fit_users(users, token_counter(tokens))[0], 0
+        for place, (fitted, episode) in enumerate(
             zip(own, self.episodes(tokens), strict=True), start=n_skipped
         ):
             candidates = (
@@ -317,12 +321,12 @@ class Profiles(Task[Settings]):
                 for number in range(place, place + len(every) - n_skipped)
             )
             other = self.first_disjoint(
-                self._contents(one), candidates, self._contents, allow_overlap=True
+                self._contents(fitted), candidates, self._contents, allow_overlap=True
             )
             yield replace_chunks(episode, map(self._chunk, other.shown))
 
     def _contents(self, fitted: FittedUser) -> set[str]:
-        """What two users must not share."""
+        """Return the contents that two users must not share."""
         texts = {entry.text for entry in fitted.shown}
         return categories_in([fitted.user.input, *texts]) if self.is_synthetic else texts
 
@@ -330,7 +334,7 @@ class Profiles(Task[Settings]):
         return Chunk(text=entry.text, key=entry.id, joiner=self.card.prompt.joiner)
 
     def _query(self, user: User, step: int, key: str, about: Entry | None = None) -> Query:
-        """The query of a user, or the same about an entry."""
+        """Return the query of a user, or the same query about an entry."""
         prompt = self.card.prompt
         text, answer = (about.about, about.answer) if about else (user.input, user.output)
         written = prompt.make_generate((answer,), self.settings.max_new_tokens)
@@ -345,36 +349,37 @@ class Profiles(Task[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """A user each: `documents` entries, then the query and `questions` - 1 others about entries not read.
+        """Yield one user each: `documents` entries, then the query and `questions` - 1 others about
+        entries not read.
 
-        A mini source draws a new user for every episode. Where entries have no answers, the query is all that is asked.
+        A mini source generates a new user for every episode. If entries have no answers, there is
+        only the user's own query.
         """
-        rng, one = (
-            training.rng,
-            {**self.arguments, "users": 1, "entries": training.documents + training.questions},
-        )
+        rng = training.rng
+        n_entries = training.documents + training.questions
+        arguments = {**self.arguments, "users": 1, "entries": n_entries}
         for number in count():
             if self.is_synthetic:
-                (user,) = synthetic_users(self.card, self.split, rng.getrandbits(48), one)
+                (user,) = synthetic_users(self.card, self.split, rng.getrandbits(48), arguments)
             else:
                 user = rng.choice(self.users)
             entries, held_out = training.split(self._short_entries(user, estimate_tokens))
             queries = [self._query(user, len(entries), f"{user.id}@{number}.0")]
             others = [
-                one
-                for one in held_out
-                if one.about and one.answer in (user.options or [one.answer])
+                entry
+                for entry in held_out
+                if entry.about and entry.answer in (user.options or [entry.answer])
             ]
             for i, entry in enumerate(others[: training.questions - 1], start=1):
                 queries.append(self._query(user, len(entries), f"{user.id}@{number}.{i}", entry))
             yield self.split, move_blanks_forward([*map(self._chunk, entries), *queries])
 
     def counts(self) -> dict[str, Json]:
-        """Users there are, and what is read and asked of those who are asked."""
+        """Count all users, and the chunks and queries of those who are queried."""
         return {"users": len(self.users), "observed": self.n_chunks, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
-        """Every text that may be shown or asked."""
+        """Yield every text that may be shown or queried."""
         for user in self.users:
             yield from (user.id, user.instruction, user.input, user.output, *user.options)
             for entry in user.entries:
@@ -389,10 +394,10 @@ def read(card: Card, request: Request) -> Profiles:
         raise UnknownName(f"sub-task of {card.name}", settings.task, known)
     part, data = card.profiles[settings.task], RawTable()
     if request.source == "mini":
-        held = synthetic_users(card, request.split, request.seed, arguments)
+        users = synthetic_users(card, request.split, request.seed, arguments)
     else:
-        held, data = load_users(card, part, request)
+        users, data = load_users(card, part, request)
     card = card.with_metrics(*part.metrics, chance=part.chance)
     return Profiles(
-        card=card, request=request, settings=settings, arguments=arguments, data=data, users=held
+        card=card, request=request, settings=settings, arguments=arguments, data=data, users=users
     )

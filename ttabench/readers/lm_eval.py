@@ -1,13 +1,15 @@
-"""A task of lm-evaluation-harness whose documents bring the text that they ask about: it is read, and the rest asked.
+"""Tasks of lm-evaluation-harness with a context in each document: the context is read, the rest is
+the query.
 
-    ttabench eval --task lm_eval --source babilong_qa1 --task-set cut=field:input --method kvzip --keep 0.2
+    ttabench eval --task lm_eval --source babilong_qa1 --task-set cut=field:input --method kvzip
 
-    Episode("lm_eval/babilong_qa1/0", [Observe(piece 1), Observe(piece 2), Ask("Where is Mary? Answer with ...")])
+    Episode("lm_eval/babilong_qa1/0", [Chunk(1), Chunk(2), Query("Where is Mary? Answer with ...")])
 
-The prompt is lm-eval's own, and its tokens are those of the whole where no token joins text on both sides of the cut.
-Documents with one context are one episode. Choices are lm-eval's continuations, so `acc` and `acc_norm` are its figures
-under full context; what is written is compared with `doc_to_target` by metrics of ours (lm-eval's own functions score
-it under `python -m ttabench.harness`). A task file may name Python functions, which lm-eval runs.
+The prompt is lm-eval's own. Its tokens are those of the whole prompt unless a token joins text on
+both sides of the cut. Documents with the same context form one episode. Options are lm-eval's
+continuations, so `acc` and `acc_norm` equal its values under full context. Generated answers are
+compared with `doc_to_target` by ttabench's metrics (under `python -m ttabench.harness`, lm-eval's
+own functions score them). A task file may name Python functions, which lm-eval runs.
 """
 
 from __future__ import annotations
@@ -33,29 +35,29 @@ from ttabench.readers.sources import RawTable, Request, resolve_settings, synthe
 from ttabench.readers.tokens import TokenCount, TokenizedText, Tokens
 
 CUT_KINDS = ("field", "marker")
-"""What a cut may name."""
+"""Possible kinds of `cut`."""
 MAX_NEW_TOKENS = 256
-"""New tokens where neither the task nor the command line says how many, as in lm-eval."""
+"""Default of generated tokens if neither the task nor the command line sets it, as in lm-eval."""
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
+    """Protocol settings of this reader; `--task-set` may change them."""
 
     cut: str = "field:context"
-    """Where a prompt's context ends, see `find_context_end`: field:NAME or marker:TEXT."""
+    """End of the context in a prompt, see `find_context_end`: field:NAME or marker:TEXT."""
     piece: TokenCount = 512
-    """Tokens of a piece, at most; it ends with a line where one fits."""
+    """Maximum tokens of a chunk; it ends with a line if one fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LmEvalTask(Task[Settings]):
-    """A `readers.Task` over the contexts of a task of lm-eval."""
+    """A `Task` over the contexts of a task of lm-eval."""
 
     contexts: Mapping[str, Sequence[Query]]
-    """Queries by what they ask about, in lm-eval's order."""
+    """Queries by the context that they are about, in lm-eval's order."""
 
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, str]]:
-        """One episode a context that is asked about."""
+        """Yield one episode per queried context."""
         limits = split_limit(self.limit, len(self.contexts))
         for (context, queries), share in zip(self.contexts.items(), limits, strict=True):
             if share != 0:
@@ -63,7 +65,7 @@ class LmEvalTask(Task[Settings]):
                 yield Episode(key=self.episode_key(queries[0].key), steps=tuple(steps)), context
 
     def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the next context, of the last the first, in place of its own."""
+        """Yield each episode with the next context in place of its own; the last gets the first."""
         every = list(self.contexts)
         for episode, own in self.episodes_with_source(tokens):
             other = self.first_disjoint({own}, rows_after(every, own), lambda context: {context})
@@ -75,11 +77,11 @@ class LmEvalTask(Task[Settings]):
         )
 
     def counts(self) -> dict[str, Json]:
-        """Counts of contexts, and of the queries asked."""
+        """Count contexts and queries."""
         return {"contexts": len(self.contexts), "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
-        """Every document."""
+        """Yield every document."""
         for context, queries in self.contexts.items():
             for query in queries:
                 options = query.want.options if isinstance(query.want, Choose) else ()
@@ -91,7 +93,7 @@ def read(card: Card, request: Request) -> LmEvalTask:
     if request.source == "hub":
         raise UserError(
             f"{card.name} needs the name of a task of lm-eval.",
-            "Give --source babilong_qa1, or its YAML.",
+            "Set --source to the name, e.g. babilong_qa1, or to its YAML file.",
         )
     settings, arguments = resolve_settings(card, request, Settings)
     contexts = defaultdict[str, list[Query]](list)
@@ -106,8 +108,7 @@ def read(card: Card, request: Request) -> LmEvalTask:
     else:
         if request.split != "test":
             raise UserError(
-                "A task of lm-eval is asked on the split that lm-eval evaluates.",
-                "Leave --split out.",
+                "A task of lm-eval always uses the split that lm-eval evaluates.", "Remove --split."
             )
         task = load_lm_eval_task(request.source)
         data = RawTable(label=f"lm-eval:{task.config.task}")
@@ -131,18 +132,18 @@ def _query(key: str, prompt: str, want: Choose | Generate) -> Query:
 
 
 def lm_eval_errors(name: object) -> AbstractContextManager[FilePosition]:
-    """The boundary around what lm-eval does to find a task and load its data."""
+    """Report errors of lm-eval, when it finds a task or loads its data, as UserErrors."""
     hint = (
-        "Use a name of `lm_eval ls tasks`, install what the task needs, or go online for its data."
+        "Use a name from `lm_eval ls tasks`, install its requirements, or go online for its data."
     )
     return reading_file(f"The task {name!s:.100} of lm-eval", hint, max_bytes=None)
 
 
 def load_lm_eval_task(name: str) -> Any:
-    """The one task of lm-eval with this name, or of this YAML file.
+    """Load the one task of lm-eval with this name, or of this YAML file.
 
     Raises:
-        UserError: there is none, it is a group, or its data are not on this machine.
+        UserError: the task does not exist, is a group, or its data are not on this machine.
     """
     import lm_eval
     from lm_eval.tasks import TaskManager
@@ -151,7 +152,7 @@ def load_lm_eval_task(name: str) -> Any:
         if name.endswith((".yaml", ".yml")):
             with reading_file(name):
                 if not isinstance(yaml.compose(read_text(Path(name))), yaml.MappingNode):
-                    raise ValueError("it is no mapping")
+                    raise ValueError("it must be a mapping")
         else:  # an index of all tasks takes seconds to build
             word = re.compile(rb"(?<!\w)%s(?!\w)" % re.escape(name.encode()))
             files = (
@@ -162,9 +163,9 @@ def load_lm_eval_task(name: str) -> Any:
             if not any(word.search(file.read_bytes()) for file in files if file.is_file()):
                 raise UserError(
                     f"lm-eval has no task {name!r}.",
-                    "Use a name of `lm_eval ls tasks`, or a YAML file.",
+                    "Use a name from `lm_eval ls tasks`, or a YAML file.",
                 )
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it names every default of a task file
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it logs every default of a task file
     with lm_eval_errors(name):
         tasks: Mapping[str, Any] = TaskManager().load([name])["tasks"]
     if len(tasks) != 1:
@@ -173,7 +174,7 @@ def load_lm_eval_task(name: str) -> Any:
 
 
 def _split_document(task: Any, number: str, row: Mapping[str, Any], cut: str) -> tuple[str, Query]:
-    """(the context in the prompt that lm-eval makes of a document, the rest of it with the requests)."""
+    """Return (the context in lm-eval's prompt of a document, the rest of the prompt as a query)."""
     config, name = task.config, task.config.task
     with report_row_errors(f"{name} document {number}"):
         prompt = task.fewshot_context(
@@ -183,7 +184,7 @@ def _split_document(task: Any, number: str, row: Mapping[str, Any], cut: str) ->
             "multiple_choice",
             "generate_until",
         ):
-            fault = f"{name} is no task of choices behind one prompt, nor one that is answered by writing."
+            fault = f"{name} has neither choices after a single prompt nor generated answers."
             raise UserError(fault, "Run it with `python -m ttabench.harness`.")
         requests = task.construct_requests(row, prompt, metadata=(name, int(number), 1))
         want = (
@@ -194,17 +195,17 @@ def _split_document(task: Any, number: str, row: Mapping[str, Any], cut: str) ->
     end = find_context_end(name, prompt, row, cut)
     if end <= 0:
         raise UserError(
-            f"{name}: prompt {number} does not hold what cut={cut} names.", "Name another."
+            f"{name}: cut={cut} does not occur in prompt {number}.", "Use another --task-set cut."
         )
     return prompt[:end], _query(number, prompt[end:], want)
 
 
 def find_context_end(task: str, prompt: str, row: object, cut: str) -> int:
-    """Where the context of a prompt ends; 0 where it does not hold what is named.
+    """Return the end of the context in a prompt; 0 if the prompt does not contain the cut.
 
     Args:
-        cut: field:NAME, behind the text of this field of the document, where it stands last; marker:TEXT, in front of
-            this text, likewise (\\n is a line break, and quotes around it may be left out).
+        cut: field:NAME ends after the last occurrence of that document field's text. marker:TEXT
+            ends before the last occurrence of the text (\\n is a line break; quotes are optional).
     """
     kind, _, text = cut.partition(":")
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
@@ -214,30 +215,29 @@ def find_context_end(task: str, prompt: str, row: object, cut: str) -> int:
     if kind == "marker":
         return max(0, prompt.rfind(name))
     document = row if isinstance(row, Mapping) else {}
-    if not isinstance(held := document.get(name), str):
+    if not isinstance(field_text := document.get(name), str):
         texts = ", ".join(key for key, cell in document.items() if isinstance(cell, str))
         fault = (
-            f"{task}: its documents have no text in a field {name!r}; those with a text: {texts}."
+            f"{task}: its documents have no text in a field {name!r}; fields with a text: {texts}."
         )
-        raise UserError(fault, "Name one of them, or give marker:TEXT.")
-    begin = prompt.rfind(held.strip())
-    return begin + len(held.strip()) if held.strip() and begin >= 0 else 0
+        raise UserError(fault, "Use one of them, or marker:TEXT.")
+    begin = prompt.rfind(field_text.strip())
+    return begin + len(field_text.strip()) if field_text.strip() and begin >= 0 else 0
 
 
 def _choose_want(task: Any, row: Mapping[str, Any], requests: Sequence[Any]) -> Choose:
-    """The options as lm-eval scores them, with what stands in front of each."""
+    """Return the options as lm-eval scores them."""
     names, target = [str(choice) for choice in task.doc_to_choice(row)], task.doc_to_target(row)
+    option_requests = requests[: len(names)]  # further requests are those of `acc_mutual_info`
     return Choose(
-        options=tuple(
-            request.args[1] for request in requests[: len(names)]
-        ),  # then those of `acc_mutual_info`
+        options=tuple(request.args[1] for request in option_requests),
         gold=target if isinstance(target, int) else names.index(str(target)),
         delimiter=task.config.target_delimiter,
     )
 
 
 def _generate_want(task: Any, row: Mapping[str, Any], request: Any) -> Generate:
-    """What is written, until lm-eval's stops."""
+    """Return the target of a generated answer, with lm-eval's stops."""
     target, (count, stops) = task.doc_to_target(row), decoding_limits(request.args[1])
     answers = target if isinstance(target, list | tuple) else [target]
     return Generate(
@@ -249,14 +249,14 @@ def _generate_want(task: Any, row: Mapping[str, Any], request: Any) -> Generate:
 
 
 def decoding_limits(arguments: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """(new tokens, stop strings) of lm-eval's generation arguments."""
+    """Return (new tokens, stop strings) of lm-eval's generation arguments."""
     from lm_eval.models.utils import normalize_gen_kwargs
 
     normalised = normalize_gen_kwargs(dict(arguments), MAX_NEW_TOKENS)
     if normalised.get("do_sample") or int(normalised.get("num_beams", 1)) > 1:
         raise UserError(
-            "The task asks for sampling or a beam search.",
-            "Decode greedily: do_sample=false, one beam.",
+            "The task needs sampling or beam search.",
+            "Set do_sample=false and num_beams=1 in the task: only greedy decoding is supported.",
         )
     stops = normalised.get("until") or []
     return int(normalised["max_gen_toks"]), [stops] if isinstance(stops, str) else stops

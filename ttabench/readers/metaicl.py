@@ -1,16 +1,19 @@
-"""MetaICL's held-out tasks: 16 demonstrations are read one by one; after 1, 2, 4, 8 and 16 the same rows are asked.
+"""MetaICL's held-out tasks: 16 demonstrations are read one by one; the same rows are queried after
+1, 2, 4, 8 and 16.
 
-One episode a task and one pass: the queries after t demonstrations stand at step t. The run's seed 0..4 stands for the
-published draws 100, 13, 21, 42 and 87 (the published order is kept: the first t rows of a draw are its demonstrations;
-test rows are the same for all). The protocol is that of CCM (arXiv 2312.03414, appendix D): "Input: {x} Output: {y}",
-options by mean log-likelihood (`acc_mean`; sums, `acc`, stand beside it), examples of at most 256 tokens, at most 1,024
-in all. As in its released code every query is measured beside the context apart: a long query is asked after fewer
-demonstrations than a short one. In one pass it is asked once as many were read as fit beside it.
+Each task is one episode and one pass: the queries after t demonstrations are at step t. The run's
+seeds 0..4 mean the published draws 100, 13, 21, 42 and 87. The published order is kept: the first t
+rows of a draw are its demonstrations, and test rows are the same for all. The protocol is that of
+CCM (arXiv 2312.03414, appendix D): "Input: {x} Output: {y}", options by mean log-likelihood
+(`acc_mean`; `acc` uses sums), examples of at most 256 tokens, at most 1,024 in all. As in CCM's
+released code, a long query follows fewer demonstrations than a short one. In one pass it comes
+after as many as fit into the limit with it.
 
 Files are those of facebookresearch/MetaICL:
 
     config/hr_to_lr.json                      {"train": [...], "test": ["quarel", ...]}
-    data/quarel/quarel_16_100_train.jsonl     {"task": "quarel", "input": "...", "output": "...", "options": [...]}
+    data/quarel/quarel_16_100_train.jsonl     {"task": "quarel", "input": "...", "output": "...",
+                                               "options": [...]}
 """
 
 from __future__ import annotations
@@ -60,10 +63,12 @@ from ttabench.readers.tokens import (
 )
 
 PUBLISHED_DRAWS = (100, 13, 21, 42, 87)
-"""The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
+"""Published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from
+the second.
+"""
 SHOTS = 16
 EXAMPLE_JOINER = " "
-"""Between two examples."""
+"""Text between two examples."""
 
 
 class MetaRow(BaseModel):
@@ -81,25 +86,25 @@ class MetaRow(BaseModel):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Two rows of one pair are equal."""
+        """Key by which rows are compared for equality."""
         return self.input, self.output
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetaTask:
-    """One task: demonstrations in order, and the rows to ask."""
+    """One task: demonstrations in order, and the rows to query."""
 
     name: str
     shown: Sequence[MetaRow]
     query_rows: Sequence[MetaRow]
     fallback: Sequence[MetaRow] = ()
-    """Demonstrations of another draw, which stand in for those of this one that are too long."""
+    """Demonstrations of another draw, which replace those of this draw that are too long."""
     pool: Sequence[MetaRow] = ()
-    """Demonstrations of all draws, to train on."""
+    """Demonstrations of all draws, for training."""
 
 
 def parse_meta_rows(data: RawTable) -> list[MetaRow]:
-    """Rows in file order; left out are those with an empty text, or without options to choose from."""
+    """Parse rows in file order; rows with an empty text or without options are left out."""
 
     def row_of(raw: RawRow) -> MetaRow | str:
         row = MetaRow.model_validate({**raw.values, "id": str(raw.number)})
@@ -119,21 +124,27 @@ def parse_meta_rows(data: RawTable) -> list[MetaRow]:
 def synthetic_tasks(
     card: Card, split: str, seed: int, arguments: Mapping[str, Scalar], requested: str = "all"
 ) -> list[MetaTask]:
-    """Tasks of the miniature world that stands for a split."""
+    """Generate the tasks of the synthetic world for a split."""
     files = run_generator(card, split, seed, **arguments)
-    made = {name: parse_meta_rows(table_of_generated(card, held)) for name, held in files.items()}
+    rows_by_file = {
+        name: parse_meta_rows(table_of_generated(card, rows)) for name, rows in files.items()
+    }
     ending = f"_{SHOTS}_{seed}_"
-    known = [name.removesuffix(f"{ending}train") for name in made if name.endswith("_train")]
+    known = [
+        name.removesuffix(f"{ending}train") for name in rows_by_file if name.endswith("_train")
+    ]
     return [
         MetaTask(
-            name=name, shown=made[f"{name}{ending}train"], query_rows=made[f"{name}{ending}test"]
+            name=name,
+            shown=rows_by_file[f"{name}{ending}train"],
+            query_rows=rows_by_file[f"{name}{ending}test"],
         )
         for name in select_names("MetaICL task", known, requested)
     ]
 
 
 def load_tasks(card: Card, request: Request, settings: Settings) -> tuple[list[MetaTask], RawTable]:
-    """(tasks of a folder, what is said of them and of those that it lacks)."""
+    """Load (tasks of a folder, notes on them and on missing tasks)."""
     given = Path(request.source)
     above = [given.absolute().parent] if given.absolute().name == "data" else []
     base = next(
@@ -145,11 +156,15 @@ def load_tasks(card: Card, request: Request, settings: Settings) -> tuple[list[M
         None,
     )
     if base is None:
-        raise UserError(f"{given} is no MetaICL folder: it has no folder 'data'.", card.source.how)
+        raise UserError(f"{given} is not a MetaICL folder: it lacks 'data'.", card.source.how)
     if not 0 <= request.seed < len(PUBLISHED_DRAWS):
-        fault = f"Seed {request.seed} is none of the {len(PUBLISHED_DRAWS)} published draws ({', '.join(map(str, PUBLISHED_DRAWS))})."
-        raise UserError(fault, "Give seeds 0 to 4.")
-    listed, hint = base / "config" / "hr_to_lr.json", "Copy it from facebookresearch/MetaICL."
+        draws = ", ".join(map(str, PUBLISHED_DRAWS))
+        fault = (
+            f"Seed {request.seed} is outside the {len(PUBLISHED_DRAWS)} published draws ({draws})."
+        )
+        raise UserError(fault, "Use --seed 0 to 4.")
+    listed = base / "config" / "hr_to_lr.json"
+    hint = "Add it from facebookresearch/MetaICL."
     with reading_file(listed, hint):
         configured = read_json_object(listed, hint)
         known = select_names(
@@ -162,11 +177,12 @@ def load_tasks(card: Card, request: Request, settings: Settings) -> tuple[list[M
         }
     missing = [name for name, path in paths.items() if not path.is_file()]
     if missing and (settings.task != "all" or len(missing) == len(known)):
-        raise UserError(f"There is no file {paths[missing[0]]} of {missing[0]}.", card.source.how)
-    lacking = f"{len(missing)} of {len(known)} tasks have no files and were left out: {', '.join(missing)}"
-    notes = (lacking,) if missing else ()
-    made = [_load_task(base, name, request) for name in known if name not in missing]
-    with_queries = [(task, dropped) for task, dropped in made if task.query_rows]
+        fault = f"The file {paths[missing[0]]} of {missing[0]} is missing."
+        raise UserError(fault, card.source.how)
+    lacking = f"{len(missing)} of {len(known)} tasks have no files"
+    notes = (f"{lacking} and were excluded: {', '.join(missing)}",) if missing else ()
+    loaded = [_load_task(base, name, request) for name in known if name not in missing]
+    with_queries = [(task, dropped) for task, dropped in loaded if task.query_rows]
     unused = {
         f"{task.name}: {reason}": n
         for task, dropped in with_queries
@@ -182,8 +198,10 @@ def _file_path(base: Path, name: str, draw: int, part: str) -> Path:
 
 
 def _load_task(base: Path, name: str, request: Request) -> tuple[MetaTask, Counter[str]]:
-    """(a task, its rows that are not used by reason). Test rows are those of draw 100, which serve all draws; a
-    training task has none and asks its other draws.
+    """Load (a task, counts of its unused rows by reason).
+
+    Test rows are those of draw 100, which serve all draws. A training task has none and queries its
+    other draws.
     """
     draws = (
         PUBLISHED_DRAWS[request.seed],
@@ -192,55 +210,65 @@ def _load_task(base: Path, name: str, request: Request) -> tuple[MetaTask, Count
     files = [path for draw in draws if (path := _file_path(base, name, draw, "train")).is_file()]
     tables = [RawTable(rows=list(read_rows(path))) for path in files]
     shown, *rest = (parse_meta_rows(data) for data in tables)
-    others, fallback, last = [row for other in rest for row in other], list[MetaRow](), tables[0]
+    others, fallback, query_table = (
+        [row for other in rest for row in other],
+        list[MetaRow](),
+        tables[0],
+    )
     query_rows = others
     if request.split == "test":
-        last = RawTable(rows=list(read_rows(_file_path(base, name, PUBLISHED_DRAWS[0], "test"))))
-        query_rows = parse_meta_rows(last)
+        query_table = RawTable(
+            rows=list(read_rows(_file_path(base, name, PUBLISHED_DRAWS[0], "test")))
+        )
+        query_rows = parse_meta_rows(query_table)
         fallback = (
             [row.model_copy(update={"id": f"other-{row.id}"}) for row in rest[0]] if rest else []
         )
     used = {row.pair for row in shown}
     kept = [row for row in query_rows if row.pair not in used]
-    last.unused["query equal to a demonstration"] += len(query_rows) - len(kept)
+    query_table.unused["query equal to a demonstration"] += len(query_rows) - len(kept)
     pool = list({row.pair: row for row in (*shown, *others)}.values())
     numbered = [row.model_copy(update={"id": str(i)}) for i, row in enumerate(kept)]
     return MetaTask(
         name=name, shown=shown, query_rows=numbered, fallback=fallback, pool=pool
-    ), +last.unused
+    ), +query_table.unused
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of the reader `metaicl`, and what `--task-set` may change."""
+    """Protocol settings of the reader `metaicl`; `--task-set` may change them."""
 
     task: str = "all"
     """Tasks, separated by commas; "all" for every test task of the configuration."""
     steps: StepCounts = (1, 2, 4, 8, 16)
-    """Demonstrations after which the rows are asked."""
+    """Numbers of demonstrations after which the rows are queried."""
     max_example_tokens: TokenLimit = 256
-    """Demonstrations and queries that are longer, with their answer, are left out; 0 for no limit."""
+    """Longer demonstrations and queries, with their answer, are left out; 0 for no limit."""
     max_tokens: TokenLimit = 1024
-    """Most tokens of the demonstrations with a query and its longest option; 0 for no limit."""
+    """Maximum tokens of the demonstrations with a query and its longest option; 0 for no limit."""
 
 
 class FittedTask(NamedTuple):
-    """A task as it is run."""
+    """A task within the length limits."""
 
     shown: Sequence[MetaRow]
-    """Demonstrations in order, at most as many as were wanted."""
+    """Demonstrations in order, at most as many as requested."""
     query_rows: Sequence[MetaRow]
     read_counts: Mapping[tuple[str, int], int]
-    """After how many demonstrations a row is asked, by its id and step; those that are not asked are left out."""
+    """Number of demonstrations read before the query, by row id and step; rows that are left out
+    are missing.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetaIcl(Task[Settings]):
-    """A `readers.Task` of MetaICL tasks."""
+    """A `Task` of MetaICL tasks."""
 
     tasks: Sequence[MetaTask]
 
     def filter_by_length(self, tokens: Tokens | None) -> tuple[list[FittedTask], dict[str, int]]:
-        """(demonstrations and queries under the limits of each task, what they leave out by task and reason)."""
+        """Return (demonstrations and queries of each task within the limits, counts of the others
+        by task and reason).
+        """
         fits = [self._fit_task(task, token_counter(tokens)) for task in self.tasks]
         return [fitted for fitted, _ in fits], {
             key: number for _, dropped in fits for key, number in dropped.items()
@@ -257,11 +285,14 @@ class MetaIcl(Task[Settings]):
         sizes = [size(_text(row) + EXAMPLE_JOINER) for row in shown]
         fit = dict.fromkeys((row.id for row in query_rows), len(sizes))
         if most := self.settings.max_tokens:
-            beside = {
+            query_sizes = {
                 row.id: size(_prompt(row)) + max(size(f" {option}") for option in row.options)
                 for row in query_rows
             }
-            fit = {key: count_fitting(sizes, most, taking) for key, taking in beside.items()}
+            fit = {
+                key: count_fitting(sizes, most, query_size)
+                for key, query_size in query_sizes.items()
+            }
         requested_counts = {
             (row.id, step): min(step, len(shown))
             for row in query_rows
@@ -281,14 +312,13 @@ class MetaIcl(Task[Settings]):
         ), counted
 
     def _short_rows(self, rows: Iterable[MetaRow], size: TokenCounter) -> list[MetaRow]:
-        """The rows that are not longer than an example may be."""
         most = self.settings.max_example_tokens
         return [row for row in rows if not most or size(_text(row)) <= most]
 
     def episodes_with_source(
         self, tokens: Tokens | None
     ) -> Iterator[tuple[Episode, tuple[MetaTask, FittedTask]]]:
-        """One episode a task; `limit` counts every step of every row."""
+        """Yield one episode per task; `limit` counts every step of every row."""
         rows = None if self.limit is None else self.limit // len(set(self.settings.steps))
         for task, fits, share in zip(
             self.tasks, self.select_fitting(tokens), split_limit(rows, len(self.tasks)), strict=True
@@ -305,18 +335,20 @@ class MetaIcl(Task[Settings]):
         own: tuple[MetaTask, FittedTask],
         tokens: Tokens | None,  # noqa: ARG002
     ) -> Iterator[Chunk]:
-        """Demonstrations of another published draw, for a twin those of another rule."""
+        """Return demonstrations of another published draw; in the synthetic world those of another
+        rule.
+        """
         task, fits = own
         if self.is_synthetic:
-            made = (
+            generated = (
                 synthetic_tasks(self.card, self.split, seed, self.arguments)
                 for seed in swap_seeds(self.seed)
             )
             same_size = (
-                one.shown
-                for tasks in made
-                for one in tasks
-                if len(one.shown[0].options) == len(task.shown[0].options)
+                other.shown
+                for tasks in generated
+                for other in tasks
+                if len(other.shown[0].options) == len(task.shown[0].options)
             )
             fresh = self.first_disjoint(
                 _categories([*task.shown, *task.query_rows]),
@@ -334,7 +366,9 @@ class MetaIcl(Task[Settings]):
         return map(self._chunk, fresh[: len(fits.shown)])
 
     def _steps(self, fits: FittedTask, rows: Sequence[MetaRow]) -> Iterator[Step]:
-        """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
+        """Yield demonstrations, with queries after each `step` of them, or after as many as fit
+        with the query.
+        """
         chunks = [self._chunk(row) for row in fits.shown]
         keys = [(row, step) for step in sorted(set(self.settings.steps)) for row in rows]
         positions = [
@@ -344,9 +378,12 @@ class MetaIcl(Task[Settings]):
         ]
         yield from interleave(
             chunks,
-            ((place, self._query(row, step, f"{row.id}@{step}")) for place, row, step in positions),
+            (
+                (n_read, self._query(row, step, f"{row.id}@{step}"))
+                for n_read, row, step in positions
+            ),
         )
-        yield from chunks[max((place for place, *_ in positions), default=0) :]
+        yield from chunks[max((n_read for n_read, *_ in positions), default=0) :]
 
     def _chunk(self, row: MetaRow) -> Chunk:
         turns = _prompt(row), row.output
@@ -366,10 +403,10 @@ class MetaIcl(Task[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """One task each: `documents` demonstrations, then `questions` other rows of the task.
+        """Yield one task each: `documents` demonstrations, then `questions` other rows of the task.
 
-        Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
-        mini source draws a new rule for every episode.
+        Files give the training rows of all published draws of the configuration's training tasks
+        (`split=train`). A mini source draws a new rule for every episode.
         """
         pools = [self._short_rows(task.pool, estimate_tokens) for task in self.tasks]
         size = {"tasks": 1, "demonstrations": training.documents, "queries": training.questions}
@@ -388,12 +425,12 @@ class MetaIcl(Task[Settings]):
             yield self.split, move_blanks_forward([*map(self._chunk, demonstrations), *queries])
 
     def counts(self) -> dict[str, Json]:
-        """Rows that may be asked of each task; what is read and asked of all."""
+        """Count the rows that may be queried of each task, and the chunks and queries of all."""
         parts = {task.name: len(task.query_rows) for task in self.tasks}
         return {"parts": parts, "observed": self.n_chunks, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
-        """Every text that may be shown or asked."""
+        """Yield every text that may be shown or queried."""
         for task in self.tasks:
             for row in (*task.shown, *task.fallback, *task.query_rows):
                 yield from (row.id, row.task, row.input, row.output, *row.options)
@@ -404,7 +441,6 @@ def _prompt(row: MetaRow) -> str:
 
 
 def _text(row: MetaRow) -> str:
-    """A row as a demonstration."""
     return f"{_prompt(row)} {row.output}"
 
 
@@ -416,16 +452,14 @@ def read(card: Card, request: Request) -> MetaIcl:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve_settings(card, request, Settings)
     if request.source == "mini":
-        tasks, data = (
-            synthetic_tasks(card, request.split, request.seed, arguments, settings.task),
-            RawTable(),
-        )
+        tasks = synthetic_tasks(card, request.split, request.seed, arguments, settings.task)
+        data = RawTable()
     else:
         tasks, data = load_tasks(card, request, settings)
-    given = min((len(task.shown) for task in tasks), default=0)
-    if max(settings.steps) > given:
-        fault = f"step {max(settings.steps)} needs more than the {given} demonstrations that tasks of {card.name} have."
-        raise UserError(fault, f"Give --task-set steps=N,M up to {given}.")
+    available = min((len(task.shown) for task in tasks), default=0)
+    if max(settings.steps) > available:
+        fault = f"step {max(settings.steps)} exceeds the {available} demonstrations of {card.name}."
+        raise UserError(fault, f"Set --task-set steps=N,M up to {available}.")
     return MetaIcl(
         card=card, request=request, settings=settings, arguments=arguments, data=data, tasks=tasks
     )

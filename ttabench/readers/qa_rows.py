@@ -1,12 +1,12 @@
-"""Questions about texts, of any published layout, and questions of the user's own.
+"""Questions about texts, in any published layout, and the user's own questions.
 
-CaMeLS/MAC csv   {"text": ..., "question": ..., "answers": "212\\\\212 passengers"}    one backslash between answers
-SQuAD            {"context": ..., "question": ..., "answers": {"text": [...], "answer_start": [...]}}
-ArchivalQA csv   {"ans_paragraph": ..., "question": ..., "answer": "Monday"}
+CaMeLS/MAC csv   {"text": ..., "question": ..., "answers": "212\\\\212 passengers"}    one backslash
+between answers SQuAD            {"context": ..., "question": ..., "answers": {"text": [...],
+"answer_start": [...]}} ArchivalQA csv   {"ans_paragraph": ..., "question": ..., "answer": "Monday"}
 StreamingQA      {"question": ..., "answers": [...], "evidence_id": ...}, texts in a companion file
 
-A companion is a table beside the questions, articles.csv say, with columns of keys and texts that the card names.
-What is before the last "_" of a key is the article, behind it the number of the paragraph: "42_7".
+A companion is a table in the same folder as the questions, e.g. articles.csv, with columns of keys
+and texts that the card names. A key is the article, "_", and the number of the paragraph: "42_7".
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from ttabench.readers.formats import (
 from ttabench.readers.sources import RawTable, find_split_files, parse_table
 
 MAX_LITERAL_CHARS = 100_000
-"""Characters of a Python literal that is parsed; a real answer cell has less than 2,000."""
+"""Maximum length of a Python literal to parse; real answer cells have below 2,000 characters."""
 LIST_LITERAL = re.compile(r"\[\s*['\"\[].*\]|\[[\s\d.,-]*\]|\{\s*['\"].*\}", re.DOTALL)
-"""A cell that is a list of answers, or an object with one, as text."""
+"""Matches a cell that is a list of answers, or an object with one, as text."""
 NUMPY_ARRAY = re.compile(r"(?<=: )array\((\[[^]]*\])(?:, dtype=\w+)?\)")
 MISSING_COMMA = re.compile(r"['\"]\s+['\"]")
-"""Texts that Python would make one of, as numpy prints them."""
+"""Matches adjacent texts, as numpy prints them; Python would join them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,9 @@ class QARow:
     """A question about a text."""
 
     id: str
-    """Unique in its source: the published id, else a hash of text and question; repeats end in #2, #3, ..."""
+    """Unique in its source: the published id, else a hash of text and question; repeats end in #2,
+    #3, ...
+    """
     text: str
     question: str
     answers: tuple[str, ...]
@@ -62,8 +64,10 @@ class QARow:
 
 
 def parse_qa_rows(card: Card, data: RawTable, capitalise: bool = False) -> list[QARow]:
-    """Usable rows in file order; `capitalise` raises the first letter of every answer, as CaMeLS and MAC do for SQuAD
-    and ArchivalQA.
+    """Parse the usable rows in file order.
+
+    `capitalise` raises the first letter of every answer, as CaMeLS and MAC do for SQuAD and
+    ArchivalQA.
     """
     texts, seen = _load_companion_texts(card, data), Counter[str]()
 
@@ -101,14 +105,16 @@ def _text(field: str, cell: object) -> str:
 
 
 def _require(card: Card, raw: RawRow, field: str) -> object:
-    hint = f"Rename the column, or name it in columns.{field} of a card of yours."
+    hint = f"Rename the column, or add it to columns.{field} of your own card."
     if field == "text" and card.source.hub is None:
-        hint += " Questions about other files: `ttabench ask --questions FILE --context TEXT`."
+        hint += " For other files use `ttabench ask --questions FILE --context TEXT`."
     return raw.require(card.columns[field], hint)
 
 
 def _load_companion_texts(card: Card, data: RawTable) -> dict[str, str] | None:
-    """Texts by reference where the rows do not hold them; the columns of the first row are looked at."""
+    """Load texts by reference if the rows do not contain them, as the columns of the first row
+    show.
+    """
     first = RawRow(data.location, data.rows[0].values)
     for field in ("question", "answers"):
         _require(card, first, field)
@@ -124,11 +130,12 @@ def _load_companion_texts(card: Card, data: RawTable) -> dict[str, str] | None:
         or not (files := find_split_files(Split(files=companion.files), [data.folder])[0])
     ):
         place = (
-            f" Put them beside it as {companion.files[0]}.csv: {companion.key[0]}, {companion.text[0]}."
+            f" Add {companion.files[0]}.csv to its folder, "
+            f"with columns {companion.key[0]}, {companion.text[0]}."
             if companion
             else ""
         )
-        raise UserError(f"{data.location} holds questions without texts.", card.source.how + place)
+        raise UserError(f"{data.location} has questions without texts.", card.source.how + place)
     texts = {}
     for row in (row for path in files for row in read_rows(path)):
         with report_row_errors(row.location):
@@ -137,24 +144,25 @@ def _load_companion_texts(card: Card, data: RawTable) -> dict[str, str] | None:
 
 
 def _to_label(value: object) -> str:
-    """An id or title: text, or a number."""
+    """Return an id or title, text or number, as text."""
     return "" if value is None else str(value).strip()
 
 
 def parse_answers(value: object, form: str | None = "single") -> tuple[str, ...]:
-    """Answers of any published shape, stripped, without blanks and repeats; see the module's examples."""
+    """Parse answers of any published shape: stripped, without blanks and repeats; see the module's
+    examples.
+    """
     cell = value.strip() if isinstance(value, str) else ""
     if cell and (form == "literal" or (form == "single" and LIST_LITERAL.fullmatch(cell))):
         value = _parse_literal(cell)
-        json.dumps(value, ensure_ascii=False, default=str).encode(
-            "utf-8"
-        )  # half a surrogate pair is no text
+        # raises for half of a surrogate pair
+        json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     if isinstance(value, dict):
         value = value.get("text", value)
     if isinstance(value, str | int | float):
         value = value.split("\\") if isinstance(value, str) and form == "joined" else [value]
     if not isinstance(value, list | tuple | None):
-        raise ValueError(f"answers are {short_repr(value)}, no list of texts")
+        raise ValueError(f"answers must be a list of texts, got {short_repr(value)}")
     answers = (
         member.get("text", member) if isinstance(member, dict) else member for member in value or ()
     )
@@ -171,8 +179,10 @@ def parse_answers(value: object, form: str | None = "single") -> tuple[str, ...]
 
 
 def _parse_literal(cell: str) -> object:
-    """The value of a cell that is JSON or a Python literal, in which pandas writes `array([...])` for a list."""
-    fault = f"the answers are no Python dict or list: {short_repr(cell)}"
+    """Parse a cell that is JSON or a Python literal, in which pandas writes `array([...])` for a
+    list.
+    """
+    fault = f"the answers must be a Python dict or list, got {short_repr(cell)}"
     if len(cell) > MAX_LITERAL_CHARS or cell[:1] not in ("{", "["):
         raise ValueError(fault)
     with suppress(ValueError):
@@ -180,30 +190,29 @@ def _parse_literal(cell: str) -> object:
     if MISSING_COMMA.search(cell):
         raise ValueError(f"the answers have no commas between them: {short_repr(cell)}")
     try:
-        return ast.literal_eval(
-            NUMPY_ARRAY.sub(r"\1", cell)
-        )  # runs nothing; the parser's memory grows with the length
+        # runs no code; the parser's memory grows with the length
+        return ast.literal_eval(NUMPY_ARRAY.sub(r"\1", cell))
     except (ValueError, SyntaxError):
         raise ValueError(fault) from None
 
 
-# --- questions of the user's own -------------------------------------------------------------------------------------
+# --- questions of the user's own ------------------------------------------------------------------
 
 
 class UserQuestion(NamedTuple):
-    """A question, and what is right if that is known."""
+    """A question, and its right answers if they are known."""
 
     key: str
     question: str
     answers: tuple[str, ...] = ()
-    """The shortest first, as tasks have them."""
+    """Shortest first, as in tasks."""
 
 
 def questions_of_texts(texts: Sequence[str]) -> list[UserQuestion]:
-    """Questions as they were typed."""
+    """Return typed questions, numbered."""
     if not all(text.strip() for text in texts):
         raise UserError(
-            "The question is empty.", 'Write it in quotation marks: ttabench ask "Who wrote it?"'
+            "The question is empty.", 'Use quotation marks: ttabench ask "Who wrote it?"'
         )
     return [
         UserQuestion(key=str(number), question=text.strip())
@@ -212,11 +221,13 @@ def questions_of_texts(texts: Sequence[str]) -> list[UserQuestion]:
 
 
 def read_questions(path: Path) -> list[UserQuestion]:
-    """The questions of a file, in order: one a line (.txt), or a table with a column of them, named as on card `qa`."""
+    """Read the questions of a file, in order: one per line (.txt), or a table with a column named
+    as on card `qa`.
+    """
     if path.name.endswith((".txt", ".txt.gz")):
-        with open_lines(path) as (lines, at):
+        with open_lines(path) as (lines, position):
             questions = [
-                UserQuestion(key=str(at.line), question=line.strip())
+                UserQuestion(key=str(position.line), question=line.strip())
                 for line in lines
                 if line.strip()
             ]
@@ -226,13 +237,13 @@ def read_questions(path: Path) -> list[UserQuestion]:
             table, partial(_parse_question, load_card("qa").columns), require_any=False
         )
     if not questions:
-        raise UserError(f"{path} holds no question.", "Give a file with questions.")
+        raise UserError(f"{path} has no question.", "Use a file with questions.")
     return questions
 
 
 def _parse_question(columns: Mapping[str, tuple[str, ...]], row: RawRow) -> UserQuestion:
     question = row.require(columns["question"], "Rename the column of the questions.")
     if not isinstance(question, str) or not question.strip():
-        raise ValueError("the question is empty or no text")
+        raise ValueError("the question is empty or not text")
     answers = sorted(parse_answers(row.cell(columns["answers"])), key=len)
     return UserQuestion(key=str(row.number + 1), question=question.strip(), answers=tuple(answers))

@@ -1,15 +1,18 @@
 """Question-answering streams: read documents in an order, then answer questions about them.
 
 Protocols (`kind`):
-    stream     Observe every document, then Ask every question about them (CaMeLS arXiv 2305.15076, MAC 2403.04317).
-    grouped    Documents in groups of equal number, as many as the total of tokens needs at `group_tokens` each, or of
-               `group_documents`; one episode a group (Generative Adapter, arXiv 2411.05877).
-    retention  Observe `probe` documents and Ask about them, then ask the same again after every `every` further
-               documents (Figure 3 of MAC); the column `step` of the results tells the passes apart.
+    stream     Read every document, then answer every question about them (CaMeLS arXiv 2305.15076,
+               MAC 2403.04317).
+    grouped    Documents in groups of equal number, as many as the total of tokens needs at
+               `group_tokens` each, or of `group_documents`; one episode per group (Generative
+               Adapter, arXiv 2411.05877).
+    retention  Read `probe` documents and answer questions about them, then repeat these after every
+               `every` further documents (Figure 3 of MAC); the column `step` of the results numbers
+               the passes.
 
-    Episode("streamingqa/test/seed0", [Observe(doc 1), ..., Observe(doc K), Ask(question 1), ..., Ask(question N)])
+    Episode("streamingqa/test/seed0", [Chunk(doc 1), ..., Chunk(doc K), Query(1), ..., Query(N)])
 
-With one seed, fewer documents are the first of more documents, so a curve over their number nests.
+With one seed, fewer documents are a prefix of more, so a curve over their number nests.
 """
 
 from __future__ import annotations
@@ -43,43 +46,45 @@ from ttabench.readers.tokens import TokenCount, Tokens
 from ttabench.stats.clusters import SamplingUnit
 
 SYNTHETIC_DOCUMENTS = 1665
-"""Documents of a mini source asked for "all": it has no end, so as many as the papers read."""
+"""Documents of a mini source for "all": the source is endless, so as many as the papers read."""
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
+    """Protocol settings of this reader; `--task-set` may change them."""
 
     kind: Literal["stream", "grouped", "retention"] = "stream"
     documents: Annotated[
         int | None, Field(gt=0), BeforeValidator(lambda value: None if value == "all" else value)
     ] = 1665
-    """How many documents are read; "all" for every one."""
+    """Number of documents to read; "all" for every one."""
     articles: Annotated[str, Field(pattern=r"^(\d+:\d+)?$")] = ""
-    """Only the documents of these titles, counted from 0 as the source has them: 0:12 for the first twelve."""
+    """Titles to use, as a range counted from 0 in source order: 0:12 for the first twelve; empty
+    for all.
+    """
     order: Literal["random", "titles", "file"] = "random"
-    """titles: titles in random order, the paragraphs under a title in theirs."""
+    """Reading order; titles: titles in random order, the paragraphs of a title in their own."""
     capitalise: bool = False
     """Raise the first letter of answers."""
     prompt: str = "bare"
     """Name of a question template of the card."""
     examples: Annotated[int, Field(ge=0)] = 0
-    """Worked examples of the card in front of every question, in the words of its template."""
+    """Worked examples of the card before every question, in its template."""
     max_new_tokens: TokenCount = 16
     window: bool = False
-    """The documents stand in the window in front of every question, whatever the method is: none adapts to them."""
+    """True if the documents are in the window of every query, and no method adapts to them."""
     group_tokens: TokenCount = 1024
-    """Grouped: tokens a group holds, on average."""
+    """Grouped: tokens per group, on average."""
     group_documents: Annotated[int | None, Field(gt=0)] = None
-    """Grouped: documents of a group, in place of `group_tokens`; the last group has what is left."""
+    """Grouped: documents per group, in place of `group_tokens`; the last group has the rest."""
     probe: Annotated[int, Field(gt=0)] = 200
-    """Retention: the first documents, whose questions are asked again and again."""
+    """Retention: number of first documents with repeated questions."""
     every: Annotated[int, Field(gt=0)] = 200
     """Retention: documents between two passes over the questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A text to observe and the questions about it."""
+    """A text to read, and the questions about it."""
 
     key: str
     text: str
@@ -88,28 +93,27 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class QAStream(Task[Settings]):
-    """A `readers.Task` over question-answering rows."""
+    """A `Task` over question-answering rows."""
 
     shares_training_draws: ClassVar[bool] = True
     rows: Sequence[QARow]
 
     @property
     def unit(self) -> SamplingUnit:
-        """Groups of `group_tokens` may be one or two, so there it stays the document."""
+        """Sampling unit: "group" only with `group_documents`, because `group_tokens` may give only
+        one or two groups.
+        """
         return "group" if self.settings.group_documents else self.card.unit
 
     @cached_property
     def documents(self) -> list[Document]:
-        """The documents read, in reading order."""
+        """Documents to read, in reading order."""
         return self._order_documents(self.rows)[: self.settings.documents]
 
     def _order_documents(self, rows: Sequence[QARow]) -> list[Document]:
-        """The documents of these rows in reading order."""
-        documents, source, order = (
-            group_by_text(rows),
-            random.Random(self.seed),
-            self.settings.order,
-        )
+        documents = group_by_text(rows)
+        source = random.Random(self.seed)
+        order = self.settings.order
         if order == "random":
             return source.sample(documents, len(documents))
         if order == "titles":
@@ -118,12 +122,17 @@ class QAStream(Task[Settings]):
             places = {
                 title: place for place, title in enumerate(source.sample(titles, len(titles)))
             }
-            documents.sort(key=lambda one: (places[one.rows[0].title], one.rows[0].position or 0))
+            documents.sort(
+                key=lambda document: (
+                    places[document.rows[0].title],
+                    document.rows[0].position or 0,
+                )
+            )
         return documents
 
     @cached_property
     def query_rows(self) -> Sequence[QARow]:
-        """The questions asked, in order, after `limit`; retention asks only about the probe documents."""
+        """Questions in order, after `limit`; in retention only those about probe documents."""
         probed = self.settings.probe if self.settings.kind == "retention" else None
         rows = [row for document in self.documents[:probed] for row in document.rows]
         return pick_evenly(rows, self.limit)
@@ -131,7 +140,7 @@ class QAStream(Task[Settings]):
     def episodes_with_source(
         self, tokens: Tokens | None
     ) -> Iterator[tuple[Episode, Sequence[Document]]]:
-        """Every episode with the documents it reads; the groups of `kind=grouped` depend on `tokens`."""
+        """Yield every episode with its documents; groups of `kind=grouped` depend on `tokens`."""
         name = f"{self.card.name}/{self.split}/seed{self.seed}"
         if self.settings.kind == "retention":
             yield (
@@ -158,7 +167,9 @@ class QAStream(Task[Settings]):
 
     @cached_property
     def unread(self) -> list[Document]:
-        """Documents that are not read, in the same order; of a mini source another draw, about other entities."""
+        """Documents that are not read, in the same order; for a mini source another draw, about
+        other entities.
+        """
         if not self.is_synthetic:
             return self._order_documents(self.rows)[len(self.documents) :]
         names = {name for document in self.documents for name in names_in(document.text)}
@@ -168,7 +179,7 @@ class QAStream(Task[Settings]):
         return [document for document in drawn if names.isdisjoint(names_in(document.text))]
 
     def swap_context(self, own: Sequence[Document], tokens: Tokens | None) -> Iterator[Chunk]:  # noqa: ARG002
-        """As many of the documents that come next in the same order: none of the own articles, if there are others."""
+        """Return as many of the next documents in order, from other articles if there are any."""
         place, texts = self.documents.index(own[0]), {document.text for document in own}
         following = (*self.documents[place + len(own) :], *self.documents[:place], *self.unread)
         fresh = [document for document in following if document.text not in texts]
@@ -183,11 +194,11 @@ class QAStream(Task[Settings]):
             bounds = [*range(0, total, size), total]
         else:
             texts = (document.text for document in self.documents)
-            length = sum(
+            n_tokens = sum(
                 len(tokens.encode(text)) if tokens else len(text) / CHARS_PER_TOKEN
                 for text in texts
             )
-            groups = min(total, max(1, math.ceil(length / self.settings.group_tokens)))
+            groups = min(total, max(1, math.ceil(n_tokens / self.settings.group_tokens)))
             bounds = [number * total // groups for number in range(groups + 1)]
         return [self.documents[first:last] for first, last in pairwise(bounds)]
 
@@ -206,7 +217,9 @@ class QAStream(Task[Settings]):
     def _episode_steps(
         self, documents: Sequence[Document], queries: Sequence[Query]
     ) -> tuple[Step, ...]:
-        """Documents and the questions about them; with `window` the documents stand in front of every question."""
+        """Return documents, then the queries about them; with `window`, queries with the documents
+        in their windows.
+        """
         episode = Episode(
             key="", steps=tuple(move_blanks_forward([*map(self._chunk, documents), *queries]))
         )
@@ -219,9 +232,8 @@ class QAStream(Task[Settings]):
         return Chunk(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
 
     def _query(self, row: QARow, source_key: str, n_read: int, key: str = "") -> Query:
-        target = min(
-            row.answers, key=len
-        )  # the first of the shortest, which the papers train on and score against
+        # the first of the shortest, which the papers train on and score against
+        target = min(row.answers, key=len)
         golds = dict.fromkeys((target, *row.answers, *row.answers_additional))
         prompt = self.card.prompt
         return Query(
@@ -235,10 +247,12 @@ class QAStream(Task[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
-        """Streams of `documents` distinct texts, `questions` about each, drawn with replacement.
+        """Yield streams of `documents` distinct texts, with `questions` about each, drawn with
+        replacement.
 
-        A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of
-        an epoch that fills no episode is left out. A source of fewer texts gives episodes of all it has.
+        A mini source draws new texts for every episode. Files are read in epochs, each in a new
+        order; the rest of an epoch that does not fill an episode is left out. A source of fewer
+        texts gives episodes of all its texts.
         """
         pool, queue, size = group_by_text(self.rows), list[Document](), training.documents
         for number in count():
@@ -260,7 +274,7 @@ class QAStream(Task[Settings]):
         )
 
     def counts(self) -> dict[str, Json]:
-        """Counts of the source, of the pieces read, and of the queries asked."""
+        """Count the rows of the source, the documents read, and the questions."""
         return {
             "rows": len(self.rows),
             "documents": len(self.documents),
@@ -268,19 +282,19 @@ class QAStream(Task[Settings]):
         }
 
     def texts(self) -> Iterator[str]:
-        """Every text, question and answer used."""
+        """Yield every text, question and answer used."""
         yield from (document.text for document in self.documents)
         for row in self.query_rows:
             yield from (row.id, row.question, *row.answers, *row.answers_additional)
 
 
 def titles_of(documents: Iterable[Document]) -> set[str]:
-    """The articles that documents come from, as far as rows have titles."""
+    """Return the titles of the articles that documents come from, if rows have titles."""
     return {row.title for document in documents for row in document.rows if row.title}
 
 
 def select_articles(rows: Sequence[QARow], selection: str) -> list[QARow]:
-    """The rows whose title is among the wanted ones, see `Settings.articles`."""
+    """Select the rows of the requested titles, see `Settings.articles`."""
     if not selection:
         return list(rows)
     _require_titles(f"articles={selection}", rows)
@@ -288,14 +302,16 @@ def select_articles(rows: Sequence[QARow], selection: str) -> list[QARow]:
     kept = set(titles[slice(*map(int, selection.split(":")))])
     if not kept:
         raise UserError(
-            f"articles={selection} leaves none of {len(titles)} titles.",
-            "Give first:last, counted from 0.",
+            f"articles={selection} selects none of {len(titles)} titles.",
+            "Use FIRST:LAST, counted from 0.",
         )
     return [row for row in rows if row.title in kept]
 
 
 def group_by_text(rows: Sequence[QARow]) -> list[Document]:
-    """One document a text, by first appearance, each with its questions in file order; keys are hashes of the text."""
+    """Group rows into one document per text, by first appearance, with questions in file order;
+    keys are text hashes.
+    """
     by_text: dict[str, list[QARow]] = {}
     for row in rows:
         by_text.setdefault(row.text, []).append(row)
@@ -307,7 +323,7 @@ def group_by_text(rows: Sequence[QARow]) -> list[Document]:
 
 def _require_titles(option: str, rows: Sequence[QARow]) -> None:
     if untitled := next((row for row in rows if not row.title), None):
-        raise UserError(f"{option} needs titles: question {untitled.id} has none.", "Leave it out.")
+        raise UserError(f"{option} needs titles: question {untitled.id} has none.", "Remove it.")
 
 
 def read(card: Card, request: Request) -> QAStream:
@@ -315,13 +331,10 @@ def read(card: Card, request: Request) -> QAStream:
     settings, arguments = resolve_settings(card, request, Settings)
     if settings.group_documents and settings.kind != "grouped":
         raise UserError(
-            f"kind={settings.kind} knows no group_documents.", "Add --task-set kind=grouped."
+            f"kind={settings.kind} has no group_documents.", "Add --task-set kind=grouped."
         )
     if settings.window and settings.kind == "retention":
-        raise UserError(
-            "kind=retention asks while it reads on: window=true has no place there.",
-            "Leave window out.",
-        )
+        raise UserError("kind=retention cannot be combined with window=true.", "Remove window.")
     data = load_rows(
         card, request, {**arguments, "documents": settings.documents or SYNTHETIC_DOCUMENTS}
     )
@@ -330,9 +343,8 @@ def read(card: Card, request: Request) -> QAStream:
         and settings.kind == "grouped"
         and "documents" not in request.options
     ):
-        settings = settings.model_copy(
-            update={"documents": None}
-        )  # the paper groups the whole split
+        # the paper groups the whole split
+        settings = settings.model_copy(update={"documents": None})
     rows = select_articles(parse_qa_rows(card, data, settings.capitalise), settings.articles)
     return QAStream(
         card=card, request=request, settings=settings, arguments=arguments, data=data, rows=rows

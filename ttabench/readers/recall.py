@@ -1,17 +1,20 @@
-"""Texts that are read, and facts of them that are asked by how long ago they were told.
+"""Texts to read, and queries about their facts, by the distance in tokens to the last mention.
 
-    Episode("recall/test/0", [Observe(tokens 0..505), Observe(506..1020), ..., Ask("Where does Ada Voss live?", at 512),
-                              Ask("What pet does Tavo Brenik keep?", at 1024), ...])
+    Episode("recall/test/0", [Chunk(tokens 0..505), Chunk(506..1020), ...,
+                              Query("Where does Ada Voss live?", at 512),
+                              Query("What pet does Tavo Brenik keep?", at 1024), ...])
 
-A query at distance 1,024 asks what was told last between 513 and 1,024 tokens ago. Its answer is chosen among the
-values that its relation takes. Pieces end with a line; a question stands behind an empty one.
+A query at distance 1,024 is about a fact with its last mention between 513 and 1,024 tokens ago.
+Its answer is a choice among the values of its relation. Chunks end with a line; an empty line
+precedes a query.
 
-Rows are of any table, of the hub or of the miniature world. `told` is the number of characters up to the end of what
-tells the fact; a fact that is told several times stands there as often:
+Rows come from any table, the hub or the synthetic world. `told` is the number of characters up to
+the end of a mention; a fact with several mentions is listed once per mention:
 
     {"title": "A book", "text": "So Ada Voss lives in Selby. It rained.\\n",
      "facts": [{"key": "Ada Voss/home", "told": 27, "question": "Where does Ada Voss live?",
-                "begins": "So the home of Ada Voss is in", "options": ["Selby", "Yarm"], "answer": "Selby"}]}
+                "begins": "So the home of Ada Voss is in",
+                "options": ["Selby", "Yarm"], "answer": "Selby"}]}
 """
 
 from __future__ import annotations
@@ -51,41 +54,43 @@ from ttabench.readers.tokens import TokenCount, TokenCounts, TokenizedText, Toke
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
+    """Protocol settings of this reader; `--task-set` may change them."""
 
     tokens: TokenCount = 7680
-    """Of each text, at most; k stands for 1,024."""
+    """Maximum tokens of each text; k means 1,024."""
     piece: TokenCount = 512
-    """Tokens of a piece, at most, where lines are no longer."""
+    """Maximum tokens of a chunk, if lines are no longer."""
     distances: TokenCounts = (512, 1024, 2048, 4096, 8192)
-    """In tokens: each query counts at the smallest that reaches back to where its answer was told last."""
+    """Distances in tokens: each query counts at the smallest that reaches back to its answer's last
+    mention.
+    """
     questions: Annotated[int, Field(gt=0)] = 16
-    """At each distance, at most."""
+    """Maximum number of questions at each distance."""
     books: Annotated[int, Field(gt=0)] | None = None
-    """How many texts, drawn by the seed; None for all of them."""
+    """Number of texts, drawn with the seed; None for all."""
     sequence_tokens: TokenCount = 4096
     """Tokens of a training sequence."""
 
 
 class Fact(BaseModel):
-    """One telling of a fact."""
+    """One mention of a fact."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     key: str
-    """The same wherever the same fact is told."""
+    """The same for every mention of the fact."""
     told: int = Field(gt=0)
-    """Characters of the text up to the end of what tells it."""
+    """Characters of the text up to the end of the mention."""
     question: str
     begins: str = ""
-    """The beginning of a sentence that the answer ends, which is not asked."""
+    """Beginning of a sentence that the answer completes; not used as a query."""
     options: tuple[str, ...] = Field(min_length=2)
     answer: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecallText:
-    """A text and the facts it tells, in the order of the text."""
+    """A text and its facts, in the order of the text."""
 
     id: str
     text: str
@@ -93,20 +98,19 @@ class RecallText:
 
 
 def parse_recall_texts(card: Card, data: RawTable) -> list[RecallText]:
-    """The texts of these rows; those of one title are told apart by their number."""
+    """Parse the texts of these rows; ids are numbered, so titles may repeat."""
     listed = TypeAdapter(list[Fact])
 
     def recall_text_of(row: RawRow) -> RecallText:
         text, title = row.text(*card.columns["text"]), row.cell(card.columns["title"]) or ""
-        given = json.dumps(
-            row.cell(card.columns["facts"]), default=str
-        )  # strict mode takes lists for tuples
+        # JSON: strict mode then takes lists for tuples
+        given = json.dumps(row.cell(card.columns["facts"]), default=str)
         facts = listed.validate_json(given, strict=True)
         for fact in facts:
             if fact.told > len(text):
-                raise ValueError(f"{fact.key!r} is told at {fact.told} of {len(text)} characters")
+                raise ValueError(f"{fact.key!r}: told={fact.told} exceeds {len(text)} characters")
             if fact.answer not in fact.options:
-                raise ValueError(f"{fact.key!r}: its answer is none of its options")
+                raise ValueError(f"{fact.key!r}: its answer is not among its options")
         ordered = tuple(sorted(facts, key=lambda fact: fact.told))
         return RecallText(id=f"{row.number} {title}".strip(), text=text, facts=ordered)
 
@@ -115,12 +119,12 @@ def parse_recall_texts(card: Card, data: RawTable) -> list[RecallText]:
 
 @dataclass(frozen=True, kw_only=True)
 class Recall(Task[Settings]):
-    """A `readers.Task` over texts with facts, one episode a text."""
+    """A `Task` over texts with facts, one episode per text."""
 
     recall_texts: Sequence[RecallText]
 
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, RecallText]]:
-        """One episode a text."""
+        """Yield one episode per text."""
         for recall_text, share in zip(
             self.recall_texts, split_limit(self.limit, len(self.recall_texts)), strict=True
         ):
@@ -132,26 +136,30 @@ class Recall(Task[Settings]):
                 )
 
     def _chunks_and_queries(
-        self, recall_text: RecallText, most: int, tokens: Tokens | None
+        self, recall_text: RecallText, max_tokens: int, tokens: Tokens | None
     ) -> tuple[list[Chunk], list[Query]]:
-        """The pieces of the lines that so many tokens hold, of a longer first line its beginning, and the queries."""
+        """Return the chunks of the lines that fit into `max_tokens`, at least part of the first
+        line, and the queries.
+        """
         cut = TokenizedText.tokenize(recall_text.text, tokens)
-        if len(cut) > most:
-            line = cut.text.rfind("\n", 0, cut.starts[most]) + 1
-            cut = cut.slice_tokens(0, bisect_left(cut.starts, line) or most)
+        if len(cut) > max_tokens:
+            line = cut.text.rfind("\n", 0, cut.starts[max_tokens]) + 1
+            cut = cut.slice_tokens(0, bisect_left(cut.starts, line) or max_tokens)
         return list(cut.chunks(self.settings.piece, recall_text.id)), list(
             self._queries(recall_text, cut)
         )
 
     def _queries(self, recall_text: RecallText, cut: TokenizedText) -> Iterator[Query]:
         ends = cut.chunk_ends(self.settings.piece)
-        told = (fact for fact in recall_text.facts if fact.told <= len(cut.text))
-        last = {fact.key: (bisect_left(cut.starts, fact.told), fact) for fact in told}
+        read_facts = (fact for fact in recall_text.facts if fact.told <= len(cut.text))
+        last_mentions = {
+            fact.key: (bisect_left(cut.starts, fact.told), fact) for fact in read_facts
+        }
         rng = random.Random(f"recall {self.seed} {recall_text.id} {len(ends)}")
         for nearer, distance in pairwise([-1, *sorted(set(self.settings.distances))]):
             facts = [
                 (token, fact)
-                for token, fact in last.values()
+                for token, fact in last_mentions.values()
                 if nearer < len(cut) - token <= distance
             ]
             for token, fact in rng.sample(facts, min(self.settings.questions, len(facts))):
@@ -167,20 +175,20 @@ class Recall(Task[Settings]):
                 )
 
     def swap_context(self, own: RecallText, tokens: Tokens | None) -> list[Chunk]:
-        """The pieces of the next text, for the last those of the first."""
+        """Return the chunks of the next text; the last text gets those of the first."""
         return self._chunks_and_queries(self._swap_source(own), self.settings.tokens, tokens)[0]
 
     def _swap_source(self, recall_text: RecallText) -> RecallText:
-        """The next text; of a mini source of one text its second."""
+        """Return the next text; for a mini source of one text, its second."""
         others = rows_after(self.recall_texts, recall_text)
         if self.is_synthetic and not others:
             others = parse_recall_texts(
                 self.card, self.draw_synthetic(self.seed, **book_arguments(2, self.settings.tokens))
             )
-        return self.first_disjoint({recall_text.text}, others, lambda one: {one.text})
+        return self.first_disjoint({recall_text.text}, others, lambda other: {other.text})
 
     def describe_swapped(self) -> dict[str, Json]:
-        """See `Task`."""
+        """Describe the swapped contexts, see `Task`."""
         return {
             "notes": [],
             "digest": fingerprint(
@@ -189,16 +197,19 @@ class Recall(Task[Settings]):
         }
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, list[Step]]]:
-        """Texts of `sequence_tokens` tokens with their queries; a mini source writes a new one for every sequence."""
-        length, made = self.settings.sequence_tokens, partial(parse_recall_texts, self.card)
+        """Yield texts of `sequence_tokens` tokens with their queries; a mini source generates a new
+        one each time.
+        """
+        length = self.settings.sequence_tokens
+        parse = partial(parse_recall_texts, self.card)
         for recall_text in self.iter_training_rows(
-            training.rng, self.recall_texts, made, **book_arguments(1, length)
+            training.rng, self.recall_texts, parse, **book_arguments(1, length)
         ):
             chunks, queries = self._chunks_and_queries(recall_text, length, training.tokens)
             yield self.split, [*chunks, *queries]
 
     def counts(self) -> dict[str, Json]:
-        """Texts, their characters and facts; `distances`: steps of the figures."""
+        """Count texts, their characters and facts; `distances`: steps of the metrics."""
         books, distances = len(self.recall_texts), sorted(set(self.settings.distances))
         characters = sum(len(recall_text.text) for recall_text in self.recall_texts)
         facts = sum(
@@ -207,7 +218,7 @@ class Recall(Task[Settings]):
         return {"books": books, "characters": characters, "facts": facts, "distances": distances}
 
     def texts(self) -> Iterator[str]:
-        """Every text with its facts."""
+        """Yield every text with its facts."""
         for recall_text in self.recall_texts:
             yield from (
                 recall_text.id,

@@ -1,15 +1,17 @@
-"""RULER (Hsieh et al. 2024, arXiv 2404.06654): 13 sub-tasks in contexts of any length, one episode a context.
+"""RULER (Hsieh et al. 2024, arXiv 2404.06654): 13 sub-tasks in contexts of any length, one episode
+per context.
 
-    Episode("ruler/test/niah_single_1/0/seed0", [Observe(tokens 0..511), Observe(512..1023), ...,
-            Ask("What is the special magic number for calm-river mentioned in the provided text? The special ... is")])
+    Episode("ruler/test/niah_single_1/0/seed0", [Chunk(tokens 0..511), Chunk(512..1023), ...,
+            Query("What is the special magic number for calm-river ...? The special ... is")])
 
-A context is as large as fits into `length` tokens of the base model beside the prompt, what stands around both and the
-room for an answer. It is made by `ruler_texts` or, in the miniature world, by the twin. A context of nano's tokens and
-one of another model's differ in size alone. Files are what sub-tasks are made of that need more than is here:
+A context is as large as fits into `length` tokens of the base model, minus the prompt, the tokens
+around both, and the answer. It is made by `ruler_texts`, or by the synthetic version in the
+synthetic world. Contexts for different tokenizers differ only in size. Some sub-tasks need material
+from files:
 
     PaulGrahamEssays.json                               {"text": "..."}
     squad.json, dev-v2.0.json                           SQuAD as published, also as a table of rows
-    hotpotqa.json, hotpot_dev_distractor_v1.json        HotpotQA likewise
+    hotpotqa.json, hotpot_dev_distractor_v1.json        HotpotQA, in the same forms
 """
 
 from __future__ import annotations
@@ -55,66 +57,64 @@ from ttabench.readers.sources import (
 from ttabench.readers.tokens import TokenCount, TokenizedText, Tokens, token_counter
 
 SENTENCES_PER_LINE = 8
-"""Sentences of a line of the twin, as in its books."""
+"""Sentences per line of the synthetic version, as in its books."""
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
+    """Protocol settings of this reader; `--task-set` may change them."""
 
     tasks: str = "all"
-    """Names of sub-tasks, with commas between; "all" for those that can be made."""
+    """Sub-tasks, separated by commas; "all" for those with available material."""
     length: Annotated[TokenCount, Field(le=2**20)] = 4096
-    """Tokens of context, prompt and answer together, as the base model counts them; k stands for 1,024."""
+    """Tokens of context, prompt and answer, as the base model counts them; k means 1,024."""
     contexts: Annotated[int, Field(gt=0)] = 500
-    """Of each sub-task, at most."""
+    """Maximum number of contexts per sub-task."""
     questions: Annotated[int, Field(gt=0, le=1000)] = 1
-    """Questions about one context, where a sub-task has more than one (cwe and fwe have not)."""
+    """Questions per context, if a sub-task has several (cwe and fwe do not)."""
     piece: TokenCount = 512
-    """Tokens of a piece, at most, where lines are no longer."""
+    """Maximum tokens of a chunk, if lines are no longer."""
     prompt: str = "published"
     """Name of a question template of the card."""
     examples: Annotated[int, Field(ge=0)] = 0
-    """Worked examples of the card in front of every question."""
+    """Worked examples of the card before every question."""
     max_new_tokens: TokenCount | None = None
-    """Tokens of an answer, at most; None for as many as the sub-task has."""
+    """Maximum tokens of an answer; None for the sub-task's own maximum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ruler(Task[Settings]):
-    """A `readers.Task` over contexts of sub-tasks."""
+    """A `Task` over contexts of sub-tasks."""
 
     names: tuple[str, ...]
-    """Of the sub-tasks."""
+    """Names of the sub-tasks."""
     draw_sample: Callable[[str, int, int], RulerSample]
-    """The sample of a sub-task, a seed and a number."""
+    """Draws the sample of (sub-task, seed, number)."""
     _sizes: dict[tuple[int, str], int] = field(init=False, default_factory=dict, compare=False)
 
     def samples(self) -> Iterator[tuple[str, RulerSample]]:
-        """(key, sample) of every context that is asked about, its questions after `limit`."""
+        """Yield (key, sample) of every queried context, its questions after `limit`."""
         for name, left in zip(self.names, split_limit(self.limit, len(self.names)), strict=True):
             for place in range(self.settings.contexts):
                 if left == 0:
                     break
                 sample = self.draw_sample(name, self.seed, place)
                 questions = sample.questions[:left]
-                left = None if left is None else left - len(questions)  # of this sub-task
+                left = None if left is None else left - len(questions)
                 yield f"{name}/{place}/seed{self.seed}", replace(sample, questions=questions)
 
     def episodes_with_source(
         self, tokens: Tokens | None
     ) -> Iterator[tuple[Episode, tuple[str, RulerSample]]]:
-        """One episode a context."""
+        """Yield one episode per context."""
         for key, sample in self.samples():
             steps = tuple(self._steps(key, sample, tokens))
             yield Episode(key=f"{self.card.name}/{self.split}/{key}", steps=steps), (key, sample)
 
     def _steps(self, key: str, sample: RulerSample, tokens: Tokens | None) -> Iterator[Step]:
-        """The pieces of a context, and the queries behind them."""
-        text, most = (
-            self._text(key, sample, tokens),
-            self.settings.max_new_tokens or sample.max_new_tokens,
-        )
-        want = replace(self.card.prompt.make_generate(max_new_tokens=most), all_of=sample.all_of)
+        text = self._text(key, sample, tokens)
+        max_new_tokens = self.settings.max_new_tokens or sample.max_new_tokens
+        want = self.card.prompt.make_generate(max_new_tokens=max_new_tokens)
+        want = replace(want, all_of=sample.all_of)
         yield from self._chunks(key, text.rstrip(), tokens)
         for number, question in enumerate(sample.questions):
             yield Query(
@@ -133,27 +133,29 @@ class Ruler(Task[Settings]):
         return (replace(chunk, key=chunk.key.removesuffix("@0")) for chunk in chunks)
 
     def _prompt(self, question: Question) -> str:
-        asked = self.card.prompt.fill_template(
+        prompt = self.card.prompt.fill_template(
             question.text, self.settings.prompt, self.settings.examples
         )
-        return f"{asked} {question.prefix}".rstrip()
+        return f"{prompt} {question.prefix}".rstrip()
 
     def _text(self, key: str, sample: RulerSample, tokens: Tokens | None) -> str:
-        """The largest context that leaves room for every question and its answer."""
-        known = id(tokens), key
-        if known not in self._sizes:
-            self._sizes[known] = self._size(sample, tokens)
-        return sample.write(self._sizes[known])
+        """Return the largest context that fits with every question and its answer."""
+        size_key = id(tokens), key
+        if size_key not in self._sizes:
+            self._sizes[size_key] = self._size(sample, tokens)
+        return sample.write(self._sizes[size_key])
 
     def _size(self, sample: RulerSample, tokens: Tokens | None) -> int:
-        """Units of that context, found by interpolation: counting tokens takes long."""
+        """Return the units of that context, by interpolation, because counting tokens is slow."""
         count = token_counter(tokens)
         frame_tokens = 0 if tokens is None else tokens.frame_tokens
-        asked = max(count(f"\n\n{self._prompt(question)}") for question in sample.questions)
+        question_tokens = max(
+            count(f"\n\n{self._prompt(question)}") for question in sample.questions
+        )
         budget = (
             self.settings.length
             - frame_tokens
-            - asked
+            - question_tokens
             - (self.settings.max_new_tokens or sample.max_new_tokens)
         )
         count_at = cache(lambda size: count(sample.write(size)))
@@ -166,12 +168,12 @@ class Ruler(Task[Settings]):
             return low
         if (over := excess_tokens(low)) > 0:
             if tokens is None:
-                return low  # nothing is known of the model yet
-            least = self.settings.length + math.ceil(over)
-            fault = f"length={self.settings.length} has no room for {sample.subtask}: it needs {least} tokens or more."
+                return low  # an estimate cannot refuse a length
+            min_length = self.settings.length + math.ceil(over)
+            fault = f"length={self.settings.length} is too small for {sample.subtask}: "
+            fault += f"it needs {min_length} tokens."
             raise UserError(
-                fault,
-                "Give a larger --task-set length=N, or leave it out of --task-set tasks=NAMES.",
+                fault, "Set a larger --task-set length=N, or remove it from --task-set tasks=NAMES."
             )
         while excess_tokens(high) < 0:
             if high == sample.max_units:
@@ -183,56 +185,59 @@ class Ruler(Task[Settings]):
         return int(brentq(excess_tokens, low, high, xtol=0.2) + 0.5) - 1
 
     def swap_context(self, own: tuple[str, RulerSample], tokens: Tokens | None) -> Iterator[Chunk]:
-        """The pieces of another context of the same sub-task, which does not tell what is asked."""
+        """Return the chunks of another context of the same sub-task, without the answers to the
+        questions.
+        """
         key, sample = own
         evidence = [text for question in sample.questions for text in question.evidence]
         others = (
             (seed, self.draw_sample(sample.subtask, seed, 0)) for seed in swap_seeds(self.seed)
         )
-        asked = (
+        with_questions = (
             (f"{seed} for {key}", replace(other, questions=sample.questions))
             for seed, other in others
         )
-        texts = (self._text(*keyed, tokens).rstrip() for keyed in asked)
+        texts = (self._text(*keyed, tokens).rstrip() for keyed in with_questions)
         text = self.first_disjoint(
             set(evidence),
             texts,
-            lambda text: {told for told in evidence if told in text},
+            lambda text: {item for item in evidence if item in text},
             allow_overlap=True,
         )
         return self._chunks(f"{key}/other", text, tokens)
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
-        """New contexts of sub-tasks in random order."""
+        """Yield new contexts of sub-tasks in random order."""
         while True:
-            name, seed = training.rng.choice(self.names), training.rng.getrandbits(48)
-            yield (
-                self.split,
-                self._steps(f"{name}/{seed}", self.draw_sample(name, seed, 0), training.tokens),
-            )
+            name = training.rng.choice(self.names)
+            seed = training.rng.getrandbits(48)
+            sample = self.draw_sample(name, seed, 0)
+            yield self.split, self._steps(f"{name}/{seed}", sample, training.tokens)
 
     @property
     def chunks_per_context(self) -> int:
-        """Of a context, about."""
+        """Approximate number of chunks per context."""
         return -(-self.settings.length // self.settings.piece)
 
     @cached_property
     def n_chunks(self) -> int:
-        """About as many as there are."""
+        """Approximate number of chunks over all episodes."""
         return self.chunks_per_context * sum(1 for _ in self.samples())
 
     @cached_property
     def n_queries(self) -> int:
-        """Queries over all episodes."""
+        """Number of queries over all episodes."""
         return sum(len(sample.questions) for _, sample in self.samples())
 
     def counts(self) -> dict[str, Json]:
-        """Sub-tasks, contexts and questions."""
+        """Count sub-tasks, contexts and questions."""
         contexts = sum(1 for _ in self.samples())
         return {"subtasks": list(self.names), "contexts": contexts, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
-        """Every question with its answers, and every context at its smallest, which tells how it was drawn."""
+        """Yield every question with its answers, and every context at its smallest size, which
+        shows how it was drawn.
+        """
         for key, sample in self.samples():
             yield from (key, sample.write(sample.min_units))
             for question in sample.questions:
@@ -240,29 +245,29 @@ class Ruler(Task[Settings]):
 
 
 def load_material(path: Path) -> dict[str, Any]:
-    """What a file or folder holds of what sub-tasks are made of."""
-    held = dict[str, Any]()
+    """Load the material of sub-tasks from a file or folder."""
+    material = dict[str, Any]()
     files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.is_file())
     for kind, (names, _, contents) in MATERIAL_FILES.items():
         if file := next((file for file in files if base_name(file) in names), None):
-            held[kind] = contents(file)
-    if not held:
-        hint = f"Give {', '.join(given for _, given, _ in MATERIAL_FILES.values())}."
-        raise UserError(f"{path} is not there, or holds nothing that RULER is made of.", hint)
-    return held
+            material[kind] = contents(file)
+    if not material:
+        hint = f"Use {', '.join(file_names for _, file_names, _ in MATERIAL_FILES.values())}."
+        raise UserError(f"{path} does not exist, or has no material for RULER.", hint)
+    return material
 
 
 def _read_essays(file: Path) -> tuple[str, ...]:
-    """Their words."""
     with report_row_errors(str(file)):
         return tuple(require_text("text", read_json_object(file).get("text")).split())
 
 
 def _read_squad(file: Path) -> Documents:
-    """Paragraphs, and the questions that they answer; those of the same article are near."""
-    numbers, articles = dict[str, int](), dict[str, dict[str, int]]()
+    """Read paragraphs, and their questions; paragraphs of the same article are near."""
+    numbers = dict[str, int]()
+    articles = dict[str, dict[str, int]]()
 
-    def asked_of(row: RawRow) -> tuple[str, tuple[str, ...], int, str] | str:
+    def question_of(row: RawRow) -> tuple[str, tuple[str, ...], int, str] | str:
         text, question = map(row.text, ("context", "question"))
         title, answers = str(row.cell(["title"]) or ""), parse_answers(row.require(["answers"]))
         number = numbers.setdefault(text, len(numbers))
@@ -270,20 +275,20 @@ def _read_squad(file: Path) -> Documents:
             articles.setdefault(title, {})[text] = number
         return (question, answers, number, title) if answers else "no answer"
 
-    asked = parse_table(RawTable(rows=list(read_rows(file)), location=str(file)), asked_of)
-    near = {title: tuple(own.values()) for title, own in articles.items()}
-    made = [
-        DocumentQuestion(question, answers, (own,), near.get(title, ()))
-        for question, answers, own, title in asked
+    rows = parse_table(RawTable(rows=list(read_rows(file)), location=str(file)), question_of)
+    near = {title: tuple(paragraphs.values()) for title, paragraphs in articles.items()}
+    questions = [
+        DocumentQuestion(question, answers, (number,), near.get(title, ()))
+        for question, answers, number, title in rows
     ]
-    return Documents(tuple(numbers), tuple(made))
+    return Documents(tuple(numbers), tuple(questions))
 
 
 def _read_hotpotqa(file: Path) -> Documents:
-    """Paragraphs with their titles, and questions about ten of them each."""
+    """Read paragraphs with their titles, and questions about ten of them each."""
     numbers = dict[str, int]()
 
-    def asked_of(row: RawRow) -> DocumentQuestion:
+    def question_of(row: RawRow) -> DocumentQuestion:
         question, answer = map(row.text, ("question", "answer"))
         context: Any = row.require(["context"])
         pairs = (
@@ -291,13 +296,13 @@ def _read_hotpotqa(file: Path) -> Documents:
             if isinstance(context, dict)
             else context
         )
-        texts = [f"{title}\n{''.join(told)}" for title, told in pairs]
+        texts = [f"{title}\n{''.join(sentences)}" for title, sentences in pairs]
         return DocumentQuestion(
             question, (answer,), tuple(numbers.setdefault(text, len(numbers)) for text in texts)
         )
 
-    asked = parse_table(RawTable(rows=list(read_rows(file)), location=str(file)), asked_of)
-    return Documents(tuple(numbers), tuple(asked))
+    questions = parse_table(RawTable(rows=list(read_rows(file)), location=str(file)), question_of)
+    return Documents(tuple(numbers), tuple(questions))
 
 
 HOTPOT = "hotpot_dev_distractor_v1"
@@ -306,35 +311,34 @@ MATERIAL_FILES: Mapping[str, tuple[set[str], str, Callable[[Path], Any]]] = {
     "squad": ({"squad", "dev-v2.0"}, "squad.json (dev-v2.0.json)", _read_squad),
     "hotpotqa": ({"hotpotqa", HOTPOT}, f"hotpotqa.json ({HOTPOT}.json)", _read_hotpotqa),
 }
-"""By the material that is made of a file: its names without suffix, what a user is told to give, and what reads it."""
+"""Files by material: names without suffix, names in messages, and the function that reads them."""
 
 
 def _synthetic_sample(
     card: Card, split: str, settings: Settings, name: str, seed: int, number: int
 ) -> RulerSample:
-    """A sample of the miniature world."""
-    own = random.Random(f"{seed} {number}").getrandbits(48)
+    sample_seed = random.Random(f"{seed} {number}").getrandbits(48)
     arguments = {
         "contexts": 1,
         "tasks": name,
         "questions": settings.questions,
         "length": settings.length,
     }
-    (row,) = run_generator(card, split, own, **arguments)
-    needles, haystack, documents = row["needles"], row["haystack"], name in QA_SUBTASKS
+    (row,) = run_generator(card, split, sample_seed, **arguments)
+    needles, haystack, has_documents = row["needles"], row["haystack"], name in QA_SUBTASKS
 
     def write(size: int) -> str:
-        held = haystack[:size]
-        held = (
-            insert_needles(held, needles, str(own))
-            if len(held) >= len(needles)
-            else [*held, *needles]
+        units = haystack[:size]
+        units = (
+            insert_needles(units, needles, str(sample_seed))
+            if len(units) >= len(needles)
+            else [*units, *needles]
         )
-        if documents:
-            return f"{numbered(held)}\n"
+        if has_documents:
+            return f"{numbered(units)}\n"
         lines = (
-            held[first : first + SENTENCES_PER_LINE]
-            for first in range(0, len(held), SENTENCES_PER_LINE)
+            units[first : first + SENTENCES_PER_LINE]
+            for first in range(0, len(units), SENTENCES_PER_LINE)
         )
         return "\n".join("So " + " ".join(line) for line in lines) + "\n"
 
@@ -350,7 +354,7 @@ def _synthetic_sample(
             for one in row["questions"]
         ),
         max_new_tokens=8,
-        all_of=not documents,
+        all_of=not has_documents,
         write=write,
         min_units=len(needles),
         max_units=len(haystack),
@@ -364,7 +368,7 @@ def read(card: Card, request: Request) -> Ruler:
     if request.source == "mini":
         from ttabench.mini.ruler import TASKS
 
-        names = select_names("sub-task of the twin of ruler", TASKS, settings.tasks)
+        names = select_names("sub-task of the synthetic ruler", TASKS, settings.tasks)
         return bind(
             data=RawTable(),
             names=tuple(names),
@@ -373,7 +377,7 @@ def read(card: Card, request: Request) -> Ruler:
     path, material, label = Path(request.source), dict[str, Any](), GENERATED_SOURCE
     if request.source != GENERATED_SOURCE:
         material, label = load_material(path), f"{'file' if path.is_file() else 'folder'}:{path}"
-    names, left_out = select_names("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
+    names, notes = select_names("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
     if lacking := [
         name
         for name in names
@@ -383,10 +387,10 @@ def read(card: Card, request: Request) -> Ruler:
             dict.fromkeys(MATERIAL_FILES[REQUIRED_MATERIAL[name]][1] for name in lacking)
         )
         if settings.tasks != "all":
-            fault = f"{lacking[0]} of {card.name} needs files that are not given."
-            raise UserError(fault, f"Give --source DIR with {needed}.")
+            fault = f"{lacking[0]} of {card.name} needs files that are missing."
+            raise UserError(fault, f"Use --source DIR with {needed}.")
         names = [name for name in names if name not in lacking]
-        left_out = (f"left out: {', '.join(lacking)} (they need --source DIR with {needed})",)
+        notes = (f"excluded: {', '.join(lacking)} (they need --source DIR with {needed})",)
 
     def draw_numbered(name: str, seed: int, number: int) -> RulerSample:
         place = f"{request.split} {seed} {number}"
@@ -395,5 +399,5 @@ def read(card: Card, request: Request) -> Ruler:
         )
 
     return bind(
-        data=RawTable(label=label, notes=left_out), names=tuple(names), draw_sample=draw_numbered
+        data=RawTable(label=label, notes=notes), names=tuple(names), draw_sample=draw_numbered
     )

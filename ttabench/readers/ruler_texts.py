@@ -1,11 +1,13 @@
-"""Contexts and questions of RULER's 13 sub-tasks (Hsieh et al. 2024, arXiv 2404.06654), at any size.
+"""Contexts and questions of RULER's 13 sub-tasks (Hsieh et al. 2024, arXiv 2404.06654), at any
+size.
 
-    sample = draw("niah_single_1", "test 0 0", {}, questions=1, length=4096)
-    sample.write(25)          "A special magic number is hidden within the following text. ... back again.\\n"
-    sample.questions[0]       "What is the special magic number for calm-river mentioned in the provided text?"
+    sample = draw_sample("niah_single_1", "test 0 0", {}, questions=1, length=4096)
+    sample.write(25)             "A special magic number is hidden within ... and back again.\\n"
+    sample.questions[0].text     "What is the special magic number for calm-river mentioned in ...?"
 
-Words and sizes are the published ones; what is drawn depends on a name alone, so that a longer context of a sample asks
-the same. Keys, and words that are counted, are of lists of our own: the published ones are those of a package.
+Prompts and sizes are the published ones. Draws depend on a name only, so a longer context of a
+sample has the same questions. Keys and counted words come from lists of this module; the published
+ones are those of a package.
 """
 
 from __future__ import annotations
@@ -50,13 +52,17 @@ NOUNS = tuple(
     )
 )
 NEEDLE_DEPTHS = 40
-"""Places in essays at which needles may stand, evenly spaced, or as many as there are needles."""
+"""Possible positions of needles in essays, evenly spaced; as many as there are needles if that is
+more.
+"""
 MAX_NEEDLES = 50_000
-"""Of a haystack of needles, about a million tokens: each has a key of its own."""
+"""Maximum size of a haystack of needles, about a million tokens: every needle has its own key."""
 FULL_COUNTS_FROM_TOKENS = 4096
-"""Tokens from which on words are counted in their published numbers: below, they come less often."""
+"""Length in tokens from which words occur as often as published; in shorter contexts they occur
+less often.
+"""
 WORD_PAIRS_FROM_TOKENS = 8192
-"""Tokens from which on more words are counted than there are: pairs of words stand in their place."""
+"""Length in tokens from which single words are too few, so that pairs of words are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,32 +71,34 @@ class Question:
 
     text: str
     prefix: str
-    """Begins the answer, and is given."""
+    """Start of the answer, part of the prompt."""
     answers: tuple[str, ...]
     evidence: tuple[str, ...] = ()
-    """Texts that no other context of this question holds: what is asked for, or what tells it."""
+    """Texts that no swapped context of this question may contain: the key, or the source of the
+    answer.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RulerSample:
-    """A context of whatever size, and what is asked about it."""
+    """A context of any size, and its questions."""
 
     subtask: str
     questions: tuple[Question, ...]
     max_new_tokens: int
-    """Tokens of an answer, at most."""
+    """Maximum tokens of an answer."""
     all_of: bool
-    """All answers of a question together are right, and not any one of them."""
+    """True if an answer must contain all gold answers, not any one of them."""
     write: Callable[[int], str]
-    """The context of so many units: sentences, words, needles or documents."""
+    """Writes the context with so many units: sentences, words, needles or documents."""
     min_units: int = 1
     """Units of the shortest context."""
     max_units: int | None = None
-    """Units that there are; None where there are as many as one likes."""
+    """Units available; None if unlimited."""
 
 
 class Documents(NamedTuple):
-    """Documents, and questions whose answers stand in them."""
+    """Documents, and questions with answers in them."""
 
     texts: tuple[str, ...]
     asked: tuple[DocumentQuestion, ...]
@@ -102,22 +110,22 @@ class DocumentQuestion(NamedTuple):
     question: str
     answers: tuple[str, ...]
     gold: tuple[int, ...]
-    """Documents that the answer needs."""
+    """Documents that are needed for the answer."""
     near: tuple[int, ...] = ()
-    """Others of the same article, which come before those of other articles."""
+    """Other documents of the same article, which come before those of other articles."""
 
 
 class NiahSpec(NamedTuple):
-    """A needle in a haystack: published settings by their names in the paper's Table 5."""
+    """A needle-in-a-haystack sub-task: published settings by their names in the paper's Table 5."""
 
     haystack: Literal["noise", "essays", "needles"]
     key: Literal["words", "uuids"] = "words"
     value: Literal["numbers", "uuids"] = "numbers"
     keys: int = 1
     values: int = 1
-    """Of each key."""
+    """Values per key."""
     asked: int = 1
-    """Keys of a question."""
+    """Keys per question."""
 
 
 NIAH = {
@@ -131,21 +139,21 @@ NIAH = {
     "niah_multiquery": NiahSpec("essays", keys=4, asked=4),
 }
 SUBTASKS = (*NIAH, "vt", "cwe", "fwe", "qa_1", "qa_2")
-REQUIRED_MATERIAL = {name: "essays" for name, own in NIAH.items() if own.haystack == "essays"}
+REQUIRED_MATERIAL = {name: "essays" for name, spec in NIAH.items() if spec.haystack == "essays"}
 REQUIRED_MATERIAL |= {"qa_1": "squad", "qa_2": "hotpotqa"}
-"""The material that a sub-task needs: the words of essays, or documents and what is asked about them."""
+"""Material that a sub-task needs: the words of essays, or documents with questions."""
 QA_SUBTASKS = ("qa_1", "qa_2")
-"""Sub-tasks of which one of the right answers is enough."""
+"""Sub-tasks for which any one of the right answers is enough."""
 
 
 def draw_sample(
     subtask: str, name: str, material: Mapping[str, Any], *, questions: int, length: int
 ) -> RulerSample:
-    """A sample of a sub-task that a name decides.
+    """Draw the sample of a sub-task that a name determines.
 
     Args:
-        material: the contents of files by their names in `REQUIRED_MATERIAL`.
-        length: says how often words come.
+        material: the contents of files, by the names in `REQUIRED_MATERIAL`.
+        length: length of the context in tokens, which sets how often words occur.
     """
     source = f"ruler {subtask} {name}"
     if subtask in NIAH:
@@ -162,21 +170,21 @@ def draw_sample(
 
 
 def insert_needles(lines: Sequence[str], needles: Sequence[str], name: str) -> list[str]:
-    """Lines with needles in front of as many of them, drawn by a name."""
+    """Insert each needle before a line; a name seeds the positions."""
     places = sorted(
         random.Random(f"{name} places").sample(range(len(lines)), len(needles)), reverse=True
     )
-    held = list(lines)
+    with_needles = list(lines)
     for place, needle in zip(places, needles, strict=True):
-        held.insert(place, needle)
-    return held
+        with_needles.insert(place, needle)
+    return with_needles
 
 
-# --- needles ---------------------------------------------------------------------------------------------------------
+# --- needles --------------------------------------------------------------------------------------
 
 
 def _draw_unused(source: random.Random, kind: str, taken: set[str]) -> str:
-    """A key or value that was not drawn before."""
+    """Draw a key or value that was not drawn before."""
     draws: dict[str, Callable[[], object]] = {
         "uuids": lambda: uuid.UUID(int=source.getrandbits(128), version=4),
         "words": lambda: f"{source.choice(ADJECTIVES)}-{source.choice(NOUNS)}",
@@ -189,60 +197,64 @@ def _draw_unused(source: random.Random, kind: str, taken: set[str]) -> str:
 
 
 def _niah_sample(subtask: str, name: str, essays: Sequence[str], questions: int) -> RulerSample:
-    own, source, taken = NIAH[subtask], random.Random(name), set[str]()
+    spec, source, taken = NIAH[subtask], random.Random(name), set[str]()
     keys = [
-        _draw_unused(source, own.key, taken) for _ in range(max(own.keys, own.asked * questions))
+        _draw_unused(source, spec.key, taken) for _ in range(max(spec.keys, spec.asked * questions))
     ]
     values = {
-        key: [_draw_unused(source, own.value, taken) for _ in range(own.values)] for key in keys
+        key: [_draw_unused(source, spec.value, taken) for _ in range(spec.values)] for key in keys
     }
-    needles = [_needle(own, key, value) for key in keys for value in values[key]]
+    needles = [_needle(spec, key, value) for key in keys for value in values[key]]
     source.shuffle(needles)
-    one = own.asked * own.values == 1
-    kind = own.value[:-1] if one else own.value
-    hidden = f"A special magic {kind} is" if one else f"Some special magic {kind} are"
+    is_single = spec.asked * spec.values == 1
+    kind = spec.value[:-1] if is_single else spec.value
+    hidden = f"A special magic {kind} is" if is_single else f"Some special magic {kind} are"
     opening = f"{hidden} hidden within the following text. Make sure to memorize it. "
     opening += f"I will quiz you about the {kind} afterwards.\n"
 
     def write(size: int) -> str:
-        if own.haystack == "essays":
+        if spec.haystack == "essays":
             return f"{opening}{_essay_with_needles(essays, size, needles, name)}\n"
-        if own.haystack == "noise":
+        if spec.haystack == "noise":
             lines = [NOISE] * size
         else:
             more, used = random.Random(f"{name} haystack"), set(taken)
             pairs = (
-                (_draw_unused(more, own.key, used), _draw_unused(more, own.value, used))
+                (_draw_unused(more, spec.key, used), _draw_unused(more, spec.value, used))
                 for _ in range(size)
             )
-            lines = [_needle(own, *pair) for pair in pairs]
+            lines = [_needle(spec, *pair) for pair in pairs]
         return opening + "\n".join(insert_needles(lines, needles, name)) + "\n"
 
-    asked = [
-        keys[first : first + own.asked] for first in range(0, own.asked * questions, own.asked)
+    keys_of_questions = [
+        keys[first : first + spec.asked] for first in range(0, spec.asked * questions, spec.asked)
     ]
     return RulerSample(
         subtask=subtask,
         questions=tuple(
-            _needle_question(kind, asked_keys, [v for key in asked_keys for v in values[key]], one)
-            for asked_keys in asked
+            _needle_question(
+                kind, question_keys, [v for key in question_keys for v in values[key]], is_single
+            )
+            for question_keys in keys_of_questions
         ),
         max_new_tokens=128,
         all_of=True,
         write=write,
         min_units=len(needles),
-        max_units=MAX_NEEDLES if own.haystack == "needles" else None,
+        max_units=MAX_NEEDLES if spec.haystack == "needles" else None,
     )
 
 
-def _needle(own: NiahSpec, key: str, value: str) -> str:
-    return f"One of the special magic {own.value} for {key} is: {value}."
+def _needle(spec: NiahSpec, key: str, value: str) -> str:
+    return f"One of the special magic {spec.value} for {key} is: {value}."
 
 
-def _needle_question(kind: str, keys: Sequence[str], values: Sequence[str], one: bool) -> Question:
-    asked_keys = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
-    what, are = ("What is the", "is") if one else ("What are all the", "are")
-    about = f"special magic {kind} for {asked_keys} mentioned in the provided text"
+def _needle_question(
+    kind: str, keys: Sequence[str], values: Sequence[str], is_single: bool
+) -> Question:
+    key_list = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
+    what, are = ("What is the", "is") if is_single else ("What are all the", "are")
+    about = f"special magic {kind} for {key_list} mentioned in the provided text"
     return Question(
         text=f"{what} {about}?",
         prefix=f"The {about} {are}",
@@ -258,16 +270,19 @@ def _sentences(words: Sequence[str], size: int) -> tuple[str, ...]:
 
 
 def _essay_with_needles(words: Sequence[str], size: int, needles: Sequence[str], name: str) -> str:
-    """The first words of essays, which begin anew where they end, with needles between their sentences."""
-    essay_sentences, most = _sentences(words, size), max(NEEDLE_DEPTHS, len(needles))
-    depths = sorted(random.Random(f"{name} places").sample(range(most), len(needles)))
-    held = list(essay_sentences)
+    """Return the first words of essays, repeated if too short, with needles between their
+    sentences.
+    """
+    essay_sentences = _sentences(words, size)
+    n_depths = max(NEEDLE_DEPTHS, len(needles))
+    depths = sorted(random.Random(f"{name} places").sample(range(n_depths), len(needles)))
+    with_needles = list(essay_sentences)
     for depth, needle in reversed(list(zip(depths, needles, strict=True))):
-        held.insert(len(essay_sentences) * depth // (most - 1), needle)
-    return " ".join(held)
+        with_needles.insert(len(essay_sentences) * depth // (n_depths - 1), needle)
+    return " ".join(with_needles)
 
 
-# --- chains of variables ---------------------------------------------------------------------------------------------
+# --- chains of variables --------------------------------------------------------------------------
 
 N_HOPS = 4
 
@@ -275,22 +290,22 @@ N_HOPS = 4
 def _chains(
     source: random.Random, count: int, letters: int
 ) -> list[tuple[str, list[str], list[str]]]:
-    """(value, variables, assignments) of chains: VAR AB = 12345, VAR CD = VAR AB, ..."""
+    """Draw (value, variables, assignments) of chains: VAR AB = 12345, VAR CD = VAR AB, ..."""
     names, values = dict[str, None](), dict[str, None]()
     while len(names) < count * (N_HOPS + 1):
         names["".join(source.choices(string.ascii_uppercase, k=letters))] = None
     while len(values) < count:
         values[str(source.randint(10_000, 99_999))] = None
-    made = []
+    chains = []
     for number, value in enumerate(values):
-        own = list(names)[number * (N_HOPS + 1) : (number + 1) * (N_HOPS + 1)]
-        links = [f"VAR {name} = VAR {before} " for before, name in pairwise(own)]
-        made.append((value, own, [f"VAR {own[0]} = {value}", *links]))
-    return made
+        chain_names = list(names)[number * (N_HOPS + 1) : (number + 1) * (N_HOPS + 1)]
+        links = [f"VAR {name} = VAR {before} " for before, name in pairwise(chain_names)]
+        chains.append((value, chain_names, [f"VAR {chain_names[0]} = {value}", *links]))
+    return chains
 
 
 def _noise_with_chains(chains: Sequence[Sequence[str]], size: int, source: random.Random) -> str:
-    """Noise with the assignments of every chain in it, in their order."""
+    """Insert the assignments of every chain into noise, in their order."""
     lines = [f"{NOISE}\n"] * size
     for chain in chains:
         for offset, place in enumerate(sorted(source.sample(range(len(lines)), len(chain)))):
@@ -315,34 +330,42 @@ def _variable_tracking_sample(name: str, questions: int) -> RulerSample:
     source = random.Random(name)
     ((value, names, chain),) = _chains(source, 1, 3)
     shown = _chain_question(value, names)  # a worked example, of at most 500 tokens
-    example = f"{_noise_with_chains([chain], 15, source)}{shown.text} {shown.prefix} {' '.join(names)}\n\n\n\n"
+    example = _noise_with_chains([chain], 15, source)
+    example += f"{shown.text} {shown.prefix} {' '.join(names)}\n\n\n\n"
     chains = _chains(source, questions, 5)
     return RulerSample(
         subtask="vt",
-        questions=tuple(_chain_question(own, variables) for own, variables, _ in chains),
+        questions=tuple(_chain_question(assigned, variables) for assigned, variables, _ in chains),
         max_new_tokens=30,
         all_of=True,
         write=lambda size: (
             example
-            + _noise_with_chains([one[2] for one in chains], size, random.Random(f"{name} places"))
+            + _noise_with_chains(
+                [each[2] for each in chains], size, random.Random(f"{name} places")
+            )
         ),
         min_units=N_HOPS + 1,
     )
 
 
-# --- words that come often -------------------------------------------------------------------------------------------
+# --- frequent words -------------------------------------------------------------------------------
 
 N_COMMON_WORDS = 10
 
 
-def _word_list(words: Sequence[str], often: int, seldom: int, source: random.Random) -> str:
-    """A numbered list in which the first ten words come often."""
-    held = [*list(words[:N_COMMON_WORDS]) * often, *list(words[N_COMMON_WORDS:]) * seldom]
-    source.shuffle(held)
+def _word_list(
+    words: Sequence[str], common_count: int, rare_count: int, source: random.Random
+) -> str:
+    """Return a numbered list in which the first ten words occur often."""
+    listed = [
+        *list(words[:N_COMMON_WORDS]) * common_count,
+        *list(words[N_COMMON_WORDS:]) * rare_count,
+    ]
+    source.shuffle(listed)
     opening = (
         "Below is a numbered list of words. In these words, some appear more often than others. "
     )
-    numbered = " ".join(f"{number}. {word}" for number, word in enumerate(held, start=1))
+    numbered = " ".join(f"{number}. {word}" for number, word in enumerate(listed, start=1))
     return f"{opening}Memorize the ones that appear most often.\n{numbered}\n"
 
 
@@ -354,20 +377,19 @@ def _common_words_sample(name: str, length: int) -> RulerSample:
         if length < WORD_PAIRS_FROM_TOKENS
         else [f"{first}-{second}" for first in ADJECTIVES for second in NOUNS]
     )
-    pool, shown = (
-        source.sample(words, min(len(words), max(length // 4, 64))),
-        40 if length >= FULL_COUNTS_FROM_TOKENS else 20,
-    )
-    often, seldom = (30, 3) if length >= FULL_COUNTS_FROM_TOKENS else (6, 1)
+    pool = source.sample(words, min(len(words), max(length // 4, 64)))
+    n_worked, common_count, rare_count = 20, 6, 1
+    worked_counts = 3, 1
+    if length >= FULL_COUNTS_FROM_TOKENS:
+        n_worked, common_count, rare_count = 40, 30, 3
+        worked_counts = 10, 3
     question = Question(
         text="Question: What are the 10 most common words in the above list?",
         prefix="Answer: The top 10 words that appear most often in the list are:",
         answers=tuple(pool[:N_COMMON_WORDS]),
     )
-    worked = source.sample(words, shown)
-    example = _word_list(
-        worked, *((10, 3) if length >= FULL_COUNTS_FROM_TOKENS else (3, 1)), source
-    )
+    worked = source.sample(words, n_worked)
+    example = _word_list(worked, *worked_counts, source)
     answered = " ".join(
         f"{number}. {word}" for number, word in enumerate(worked[:N_COMMON_WORDS], start=1)
     )
@@ -378,7 +400,8 @@ def _common_words_sample(name: str, length: int) -> RulerSample:
         max_new_tokens=120,
         all_of=True,
         write=lambda size: (
-            example + _word_list(pool[:size], often, seldom, random.Random(f"{name} order"))
+            example
+            + _word_list(pool[:size], common_count, rare_count, random.Random(f"{name} order"))
         ),
         min_units=2 * N_COMMON_WORDS,
         max_units=len(pool),
@@ -386,17 +409,18 @@ def _common_words_sample(name: str, length: int) -> RulerSample:
 
 
 def _frequent_words_sample(name: str, length: int) -> RulerSample:
-    source, words = random.Random(name), dict[str, None]()
+    source = random.Random(name)
+    words = dict[str, None]()
     while len(words) < max(8, length // 50):
         words["".join(source.choices(string.ascii_lowercase, k=6))] = None
     coded = ["...", *list(words)[1:]]  # the most frequent one is noise
 
     def write(size: int) -> str:
         counts = [int(size * rank**-2 / (math.pi**2 / 6)) for rank in range(1, len(coded) + 1)]
-        held = [word for word, count in zip(coded, counts, strict=True) for _ in range(count)]
-        random.Random(f"{name} order").shuffle(held)
+        drawn = [word for word, count in zip(coded, counts, strict=True) for _ in range(count)]
+        random.Random(f"{name} order").shuffle(drawn)
         opening = "Read the following coded text and track the frequency of each coded word. "
-        return f"{opening}Find the three most frequently appeared coded words. {' '.join(held)}\n"
+        return f"{opening}Find the three most frequently appeared coded words. {' '.join(drawn)}\n"
 
     question = Question(
         text="Question: Do not provide any explanation. Please ignore the dots '....'. What are the three most "
@@ -415,39 +439,41 @@ def _frequent_words_sample(name: str, length: int) -> RulerSample:
     )
 
 
-# --- questions about documents ---------------------------------------------------------------------------------------
+# --- questions about documents --------------------------------------------------------------------
 
 
-def _qa_sample(subtask: str, name: str, held: Documents, questions: int) -> RulerSample:
-    source, order = random.Random(name), "Answer the question based on the given documents. "
-    order += "Only give me the answer and do not output any other words."
-    first = source.randrange(len(held.asked))
-    asked = [
-        held.asked[(first + number) % len(held.asked)]
-        for number in range(min(questions, len(held.asked)))
+def _qa_sample(subtask: str, name: str, documents: Documents, questions: int) -> RulerSample:
+    source = random.Random(name)
+    instruction = "Answer the question based on the given documents. "
+    instruction += "Only give me the answer and do not output any other words."
+    first = source.randrange(len(documents.asked))
+    selected = [
+        documents.asked[(first + number) % len(documents.asked)]
+        for number in range(min(questions, len(documents.asked)))
     ]
-    gold = dict.fromkeys(number for one in asked for number in one.gold)
-    near = dict.fromkeys(number for one in asked for number in one.near if number not in gold)
-    others = list(range(len(held.texts)))
-    source.shuffle(others)
-    ranked = list(dict.fromkeys([*gold, *source.sample(list(near), len(near)), *others]))
+    gold = dict.fromkeys(number for each in selected for number in each.gold)
+    near = dict.fromkeys(number for each in selected for number in each.near if number not in gold)
+    distractors = list(range(len(documents.texts)))
+    source.shuffle(distractors)
+    ranked = list(dict.fromkeys([*gold, *source.sample(list(near), len(near)), *distractors]))
 
     def write(size: int) -> str:
-        chosen = random.Random(f"{name} order").sample(ranked[:size], min(size, len(ranked)))
-        return f"{order}\n\nThe following are given documents.\n\n{numbered([held.texts[one] for one in chosen])}\n\n"
+        shown = random.Random(f"{name} order").sample(ranked[:size], min(size, len(ranked)))
+        texts = numbered([documents.texts[place] for place in shown])
+        return f"{instruction}\n\nThe following are given documents.\n\n{texts}\n\n"
 
-    def about(one: DocumentQuestion) -> Question:
-        evidence = tuple(held.texts[number] for number in one.gold)
+    def about(each: DocumentQuestion) -> Question:
+        evidence = tuple(documents.texts[number] for number in each.gold)
         return Question(
-            text=f"{order}\n\nQuestion: {one.question}",
+            text=f"{instruction}\n\nQuestion: {each.question}",
             prefix="Answer:",
-            answers=one.answers,
+            answers=each.answers,
             evidence=evidence,
         )
 
     return RulerSample(
         subtask=subtask,
-        questions=tuple(map(about, asked)),
+        questions=tuple(map(about, selected)),
         max_new_tokens=32,
         all_of=False,
         write=write,
@@ -457,7 +483,7 @@ def _qa_sample(subtask: str, name: str, held: Documents, questions: int) -> Rule
 
 
 def numbered(documents: Sequence[str]) -> str:
-    """Documents as RULER shows them."""
+    """Format documents as RULER shows them."""
     return "\n\n".join(
         f"Document {number}:\n{text}" for number, text in enumerate(documents, start=1)
     )

@@ -1,19 +1,22 @@
-"""Conversations of several sessions (Multi-Session Chat, arXiv 2107.07567): read earlier ones, then ask about them.
+"""Conversations of several sessions (Multi-Session Chat, arXiv 2107.07567): earlier ones are read,
+then queried.
 
-What is asked (`ask`):
-    questions  what was said in earlier sessions (MSC-Self-Instruct, arXiv 2310.08560; in the protocol of Generative
-               Adapter, arXiv 2411.05877). The session that goes on is not read.
-    turns      the turns of the last session, each read once it was scored: `step` counts earlier sessions and turns.
+Queries (`ask`):
+    questions  about earlier sessions (MSC-Self-Instruct, arXiv 2310.08560; protocol of Generative
+               Adapter, arXiv 2411.05877). The current session is not read.
+    turns      the turns of the last session, each read after it was scored: `step` counts earlier
+               sessions and turns.
 
-    Episode("msc/test/valid_0", [Observe("Speaker 1: Hi.\\nSpeaker 2: Hello!"), Observe(...), Ask("What was ...?")])
+    Episode("msc/test/valid_0", [Chunk("Speaker 1: Hi.\\nSpeaker 2: Hello!"), Query("What ...?")])
 
-A session is one observation, one line a turn; the end of a turn is not scored. Files are those of ParlAI and of
-MSC-Self-Instruct:
+A session is one chunk, one line per turn; the end of a turn is not scored. Files are those of
+ParlAI and of MSC-Self-Instruct:
 
-    msc/msc_dialogue/session_5/test.txt           a JSON object a line, each with its `previous_dialogs`
-    msc_self_instruct.jsonl                       rows of session 5, each with a question
+    msc/msc_dialogue/session_5/test.txt     a JSON object per line, each with its `previous_dialogs`
+    msc_self_instruct.jsonl                 rows of session 5, each with a question
 
-Speakers alternate, from "Speaker 1" on, where their ids are missing: earlier sessions are published without.
+Speakers alternate, from "Speaker 1" on, if their ids are missing: earlier sessions are published
+without.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ from ttabench.readers.sources import (
 from ttabench.readers.tokens import StepCounts, TokenCount, Tokens
 
 TXT_FORMAT = {".txt": read_json_lines}
-"""ParlAI's files, which are tables whatever their name ends in."""
+"""Format of ParlAI's files: JSON lines with the suffix .txt."""
 
 
 class Turn(NamedTuple):
@@ -67,7 +70,7 @@ class Turn(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The turn as transcripts have it."""
+        """The turn as a line of a transcript."""
         return f"{self.speaker}: {self.text}"
 
 
@@ -79,33 +82,36 @@ class Conversation:
     """Sessions of the same two speakers."""
 
     id: str
-    """Unique in its source: the published id, else a hash of the texts; other sessions under it end in #2, #3, ..."""
+    """Unique in its source: the published id, else a text hash; repeats end in #2, #3, ..."""
     published: str
-    """The id as it was published; the same conversation, up to another session, has the same."""
+    """Published id; rows with different sessions of one conversation share it."""
     previous: tuple[Session, ...]
     current: Session
-    """The session that goes on; its turns may be none."""
+    """The current session; it may be empty."""
     questions: tuple[tuple[str, str], ...] = ()
-    """Each with its answer."""
+    """(question, answer) pairs."""
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """All of them, in order."""
+        """All sessions, in order."""
         return (*self.previous, self.current) if self.current else self.previous
 
     def texts(self) -> Iterator[str]:
-        """All turns, as texts."""
+        """Yield all turns as texts."""
         return (turn.line for session in self.sessions for turn in session)
 
 
 def transcript(session: Session) -> str:
-    """One line a turn."""
+    """Format a session as one line per turn."""
     return "\n".join(turn.line for turn in session)
 
 
 def session_table(card: Card, request: Request) -> RawTable:
-    """The rows of a split from the hub, a file or a folder, of ParlAI's folders the last session's."""
-    path, files = Path(request.source), dict[int, Path]()
+    """Load the rows of a split from the hub, a file or a folder; of ParlAI's folders the last
+    session is used.
+    """
+    path = Path(request.source)
+    files = dict[int, Path]()
     folders = [
         folder
         for top in archive_roots(path, card.source.folders)
@@ -120,19 +126,20 @@ def session_table(card: Card, request: Request) -> RawTable:
             files[int(match[1])] = found[0]
     if not files:
         return load_table(card, request, TXT_FORMAT)
-    held = load_table(card, replace(request, source=str(files[max(files)])), TXT_FORMAT)
-    notes = (f"session {max(files)} of {files[max(files)].parent.parent}",)
-    return replace(held, label=f"folder:{request.source}", notes=notes)
+    last = max(files)
+    table = load_table(card, replace(request, source=str(files[last])), TXT_FORMAT)
+    notes = (f"session {last} of {files[last].parent.parent}",)
+    return replace(table, label=f"folder:{request.source}", notes=notes)
 
 
 def parse_conversations(card: Card, data: RawTable, *, asked: bool) -> list[Conversation]:
-    """Usable conversations in file order, with their questions where they are `asked`."""
+    """Parse the usable conversations in file order; `asked`: with their questions."""
     first = RawRow(data.location, data.rows[0].values)
-    first.require(card.columns["dialog"], f"Give rows of sessions. {card.source.how}")
+    first.require(card.columns["dialog"], f"Use rows of sessions. {card.source.how}")
     if asked:
         first.require(
             card.columns["question"],
-            f"Score turns instead: --task-set ask=turns. {card.source.how}",
+            f"Use --task-set ask=turns to score turns instead. {card.source.how}",
         )
     by_key, ids = dict[tuple[str, str], Conversation](), Counter[str]()
     for row in parse_table(data, lambda raw: _parse_conversation(card, raw, asked=asked)):
@@ -148,7 +155,7 @@ def parse_conversations(card: Card, data: RawTable, *, asked: bool) -> list[Conv
 
 
 def _parse_conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str:
-    """The conversation of a row, or the reason why it is dropped."""
+    """Parse the conversation of a row, or return why it is left out."""
     cells: dict[str, Any] = {field: raw.cell(names) for field, names in card.columns.items()}
     previous = tuple(_parse_turns(session["dialog"]) for session in cells.get("previous") or ())
     current = _parse_turns(cells.get("dialog"))
@@ -181,60 +188,62 @@ def _parse_turns(dialog: Sequence[Mapping[str, Any]] | None) -> Session:
 
 
 def _text(value: str | None) -> str:
-    """On one line, without blanks around it; nothing for null."""
+    """Join a text to one line without blanks around it; empty for null."""
     return " ".join(str.split(value or ""))
 
 
 TURN_METRICS = ("ppl", "ppl_dialogue_mean", "ppl_word")
-"""Metrics of turns: over all tokens, the mean over conversations, and a word."""
+"""Metrics of turns: over all tokens, mean over conversations, per word."""
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
+    """Protocol settings of this reader; `--task-set` may change them."""
 
     ask: Literal["questions", "turns"] = "questions"
+    """Queries: questions about earlier sessions, or the turns of the last one."""
     conversations: Annotated[int, Field(gt=0)] | None = None
-    """How many, drawn by the seed; None for all of them."""
+    """Number of conversations, drawn with the seed; None for all."""
     steps: Annotated[
         StepCounts | None, BeforeValidator(lambda value: None if value == "all" else value)
     ] = None
-    """Pieces read before queries: "2,4"; "all" asks questions after all of them, and turns after every one."""
+    """Numbers of chunks read before queries, as "2,4"; "all": questions after all of them, turns
+    after each.
+    """
     prompt: str = "bare"
     """Name of a question template of the card."""
     examples: Annotated[int, Field(ge=0)] = 0
-    """Worked examples of the card in front of every question, in the words of its template."""
+    """Worked examples of the card before every question, in its template."""
     max_new_tokens: TokenCount = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sessions(Task[Settings]):
-    """A `readers.Task` over conversations, one episode each."""
+    """A `Task` over conversations, one episode each."""
 
     available: Sequence[Conversation]
-    """All of the source, in file order."""
+    """All conversations of the source, in file order."""
     selected: Sequence[Conversation]
-    """Those that are read and asked about."""
+    """Conversations that are read and queried."""
 
     @cached_property
     def _queries_by_conversation(self) -> dict[str, list[Query]]:
-        """By conversation, after `limit`."""
-        every = [(one.id, ask) for one in self.selected for ask in self._all_queries(one)]
+        """After `limit`."""
+        pairs = [
+            (conversation.id, query)
+            for conversation in self.selected
+            for query in self._all_queries(conversation)
+        ]
         queries = defaultdict[str, list[Query]](list)
-        for name, ask in pick_evenly(every, self.limit):
-            queries[name].append(ask)
+        for name, query in pick_evenly(pairs, self.limit):
+            queries[name].append(query)
         return queries
 
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Conversation]]:  # noqa: ARG002
-        """One episode a conversation that is asked about."""
-        for one in self.selected:
-            if one.id in self._queries_by_conversation:
-                yield (
-                    Episode(
-                        key=self.episode_key(one.id),
-                        steps=self._steps(one, self._queries_by_conversation[one.id]),
-                    ),
-                    one,
-                )
+        """Yield one episode per queried conversation."""
+        for conversation in self.selected:
+            if queries := self._queries_by_conversation.get(conversation.id):
+                steps = self._steps(conversation, queries)
+                yield Episode(key=self.episode_key(conversation.id), steps=steps), conversation
 
     def _steps(self, conversation: Conversation, queries: Sequence[Query]) -> tuple[Step, ...]:
         return tuple(
@@ -244,34 +253,31 @@ class Sessions(Task[Settings]):
         )
 
     def _session_chunks(self, conversation: Conversation) -> list[Chunk]:
-        chunks, last = [], len(conversation.sessions) - 1
-        for number, one in enumerate(self._sessions_read(conversation)):
-            joiner = (
-                "\n" if number > last else self.card.prompt.joiner
-            )  # between turns of the last session, and others
+        chunks = []
+        last = len(conversation.sessions) - 1
+        for number, session in enumerate(self._sessions_read(conversation)):
+            # a break joins turns of the last session
+            joiner = "\n" if number > last else self.card.prompt.joiner
             chunks.append(
-                Chunk(text=transcript(one), key=f"{conversation.id}@{number}", joiner=joiner)
+                Chunk(text=transcript(session), key=f"{conversation.id}@{number}", joiner=joiner)
             )
         return chunks
 
     def _sessions_read(self, conversation: Conversation) -> Sequence[Session]:
-        """Sessions that are read; of the last its turns, where these are asked."""
+        """Return the sessions to read; if turns are queried, the last session as single turns."""
         if self.settings.ask == "questions":
             return conversation.previous
         *before, last = conversation.sessions
         return (*before, *((turn,) for turn in last[:-1]))
 
     def _all_queries(self, conversation: Conversation) -> Iterator[Query]:
-        """Every query about a conversation, in order."""
-        asked_steps, n_sessions, prompt = (
-            self.settings.steps,
-            len(self._sessions_read(conversation)),
-            self.card.prompt,
-        )
+        query_steps = self.settings.steps
+        n_sessions = len(self._sessions_read(conversation))
+        prompt = self.card.prompt
         if self.settings.ask == "turns":
             *before, last = conversation.sessions
             for step, turn in enumerate(last, len(before)):
-                if asked_steps is None or step in asked_steps:
+                if query_steps is None or step in query_steps:
                     yield Query(
                         prompt=f"{turn.speaker}:",
                         key=f"{conversation.id}@{step}",
@@ -282,8 +288,8 @@ class Sessions(Task[Settings]):
             return
         for step in (
             [n_sessions]
-            if asked_steps is None
-            else sorted(step for step in set(asked_steps) if step <= n_sessions)
+            if query_steps is None
+            else sorted(step for step in set(query_steps) if step <= n_sessions)
         ):
             for number, (question, answer) in enumerate(conversation.questions, 1):
                 key = conversation.id if number == 1 else f"{conversation.id}/q{number}"
@@ -292,49 +298,54 @@ class Sessions(Task[Settings]):
                         question, self.settings.prompt, self.settings.examples
                     ),
                     question=question,
-                    key=key if asked_steps is None else f"{key}@{step}",
+                    key=key if query_steps is None else f"{key}@{step}",
                     want=prompt.make_generate((answer,), self.settings.max_new_tokens),
                     joiner=prompt.joiner,
                     at=StreamPosition(step),
                 )
 
     def swap_context(self, own: Conversation, tokens: Tokens | None) -> list[Chunk]:  # noqa: ARG002
-        """The sessions of the next conversation, of other speakers and other texts; of a twin about nobody of the own.
+        """Return the sessions of the next conversation with other speakers and texts.
 
-        Where turns are read, the next with as many to read, or else the one with most.
+        In the synthetic world it is about nobody of the own conversation. If turns are read, it is
+        the next with as many to read, or else the one with the most.
         """
-        least = max(1, len(self._sessions_read(own))) if self.settings.ask == "turns" else 1
+        min_sessions = max(1, len(self._sessions_read(own))) if self.settings.ask == "turns" else 1
         others = self.candidates(self.available, own, self._parse, conversations=4)
-        enough = (one for one in others if len(self._sessions_read(one)) >= least)
+        long_enough = (other for other in others if len(self._sessions_read(other)) >= min_sessions)
         longest = sorted(
             filter(self._sessions_read, rows_after(self.available, own)),
-            key=lambda one: -len(self._sessions_read(one)),
+            key=lambda other: -len(self._sessions_read(other)),
         )
         known = self._contents(own, own.sessions)
         return self._session_chunks(
             self.first_disjoint(
                 known,
-                chain(enough, longest),
-                lambda one: self._contents(one, self._sessions_read(one)),
+                chain(long_enough, longest),
+                lambda other: self._contents(other, self._sessions_read(other)),
             )
         )
 
-    def _contents(self, one: Conversation, read_: Sequence[Session]) -> set[str]:
-        """What two conversations must not share: in the miniature world the people that they name, too."""
+    def _contents(self, conversation: Conversation, read_: Sequence[Session]) -> set[str]:
+        """Return the contents that two conversations must not share; in the synthetic world also
+        the people they name.
+        """
         people = (
-            {name for text in one.texts() for name in names_in(text)}
+            {name for text in conversation.texts() for name in names_in(text)}
             if self.is_synthetic
             else set()
         )
-        return {one.published, *map(transcript, read_), *people}
+        return {conversation.published, *map(transcript, read_), *people}
 
     def _parse(self, data: RawTable) -> list[Conversation]:
         return parse_conversations(self.card, data, asked=self.settings.ask == "questions")
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
-        """One conversation each, as the protocol asks it; files are read in epochs, each in a new order.
+        """Yield one conversation each, queried as the protocol says; files are read in epochs, each
+        in a new order.
 
-        A mini source writes a new one of `documents` sessions, with `questions` for each of them.
+        A mini source generates a new conversation of `documents` sessions, with `questions` for
+        each of them.
         """
         size = {
             "sessions": training.documents,
@@ -346,12 +357,12 @@ class Sessions(Task[Settings]):
             yield self.split, self._steps(conversation, list(self._all_queries(conversation)))
 
     def counts(self) -> dict[str, Json]:
-        """Counts of the source, of the pieces read, and of the queries asked."""
+        """Count the rows of the source, the conversations and sessions read, and the questions."""
         counted = {"rows": len(self.available), "conversations": len(self._queries_by_conversation)}
         return {**counted, "sessions": self.n_chunks, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
-        """Everything said in the conversations that are read, with their questions."""
+        """Yield every turn and question of the conversations that are read."""
         for conversation in self.selected:
             yield from (conversation.id, *conversation.texts())
             yield from (text for pair in conversation.questions for text in pair)
@@ -362,15 +373,11 @@ def read(card: Card, request: Request) -> Sessions:
     settings, arguments = resolve_settings(card, request, Settings)
     if settings.ask == "turns":
         card = card.with_metrics(*TURN_METRICS, chance=None)
-    size, mini = (
-        {**arguments, "conversations": settings.conversations or 32},
-        request.source == "mini",
-    )
-    data = (
-        synthetic_table(card, request.split, request.seed, size)
-        if mini
-        else session_table(card, request)
-    )
+    if request.source == "mini":
+        size = {**arguments, "conversations": settings.conversations or 32}
+        data = synthetic_table(card, request.split, request.seed, size)
+    else:
+        data = session_table(card, request)
     available = parse_conversations(card, data, asked=settings.ask == "questions")
     selected = sample_rows(available, settings.conversations, f"conversations {request.seed}")
     return Sessions(

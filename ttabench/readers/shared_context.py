@@ -1,23 +1,30 @@
-"""A context that is read once, in pieces, and many questions about it (SCBench, arXiv 2412.10319).
+"""A context that is read once, in chunks, with many questions about it (SCBench, arXiv 2412.10319).
 
 Modes (`mode`):
-    requests   Every question alone behind the context: several users ask about one text.
-    turns      Every question behind the context and the questions before it with their right answers, which are read
-               like the context: one user goes on asking. The column `step` tells the turns apart.
+    requests   Every question directly after the context: several users query one text.
+    turns      Every question after the context and the earlier questions with their right answers,
+               which are read like the context: one user continues. The column `step` numbers the
+               turns.
 
-    Episode("shared_context/test/0", [Observe(piece 1), Observe(piece 2), Ask("Where does Ada Voss live?"),
-                                      Observe("Where does Ada Voss live? Selby"), Ask("What pet does ...?"), ...])
+    Episode("shared_context/test/0", [Chunk(1), Chunk(2), Query("Where does Ada Voss live?"),
+                                      Chunk("Where does Ada Voss live? Selby"),
+                                      Query("What pet does ...?"), ...])
 
-One context is one episode. The sub-tasks of SCBench have prompts, lengths of answers and metrics of their own
-(`SUB_TASKS`, from `scbench/` of github.com/microsoft/MInference); options are chosen among by their letters.
+Each context is one episode. The sub-tasks of SCBench have their own prompts, answer lengths and
+metrics (`SUB_TASKS`, from `scbench/` of github.com/microsoft/MInference). Options are chosen by
+their letters.
 
-Rows as published, of MemoryAgentBench (arXiv 2507.05257), BABILong (2406.10149) and LongMemEval (2410.10813) too:
+Rows as published, also of MemoryAgentBench (arXiv 2507.05257), BABILong (2406.10149) and
+LongMemEval (2410.10813):
 
-    SCBench           {"id": 0, "context": "...", "multi_turns": [{"input": "...", "answer": "...", "options": [...]}]}
-    MemoryAgentBench  {"context": "...", "questions": ["..."], "answers": [["..."]], "metadata": {"source": "eventqa"}}
+    SCBench           {"id": 0, "context": "...",
+                       "multi_turns": [{"input": "...", "answer": "...", "options": [...]}]}
+    MemoryAgentBench  {"context": "...", "questions": ["..."], "answers": [["..."]],
+                       "metadata": {"source": "eventqa"}}
     BABILong          {"input": "...", "question": "Where is Mary?", "target": "kitchen"}
-    LongMemEval       {"question_id": "1", "question_type": "multi-session", "question": "...", "answer": "...",
-                       "haystack_dates": ["..."], "haystack_sessions": [[{"role": "user", "content": "..."}]]}
+    LongMemEval       {"question_id": "1", "question_type": "multi-session",
+                       "question": "...", "answer": "...", "haystack_dates": ["..."],
+                       "haystack_sessions": [[{"role": "user", "content": "..."}]]}
 """
 
 from __future__ import annotations
@@ -50,21 +57,21 @@ from ttabench.readers.sources import RawTable, Request, load_rows, parse_table, 
 from ttabench.readers.tokens import TokenCount, TokenizedText, TokenLimit, Tokens
 
 SUB_TASK_PREFIX = "scbench_"
-"""Of the published names of sub-tasks."""
+"""Start of the published names of sub-tasks."""
 ABSTENTION_SUFFIX, JUDGED_KINDS = "_abs", ("single-session-preference",)
-"""Questions of LongMemEval whose answers no string tells to be right: end of their ids, and kinds."""
+"""LongMemEval questions that need a judge: suffix of their ids, and kinds."""
 
 
 class SubTask(NamedTuple):
-    """A sub-task of SCBench; a template of its name on the card has the words of its questions."""
+    """A sub-task of SCBench; its question template on the card has the same name."""
 
     max_new_tokens: int
     metrics: tuple[str, ...]
-    """The first is the main one."""
+    """Metrics, the main one first."""
     lead: str = ""
-    """Stands in front of the context."""
+    """Text before the context."""
     all_of: bool = False
-    """Whether an answer holds all gold answers, and not one of them."""
+    """True if an answer must contain all gold answers, not any one of them."""
 
 
 _VALUE = "Extract the value corresponding to the specified key in the JSON object below.\n\n"
@@ -99,22 +106,22 @@ class Turn:
 
     question: str
     answers: tuple[str, ...]
-    """As published, at least one; of a choice the letter of the right option."""
+    """As published, at least one; for a choice the letter of the right option."""
     options: tuple[str, ...] = ()
     kind: str = ""
-    """Its sub-task, where the turns of a context are of several."""
+    """Its sub-task, if the turns of a context belong to several."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextWithTurns:
-    """A context and the questions about it, in order."""
+    """A context and its questions, in order."""
 
     id: str
     text: str
     turns: tuple[Turn, ...]
 
     def texts(self) -> tuple[str, ...]:
-        """All that is read, asked or compared with."""
+        """Return every text that is read, queried or compared with."""
         return (
             self.text,
             *(
@@ -126,7 +133,7 @@ class ContextWithTurns:
 
 
 def parse_contexts(card: Card, data: RawTable) -> list[ContextWithTurns]:
-    """Contexts in file order; of one id the later ones end in #2, #3 ..."""
+    """Parse contexts in file order; repeated ids end in #2, #3, ..."""
     seen = Counter[str]()
 
     def row_of(raw: RawRow) -> ContextWithTurns | str:
@@ -148,7 +155,7 @@ def parse_contexts(card: Card, data: RawTable) -> list[ContextWithTurns]:
 
 
 def _context_text(card: Card, raw: RawRow) -> str:
-    """What is read: a text, or dated sessions of a chat as one."""
+    """Return the context: a text, or dated sessions of a chat as one text."""
     sessions: Any = raw.cell(card.columns.get("sessions", ()))
     if sessions is None:
         return raw.text(*card.columns["text"])
@@ -160,7 +167,7 @@ def _context_text(card: Card, raw: RawRow) -> str:
 
 
 def _published_turns(card: Card, raw: RawRow) -> list[dict[str, Any]]:
-    """Its turns as SCBench has them."""
+    """Return the turns in SCBench's format."""
     given: Any = raw.cell(card.columns["turns"])
     if given is not None:
         return [dict(turn) for turn in given]
@@ -184,7 +191,7 @@ def _parse_turn(given: Mapping[str, Any]) -> Turn:
         right = dict(zip(options, letters, strict=True)).get(answers[0], answers[0])
         if right not in tuple(letters):
             raise ValueError(
-                f"the answer {short_repr(right)} is none of its {len(options)} options"
+                f"the answer {short_repr(right)} is not among its {len(options)} options"
             )
         answers = (right,)
     kind = str(given.get("task") or "").removeprefix(SUB_TASK_PREFIX)
@@ -192,60 +199,61 @@ def _parse_turn(given: Mapping[str, Any]) -> Turn:
 
 
 def _texts(given: object) -> tuple[str, ...]:
-    """A text, a number, or a list of them, as texts; several answers to a question are all right, or all wanted."""
+    """Convert a text, a number or a list of them to texts; several answers are all right, or all
+    required.
+    """
     members = given if isinstance(given, list | tuple) else [] if given is None else [given]
     if not all(isinstance(member, str | int | float) for member in members):
-        raise ValueError(f"{short_repr(given)} is no text and no list of texts")
+        raise ValueError(f"{short_repr(given)} is neither a text nor a list of texts")
     return tuple(dict.fromkeys(text for member in members if (text := str(member).strip())))
 
 
 class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
+    """Protocol settings of this reader; `--task-set` may change them."""
 
     mode: Literal["requests", "turns"] = "requests"
+    """Position of the questions: all after the context, or one turn after the other."""
     task: str = ""
-    """The sub-task of SCBench; where none is given, the one that the name of the file or its folder says, if any."""
+    """Sub-task of SCBench; by default the one named by the file or its folder, if any."""
     contexts: Annotated[int, Field(gt=0)] | None = None
-    """How many, drawn by the seed; None for all of them."""
+    """Number of contexts, drawn with the seed; None for all."""
     tokens: TokenLimit = 0
-    """Of a context, at most: of a longer one the first and the last half of so many are read; 0 for no limit."""
+    """Maximum tokens of a context; of a longer one, the first and the last half of them are read. 0
+    for no limit.
+    """
     piece: TokenCount = 512
-    """Tokens of a piece, at most; it ends with a line where one fits."""
+    """Maximum tokens of a chunk; it ends with a line if one fits."""
     prompt: str = "bare"
     """Name of a question template of the card."""
     max_new_tokens: TokenCount | None = None
-    """None for what the sub-task says, 16 where none is known."""
+    """Maximum tokens of an answer; None for the sub-task's maximum, or 16 without a sub-task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedContext(Task[Settings]):
-    """A `readers.Task` over contexts, one episode each."""
+    """A `Task` over contexts, one episode each."""
 
     available: Sequence[ContextWithTurns]
-    """All of the source, in file order."""
+    """All contexts of the source, in file order."""
     selected: Sequence[ContextWithTurns]
-    """Those that are read and asked about."""
+    """Contexts that are read and queried."""
 
     def episodes_with_source(
         self, tokens: Tokens | None
     ) -> Iterator[tuple[Episode, ContextWithTurns]]:
-        """One episode a context that is asked about."""
+        """Yield one episode per queried context."""
         for context, share in zip(
             self.selected, split_limit(self.limit, len(self.selected)), strict=True
         ):
-            if queries := pick_evenly(
-                [self._query(context, number) for number in range(len(context.turns))], share
-            ):
-                yield (
-                    Episode(
-                        key=self.episode_key(context.id),
-                        steps=self._steps(context, queries, tokens),
-                    ),
-                    context,
-                )
+            every = [self._query(context, number) for number in range(len(context.turns))]
+            if queries := pick_evenly(every, share):
+                steps = self._steps(context, queries, tokens)
+                yield Episode(key=self.episode_key(context.id), steps=steps), context
 
     def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
-        """Each with the next context of another text, and its turns, in place of its own; of a twin about others."""
+        """Yield each episode with the next context of another text, and its turns; in the synthetic
+        world about other people.
+        """
         for episode, own in self.episodes_with_source(tokens):
             candidates = self.candidates(
                 self.available, own, partial(parse_contexts, self.card), contexts=2
@@ -256,7 +264,9 @@ class SharedContext(Task[Settings]):
     def _steps(
         self, read: ContextWithTurns, queries: Sequence[Query], tokens: Tokens | None
     ) -> tuple[Step, ...]:
-        """A context, and questions about this or another one: behind it, or behind as many of its turns."""
+        """Return a context, with questions about this or another one after it, or after as many of
+        its turns.
+        """
         chunks = list(self._chunks(read, tokens))
         places = [
             len(chunks) + (query.at.count - 1 if self.settings.mode == "turns" else 0)
@@ -271,17 +281,16 @@ class SharedContext(Task[Settings]):
     def _chunks(self, context: ContextWithTurns, tokens: Tokens | None) -> Iterator[Chunk]:
         task = SUB_TASKS.get(self.settings.task)
         cut = TokenizedText.tokenize((task.lead if task else "") + context.text, tokens)
-        most, size = self.settings.tokens, len(cut)
-        parts = (
-            [(0, size)]
-            if not most or size <= most
-            else [(0, most - most // 2), (size - most // 2, size)]
-        )
+        max_tokens = self.settings.tokens
+        size = len(cut)
+        parts = [(0, size)]
+        if max_tokens and size > max_tokens:
+            half = max_tokens // 2
+            parts = [(0, max_tokens - half), (size - half, size)]
         for first, last in parts:
             yield from cut.slice_tokens(first, last).chunks(self.settings.piece, context.id, first)
 
     def _question_text(self, turn: Turn) -> str:
-        """A question, with its options, in the words of its template."""
         options = (
             f"\n{letter}. {option}"
             for letter, option in zip(ascii_uppercase, turn.options, strict=False)
@@ -291,18 +300,16 @@ class SharedContext(Task[Settings]):
         )
 
     def _answered_turn(self, context: ContextWithTurns, number: int) -> Chunk:
-        """A turn that was answered right."""
         turn, prompt = context.turns[number], self.card.prompt
         text = f"{self._question_text(turn)}{prompt.delimiter}{self._generate_want(turn).target}"
         return Chunk(text=text, key=f"{context.id}/turn{number + 1}", joiner=prompt.joiner)
 
     def _generate_want(self, turn: Turn) -> Generate:
-        """The want of a question without options, as its sub-task has it."""
-        own = SUB_TASKS.get(turn.kind) or SUB_TASKS.get(self.settings.task)
-        most = self.settings.max_new_tokens or (own.max_new_tokens if own else 16)
-        return replace(
-            self.card.prompt.make_generate(turn.answers, most), all_of=bool(own and own.all_of)
-        )
+        """Return the target of a question without options, with the settings of its sub-task."""
+        task = SUB_TASKS.get(turn.kind) or SUB_TASKS.get(self.settings.task)
+        max_new_tokens = self.settings.max_new_tokens or (task.max_new_tokens if task else 16)
+        want = self.card.prompt.make_generate(turn.answers, max_new_tokens)
+        return replace(want, all_of=task is not None and task.all_of)
 
     def _query(self, context: ContextWithTurns, number: int) -> Query:
         turn, prompt = context.turns[number], self.card.prompt
@@ -327,7 +334,9 @@ class SharedContext(Task[Settings]):
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
-        """One context each; a mini source writes a new one, files are read in epochs, each in a new order."""
+        """Yield one context each; a mini source generates a new one, files are read in epochs, each
+        in a new order.
+        """
         for context in self.iter_training_rows(
             training.rng, self.selected, partial(parse_contexts, self.card), contexts=1
         ):
@@ -335,7 +344,7 @@ class SharedContext(Task[Settings]):
             yield self.split, self._steps(context, queries, training.tokens)
 
     def counts(self) -> dict[str, Json]:
-        """Counts of the source, and of the queries asked."""
+        """Count the rows of the source, the contexts and the queries."""
         return {
             "rows": len(self.available),
             "contexts": len(self.selected),
@@ -343,18 +352,17 @@ class SharedContext(Task[Settings]):
         }
 
     def texts(self) -> Iterator[str]:
-        """Every context with its questions."""
+        """Yield every context with its questions."""
         for context in self.selected:
             yield from (context.id, *context.texts())
 
 
 def _apply_sub_task(
-    card: Card, settings: Settings, typed: bool, where: str
+    card: Card, settings: Settings, is_prompt_set: bool, location: str
 ) -> tuple[Card, Settings]:
-    """Card and settings of the sub-task that is asked for, or that the source is named after."""
-    parts = (
-        part.split(".")[0] for part in Path(where).parts
-    )  # scbench_kv.jsonl, scbench_kv/test.parquet
+    """Return card and settings of the sub-task that is set, or that the source is named after."""
+    # scbench_kv.jsonl, scbench_kv/test.parquet
+    parts = (part.split(".")[0] for part in Path(location).parts)
     name = (
         settings.task or next((part for part in parts if part.startswith(SUB_TASK_PREFIX)), "")
     ).removeprefix(SUB_TASK_PREFIX)
@@ -362,7 +370,7 @@ def _apply_sub_task(
         return card, settings
     if name not in SUB_TASKS:
         raise UnknownName(f"sub-task of {card.name}", name, list(SUB_TASKS))
-    prompt = name if name in card.prompt.templates and not typed else settings.prompt
+    prompt = name if name in card.prompt.templates and not is_prompt_set else settings.prompt
     return card.with_metrics(*SUB_TASKS[name].metrics), settings.model_copy(
         update={"task": name, "prompt": prompt}
     )
@@ -376,12 +384,12 @@ def read(card: Card, request: Request) -> SharedContext:
         card, settings = _apply_sub_task(card, settings, "prompt" in request.options, data.location)
     available = parse_contexts(card, data)
     selected = sample_rows(available, settings.contexts, f"contexts {request.seed}")
-    choosing = [bool(turn.options) for context in selected for turn in context.turns]
-    if any(choosing):
-        if not all(choosing):
+    has_options = [bool(turn.options) for context in selected for turn in context.turns]
+    if any(has_options):
+        if not all(has_options):
             raise UserError(
                 f"{data.location} has questions with options and others without.",
-                "Give them apart.",
+                "Use separate files for the two.",
             )
         card = card.with_metrics("acc", "option_nll", chance=None)
     return SharedContext(

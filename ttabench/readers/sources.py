@@ -1,13 +1,16 @@
-"""Where rows come from: the miniature world, the hub, or the user's file or folder in any published layout.
+"""Sources of rows: the synthetic world, the hub, or the user's file or folder in any published
+layout.
 
-A folder holds one file a split (names on the card), numbered parquet shards as the hub stores them, or what a published
-archive unpacks to. A split that a paper cut out of a published split by row numbers is cut only where the number of
-rows is the published one.
+A folder contains one file per split (names on the card), numbered parquet shards as on the hub, or
+the content of a published archive. A split that a paper cut out of a published split by row numbers
+is cut only if the number of rows is the published one.
 
-    resolve(card, Request(source="mini", options={"documents": "16", "questions": "2"}), Settings)
+    request = Request(source="mini", options={"documents": "16", "questions": "2"})
+    resolve_settings(card, request, Settings)
         -> Settings(documents=16, ...), {"questions": 2, "facts": 4}
 
-Options that a mini generator takes as arguments (here `questions`) are told from protocol settings by its signature.
+Options that are parameters of the mini generator (here `questions`) are its arguments; all others
+are protocol settings.
 """
 
 from __future__ import annotations
@@ -43,9 +46,9 @@ from ttabench.readers.formats import (
 
 RowT = TypeVar("RowT")
 GENERATED_SOURCE = "generated"
-"""The source of rows that a reader makes and that are not of the miniature world."""
+"""Source of rows that a reader generates outside the synthetic world."""
 MAX_GENERATED_ROWS, MAX_GENERATED_TOKENS = 10**6, 2**26
-"""What a twin makes at most: rows, or whatever its arguments count, multiplied; and tokens of running text."""
+"""Limits of a synthetic version: the product of its count arguments, and tokens of running text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,24 +68,25 @@ class RawTable:
 
     rows: list[RawRow] = field(default_factory=list)
     label: str = "mini"
-    """Stands in records and tables as the source."""
+    """Source label in records and tables."""
     location: str = ""
-    """Names the file, folder or data set in error messages."""
+    """File, folder or dataset in error messages."""
     folder: Path | None = None
-    """Where companion files may lie."""
+    """Folder of companion files."""
     notes: tuple[str, ...] = ()
     unused: Counter[str] = field(default_factory=Counter)
-    """Rows that cannot be used by reason, once they were looked at."""
+    """Counts of rows that cannot be used, by reason, once they are parsed."""
 
 
 def parse_table(
     data: RawTable, row_of: Callable[[RawRow], RowT | str], *, require_any: bool = True
 ) -> list[RowT]:
-    """What rows hold, in file order; of a row that cannot be used `row_of` gives the reason, counted in `unused`.
+    """Parse rows in file order; for an unusable row `row_of` returns the reason, counted in
+    `unused`.
 
-    `require_any`: there has to be a row that can be used.
+    `require_any`: raise a UserError if no row is usable.
     """
-    held: list[RowT] = []
+    parsed: list[RowT] = []
     for number, raw in enumerate(data.rows):
         with report_row_errors(raw.location):
             if max(map(len, iter_texts(raw.values)), default=0) > MAX_TEXT_CHARS:
@@ -91,36 +95,34 @@ def parse_table(
         if isinstance(row, str):
             data.unused[row] += 1
         else:
-            held.append(row)
-    if require_any and not held:
-        fault = f"None of the {len(data.rows)} rows of {data.location} is usable ({format_reasons(data.unused)})."
-        raise UserError(fault, "Give others.")
-    return held
+            parsed.append(row)
+    if require_any and not parsed:
+        reasons = format_reasons(data.unused)
+        fault = f"None of the {len(data.rows)} rows of {data.location} is usable ({reasons})."
+        raise UserError(fault, "Fix the rows, or use another source.")
+    return parsed
 
 
 def default_source(card: Card | None, *, nano: bool) -> str:
-    """Where the rows of a task come from under a base model, nano or another, where nobody says."""
-    return (
-        "mini"
-        if nano
-        else GENERATED_SOURCE
-        if card is not None and card.reader == "ruler"
-        else "hub"
-    )
+    """Return the default source of a task's rows under nano, or under another base model."""
+    if nano:
+        return "mini"
+    return GENERATED_SOURCE if card is not None and card.reader == "ruler" else "hub"
 
 
 def load_table(card: Card, request: Request, more: Formats | None = None) -> RawTable:
-    """The rows of `request.split` from the hub, a file or a folder (the mini source goes through `synthetic_table`).
+    """Load the rows of `request.split` from the hub, a file or a folder (for mini, see
+    `synthetic_table`).
 
-    `more`: other formats by suffix, which come before the usual ones.
+    `more`: further formats by suffix, which take precedence.
     """
     name, path = request.split, Path(request.source)
     split, formats, whole = card.splits[name], {**(more or {}), **DEFAULT_FORMATS}, True
     if request.source == "hub":
         loaded, label = load_hub_rows(card, name)
         with reading_file(label, max_bytes=None):
-            held = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
-        data = RawTable(rows=held, label=label, location=label)
+            rows = [RawRow(f"{label} row {number}", dict(row)) for number, row in enumerate(loaded)]
+        data = RawTable(rows=rows, label=label, location=label)
     elif path.exists():
         files, whole = (
             find_split_files(split, data_folders(card, path), formats)
@@ -129,34 +131,32 @@ def load_table(card: Card, request: Request, more: Formats | None = None) -> Raw
         )
         if not files:
             expected = ", ".join(split.files + split.whole) or "one file of any name"
-            fault = f"No file of split {name!r} of {card.name} in {path} (looked for {expected}"
+            fault = f"No file of split {name!r} of {card.name} in {path} (expected {expected}"
             hint = (
-                "Give the folder that has all splits."
+                "Use the folder that has all splits."
                 if card.parts
-                else "Name the file with --source FILE."
+                else "Set the file with --source FILE."
             )
             raise UserError(
                 f"{fault}; {', '.join(formats)}, .gz too).", f"{hint} {card.source.how}".strip()
             )
-        held = [row for file in files for row in read_rows(file, formats)]
+        rows = [row for file in files for row in read_rows(file, formats)]
         label = f"{'folder' if path.is_dir() else 'file'}:{path}"
-        data = RawTable(rows=held, label=label, location=str(files[0]), folder=files[0].parent)
+        data = RawTable(rows=rows, label=label, location=str(files[0]), folder=files[0].parent)
     else:
-        fault = f"No file or folder {request.source!r} to read {card.name} from."
-        raise UserError(fault, "Check the path; --source takes mini, hub, or the path of the data.")
+        fault = f"The source {request.source!r} of {card.name} does not exist."
+        raise UserError(fault, "Set --source to mini, hub, or the path of the data.")
     if not data.rows:
-        raise UserError(
-            f"{data.location} holds no rows for {card.name}.", "Give a source with rows."
-        )
+        raise UserError(f"{data.location} has no rows for {card.name}.", "Use a source with rows.")
     whole = whole or (path.is_file() and len(data.rows) == split.of)
     if not whole or split.rows is None:
         return data
     first, last = split.rows
     if len(data.rows) != split.of:
-        fault = f"Split {name!r} is rows {first} to {last} of {split.of}, but {data.location} has {len(data.rows)} rows."
+        fault = f"Split {name!r} is rows {first} to {last} of {split.of}, "
+        fault += f"but {data.location} has {len(data.rows)} rows."
         raise UserError(
-            fault,
-            "Give the published file, or name a file of your own with --source FILE to use all of it.",
+            fault, "Use the published file, or set --source FILE to use all of your own file."
         )
     return replace(
         data,
@@ -166,13 +166,13 @@ def load_table(card: Card, request: Request, more: Formats | None = None) -> Raw
 
 
 def load_hub_rows(card: Card, name: str) -> tuple[Any, str]:
-    """The data set of a split on the hub, not in memory, and the label of the source."""
+    """Load a split's dataset from the hub, without reading it into memory, and its source label."""
     import datasets
 
     hub, split = card.source.hub, card.splits[name].hub
     if hub is None or split is None:
-        fault = f"Split {name!r} of the task {card.name} is on no hub."
-        raise UserError(fault, f"{card.source.how} Then give --source DIR.")
+        fault = f"Split {name!r} of the task {card.name} is not on the hub."
+        raise UserError(fault, f"{card.source.how} Then use --source DIR.")
     hint = "Use local files with --source DIR" + (", or --source mini." if card.twin else ".")
     with reading_file(f"The data set {hub.path} on the hub", hint, max_bytes=None):
         loaded = datasets.load_dataset(hub.path, hub.config, split=split, revision=hub.revision)
@@ -180,16 +180,18 @@ def load_hub_rows(card: Card, name: str) -> tuple[Any, str]:
     return loaded, f"hub:{hub.path}@{commit[1] if commit else 'unpinned'}"
 
 
-# --- where the files of a split lie in what people unpack: OpenBookQA-V1-Sep2018/Data/Main/train.jsonl ---------------
+# --- files of a split in an unpacked archive: OpenBookQA-V1-Sep2018/Data/Main/train.jsonl ---------
 
 
 def archive_roots(base: Path, names: Sequence[str]) -> list[Path]:
-    """The folder, and the top folders of the published archive that stand in it."""
+    """Return the folder, and the top folders of the published archive in it."""
     return [base, *(base / name for name in names if (base / name).is_dir())]
 
 
 def data_folders(card: Card, folder: Path) -> list[Path]:
-    """Where files may stand: the folder, an archive's top folder in it, and the hub's folders `data` and config."""
+    """Return possible folders of files: the folder, an archive's top folder, and the hub's folders
+    `data` and config.
+    """
     hub = card.source.hub
     inner = ("data", hub.config if hub and hub.config else "default")
     return [
@@ -202,8 +204,11 @@ def data_folders(card: Card, folder: Path) -> list[Path]:
 def find_split_files(
     split: Split, folders: Iterable[Path], formats: Formats = DEFAULT_FORMATS
 ) -> tuple[list[Path], bool]:
-    """(the file of a split, or every shard of it, in the first of the folders that has them, whether it is a whole
-    published split, whose names come last); no files where there are none.
+    """Find (the file or shards of a split in the first folder that has them, whether it is a whole
+    published split).
+
+    Exact files of the split come before whole published splits. The list is empty if there are
+    none.
     """
     folders = list(folders)
     for names, whole in ((split.files, False), (split.whole, True)):
@@ -214,97 +219,101 @@ def find_split_files(
 
 
 def _files_named(place: Path, formats: Formats) -> list[Path]:
-    """The file of this name, in the first of the formats and rather not packed, or its shards."""
+    """Return the file of this name in the first format, unpacked before packed, or its shards."""
     for ending in (suffix + packed for suffix in formats for packed in ("", ".gz")):
         if (file := place.with_name(place.name + ending)).is_file():
             return [file]
     shards = sorted(place.parent.glob(f"{place.name}-?????-of-?????*.parquet"))
     if shards and len(shards) != (count := int(shards[0].name.partition("-of-")[2][:5])):
         raise UserError(
-            f"{place.parent} holds {len(shards)} of {count} shards of {place.name!r}.",
-            "Get the others.",
+            f"{place.parent} has {len(shards)} of {count} shards of {place.name!r}.",
+            "Add the others.",
         )
     return shards
 
 
-# --- miniature twins -------------------------------------------------------------------------------------------------
+# --- synthetic versions ---------------------------------------------------------------------------
 
 
 def load_rows(
     card: Card, request: Request, arguments: Mapping[str, object], more: Formats | None = None
 ) -> RawTable:
-    """The rows that a request is about: of a twin with these arguments, or those of `load_table`."""
+    """Load the rows of a request: synthetic ones with these arguments, or those of `load_table`."""
     if request.source == "mini":
         return synthetic_table(card, request.split, request.seed, arguments)
     return load_table(card, request, more)
 
 
 def synthetic_table(card: Card, split: str, seed: int, arguments: Mapping[str, object]) -> RawTable:
-    """Rows of the miniature twin of this split, drawn from a seed."""
+    """Generate the rows of a split's synthetic version from a seed."""
     return table_of_generated(card, run_generator(card, split, seed, **arguments))
 
 
 def book_arguments(books: int, tokens: int) -> dict[str, int]:
-    """Arguments of a generator for so many books of at least about so many tokens."""
+    """Return generator arguments for books of at least about `tokens` tokens."""
     return {"books": books, "tokens": tokens * 9 // 8 + 64}
 
 
 def table_of_generated(card: Card, generated_rows: Sequence[Mapping[str, object]]) -> RawTable:
-    """Rows that a generator made, as a table."""
+    """Convert generated rows to a table."""
     if not generated_rows:
-        raise UserError(f"The twin of {card.name} gives no rows.", "Change --task-set.")
-    held = [
+        raise UserError(f"The synthetic {card.name} has no rows.", "Change --task-set.")
+    rows = [
         RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(generated_rows)
     ]
-    return RawTable(rows=held, location=f"the miniature twin of {card.name}")
+    return RawTable(rows=rows, location=f"the synthetic {card.name}")
 
 
 def load_generator(card: Card) -> Callable[..., Any]:
-    """The function that the card names as "ttabench.mini.module:function"."""
-    assert card.twin is not None, "mini was accepted for a card without a twin"
+    """Import the function that the card names as "ttabench.mini.module:function"."""
+    assert card.twin is not None, "mini was accepted for a card without a synthetic version"
     module, _, function = card.twin.generator.partition(":")
     try:
         generator: Callable[..., Any] = getattr(import_module(module), function)
     except (ImportError, AttributeError):
-        fault = f"The task card {card.name}: there is no twin.generator {card.twin.generator!r}."
-        raise UserError(fault, "Mend that field.") from None
+        fault = f"The task card {card.name}: twin.generator {card.twin.generator!r} does not exist."
+        raise UserError(fault, "Fix that field.") from None
     return generator
 
 
 def arguments_model(card: Card, source: str) -> type[BaseModel]:
-    """Arguments of the card's generator beyond its place, with types and defaults; none but of `mini`."""
+    """Make a model of the generator's arguments with types and defaults, without split, seed and
+    documents.
+
+    It is empty unless the source is `mini`.
+    """
     fields: dict[str, Any] = {}
     if source == "mini" and card.twin is not None:
         function = load_generator(card)
         hints = get_type_hints(function)
-        for name, one in inspect.signature(function).parameters.items():
+        for name, parameter in inspect.signature(function).parameters.items():
             if name not in ("split", "seed", "documents"):
                 fields[name] = (
                     hints.get(name, str),
-                    None if one.default is one.empty else one.default,
+                    None if parameter.default is parameter.empty else parameter.default,
                 )
     return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
 
 
 def run_generator(card: Card, split: str, seed: int, **arguments: object) -> Any:
-    """What the card's generator makes for a split: rows, or rows by name."""
+    """Run the card's generator for a split; it returns rows, or rows by name."""
     try:
         counts = {key: n for key, n in arguments.items() if isinstance(n, int) and n > 0}
         n_rows = math.prod(n for key, n in counts.items() if key != "tokens")
         if n_rows > MAX_GENERATED_ROWS or n_rows * counts.get("tokens", 1) > MAX_GENERATED_TOKENS:
-            asked = ", ".join(f"{key}={short_repr(n, 20)}" for key, n in counts.items())
+            sizes = ", ".join(f"{key}={short_repr(n, 20)}" for key, n in counts.items())
             raise UserError(
-                f"The twin of {card.name} would make too much with {asked}.",
-                "Give smaller --task-set.",
+                f"The synthetic {card.name} would be too large with {sizes}.",
+                "Set smaller values with --task-set.",
             )
         return load_generator(card)(split=card.splits[split].twin, seed=seed, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"The twin of {card.name} refuses that ({error}).", "Change --task-set."
+            f"The synthetic {card.name} refuses these arguments ({error}).", "Change --task-set."
         ) from None
 
 
-# --- a task's settings from its card, its twin and the user's options, in that order ---------------------------------
+# --- settings of a task: from its card, its synthetic version and the user's options, in that order
 
 ENTRY_POINT_GROUP = "ttabench.readers"
 """Entry points of other packages: functions of a card and a request."""
@@ -321,26 +330,25 @@ READERS = (
     "ruler",
     "lm_eval",
 )
-"""Modules here, each with a function `read`."""
+"""Modules of this package with a function `read`."""
 
 
 def load_reader(name: str) -> Callable[[Card, Request], Any]:
-    """The function that binds a card of this reader to its data."""
+    """Return the function that binds a card of this reader to its data."""
     if name not in READERS and name not in plugin_entry_points(ENTRY_POINT_GROUP):
         raise UnknownName(
             "reader", name, sorted([*READERS, *plugin_entry_points(ENTRY_POINT_GROUP)])
         )
-    own = (
+    read: Callable[[Card, Request], Any] = (
         import_module(f"ttabench.readers.{name}").read
         if name in READERS
         else plugin_entry_points(ENTRY_POINT_GROUP)[name].load()
     )
-    read: Callable[[Card, Request], Any] = own
     return read
 
 
 def origin(reader: str) -> str:
-    """Of what package, in what state, a reader is; "" for those here."""
+    """Return the package and version that a reader comes from; "" for bundled readers."""
     return (
         ""
         if reader in READERS or reader not in plugin_entry_points(ENTRY_POINT_GROUP)
@@ -355,31 +363,29 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 def resolve_settings(
     card: Card, request: Request, model: type[SettingsT]
 ) -> tuple[SettingsT, dict[str, Scalar]]:
-    """(protocol settings, arguments of the mini generator)."""
+    """Return (protocol settings, arguments of the mini generator)."""
     if request.limit is not None and request.limit < 1:
-        raise UserError(
-            f"A limit of {request.limit} questions leaves nothing to ask.",
-            "Give --limit 1 or more.",
-        )
-    twin = card.twin if request.source == "mini" else None
-    if request.source == "mini" and twin is None:
-        hint = f"Give {'--source hub, or ' if card.source.hub else ''}--source PATH of the data."
-        raise UserError(f"The task {card.name} has no miniature twin.", hint)
+        raise UserError(f"--limit {request.limit} leaves no question.", "Set --limit to 1 or more.")
+    synthetic = card.twin if request.source == "mini" else None
+    if request.source == "mini" and synthetic is None:
+        hint = f"Use {'--source hub, or ' if card.source.hub else ''}--source PATH of the data."
+        raise UserError(f"The task {card.name} has no synthetic version.", hint)
     inputs = arguments_model(card, request.source)
     known = [key for key in inputs.model_fields if key not in model.model_fields]
     options = {key: value for key, value in request.options.items() if key not in known}
     if unknown := next((key for key in options if key not in model.model_fields), None):
         raise UnknownName(f"setting of task {card.name}", unknown, [*model.model_fields, *known])
-    base = {**card.protocol, **(twin.protocol if twin else {})}
+    base = {**card.protocol, **(synthetic.protocol if synthetic else {})}
     settings = _validated(card, "protocol", model, base, options)
     template, examples = getattr(settings, "prompt", None), getattr(settings, "examples", 0)
     if template is not None and template not in card.prompt.templates:
         raise UnknownName(f"prompt of task {card.name}", template, list(card.prompt.templates))
     if examples > len(card.prompt.examples):
-        fault = f"examples={examples} are more than the {len(card.prompt.examples)} worked examples of {card.name}."
-        raise UserError(fault, "Give --task-set examples=N with a smaller N.")
+        fault = f"examples={examples} exceeds the worked examples of {card.name}."
+        raise UserError(fault, f"Set --task-set examples=N up to {len(card.prompt.examples)}.")
     more = {key: value for key, value in request.options.items() if key in known}
-    arguments = _validated(card, "twin.arguments", inputs, twin.arguments if twin else {}, more)
+    card_arguments = synthetic.arguments if synthetic else {}
+    arguments = _validated(card, "twin.arguments", inputs, card_arguments, more)
     return settings, arguments.model_dump(exclude_unset=True)
 
 
@@ -403,7 +409,7 @@ def _validated(
         )
         what, hint = first_validation_error(error, location, model)
         raise UserError(
-            what, f"Give another with --task-set {by_user[0]}=VALUE." if by_user else hint
+            what, f"Set another with --task-set {by_user[0]}=VALUE." if by_user else hint
         ) from None
 
 
@@ -433,11 +439,13 @@ FORMER_DEFAULTS: Mapping[str, Mapping[str, Json]] = {
     "lamp": {"least_kept": 0.9},
     "recall": {"every": 0, "ask": "question"},
 }
-"""Defaults of options that readers of earlier versions had, which stand in the records of their runs."""
+"""Defaults of options that readers of earlier versions had, as in the records of their runs."""
 
 
 def default_options(card: Card, source: str) -> dict[str, Json]:
-    """Defaults of the protocol, of earlier versions too, and under `mini` of the generator's arguments, as JSON."""
+    """Return option defaults as JSON: of the protocol, also of earlier versions, and under `mini`
+    of the generator.
+    """
     settings = _settings_of(card.reader)
     if settings is None:
         return {}
@@ -447,7 +455,9 @@ def default_options(card: Card, source: str) -> dict[str, Json]:
 
 
 def known_options(card: Card, source: str) -> list[str] | None:
-    """Names of the options of a task: of its protocol, and under `mini` of its generator; None where nobody knows."""
+    """Return the names of a task's options, of protocol and (under `mini`) generator; None if
+    unknown.
+    """
     settings = _settings_of(card.reader)
     return (
         None
@@ -457,7 +467,7 @@ def known_options(card: Card, source: str) -> list[str] | None:
 
 
 def _settings_of(reader: str) -> type[BaseModel] | None:
-    """The model `Settings` of a reader's module, if it has one."""
+    """Return the model `Settings` of a reader's module, if it has one."""
     if reader not in READERS and reader not in plugin_entry_points(ENTRY_POINT_GROUP):
         return None
     return getattr(import_module(load_reader(reader).__module__), "Settings", None)

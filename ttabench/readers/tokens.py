@@ -1,5 +1,6 @@
-"""Texts cut by the tokens of a base model, or by an estimate of them where there is none yet; numbers of tokens as they
-are typed."""
+"""Texts cut by the tokens of a base model, or by an estimate of them; numbers of tokens in
+settings.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +23,33 @@ class Tokens(Protocol):
 
     @property
     def frame_tokens(self) -> int:
-        """Tokens around a context and a question: what begins a text and, in a chat template, what closes a turn."""
+        """Tokens around a context and a query: the start of a text and, in a chat template, the end
+        of a turn.
+        """
 
     def encode(self, text: str) -> list[int]:
-        """Token ids without special tokens."""
+        """Encode a text without special tokens."""
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        """The same, and where in the text each token begins (in characters)."""
+        """Return token ids, and the character at which each token begins."""
 
 
 TokenCounter: TypeAlias = Callable[[str], int]
-"""How many tokens a text has."""
+"""Counts the tokens of a text."""
 
 
 def estimate_tokens(text: str) -> int:
-    """Tokens of a text where no tokenizer is at hand."""
+    """Estimate the tokens of a text without a tokenizer."""
     return math.ceil(len(text) / CHARS_PER_TOKEN)
 
 
 def token_counter(tokens: Tokens | None) -> TokenCounter:
-    """The count of a base model, or the estimate where there is none yet."""
+    """Return the base model's token counter, or the estimate without one."""
     return estimate_tokens if tokens is None else lambda text: len(tokens.encode(text))
 
 
 def count_fitting(sizes: Iterable[int], max_tokens: int, reserved: int) -> int:
-    """How many pieces of these sizes, one after another, fit into so many tokens beside what takes some of them."""
+    """Return how many consecutive items of these sizes fit into `max_tokens` minus `reserved`."""
     return bisect_right(list(accumulate(sizes)), max_tokens - reserved)
 
 
@@ -56,15 +59,17 @@ class TokenizedText:
 
     text: str
     ids: tuple[int, ...]
-    """Empty where no base model is known."""
+    """Token ids; empty without a base model."""
     starts: tuple[int, ...]
-    """Character at which each token begins, never falling."""
+    """Character at which each token begins, non-decreasing."""
     words: tuple[int, ...]
     """Character at which each word begins."""
 
     @classmethod
     def tokenize(cls, text: str, tokens: Tokens | None) -> TokenizedText:
-        """Tokenise a text, as a whole. Without a base model every 4 characters count as one token without an id."""
+        """Tokenise a text as a whole; without a base model every 4 characters count as one token
+        without an id.
+        """
         ids, starts = list[int](), list(range(0, len(text), CHARS_PER_TOKEN))
         if tokens is not None:
             ids, starts = tokens.encode_with_starts(text)
@@ -75,7 +80,7 @@ class TokenizedText:
         return len(self.starts)
 
     def slice_tokens(self, start: int, end: int) -> TokenizedText:
-        """Only these tokens."""
+        """Return the text of the tokens from `start` to `end` (exclusive)."""
         first, last = self._first_char(start), self._first_char(end)
         words = self.words[bisect_left(self.words, first) : bisect_left(self.words, last)]
         return TokenizedText(
@@ -85,11 +90,13 @@ class TokenizedText:
             tuple(place - first for place in words),
         )
 
-    def chunk_ends(self, chunk: int) -> list[int]:
-        """Tokens at which pieces end: with the last line that fits, or in a line that is longer than a piece."""
+    def chunk_ends(self, max_tokens: int) -> list[int]:
+        """Return the tokens at which chunks end: with the last line that fits, else inside a longer
+        line.
+        """
         ends: list[int] = []
         while (start := ends[-1] if ends else 0) < len(self):
-            end = min(start + chunk, len(self))
+            end = min(start + max_tokens, len(self))
             if end < len(self):
                 line = self.text.rfind("\n", 0, self.starts[end]) + 1
                 token = bisect_left(self.starts, line)
@@ -98,49 +105,49 @@ class TokenizedText:
         return ends
 
     def chunks(self, max_tokens: int, key: str, begin: int = 0) -> Iterator[Chunk]:
-        """The text in pieces of at most so many tokens; keys have their first tokens, counted from `begin`."""
+        """Yield chunks of at most `max_tokens` tokens; a key contains the first token, counted from
+        `begin`.
+        """
         start = 0
         for end in self.chunk_ends(max_tokens):
-            chunk = self.slice_tokens(start, end)
-            yield Chunk(text=chunk.text, key=f"{key}@{begin + start}", joiner="", ids=chunk.ids)
+            part = self.slice_tokens(start, end)
+            yield Chunk(text=part.text, key=f"{key}@{begin + start}", joiner="", ids=part.ids)
             start = end
 
     def _first_char(self, token: int) -> int:
-        """The character at which the part of this token begins; characters before the first token are its own."""
+        """Return the character at which a token begins; the first token includes any characters
+        before it.
+        """
         if token <= 0:
             return 0
         return self.starts[token] if token < len(self.starts) else len(self.text)
 
 
-# --- in settings of protocols -----------------------------------------------------------------------------------------
+# --- settings of protocols ------------------------------------------------------------------------
 
 
 def _parse_tokens(value: object) -> object:
-    """`"16k"` as 16,384."""
+    """Parse `"16k"` as 16,384."""
     count = parse_tokens(value) if isinstance(value, str) else value
     if count is None:
-        raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
+        raise ValueError(f"{value!r} is not a number of tokens such as 512 or 16k")
     return count
 
 
 def parse_list(value: object) -> object:
-    """`"1,2,4"` or one number as a tuple."""
-    return (
-        tuple(value.split(","))
-        if isinstance(value, str)
-        else (value,)
-        if isinstance(value, int)
-        else value
-    )
+    """Parse `"1,2,4"`, or one number, as a tuple."""
+    if isinstance(value, str):
+        return tuple(value.split(","))
+    return (value,) if isinstance(value, int) else value
 
 
 TokenCount = Annotated[int, BeforeValidator(_parse_tokens), Field(gt=0)]
-"""A number of tokens in the settings of a protocol, also as `16k`."""
+"""Number of tokens in protocol settings, also as `16k`."""
 TokenLimit = Annotated[int, BeforeValidator(_parse_tokens), Field(ge=0)]
-"""The same, where 0 means no limit."""
+"""Number of tokens, where 0 means no limit."""
 TokenCounts = Annotated[tuple[TokenCount, ...], Field(min_length=1), BeforeValidator(parse_list)]
-"""Several, also as `4k,16k`."""
+"""Several numbers of tokens, also as `4k,16k`."""
 StepCounts = Annotated[
     tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(parse_list)
 ]
-"""Pieces after which something is asked, also as `1,2,4`."""
+"""Numbers of chunks read before a query, also as `1,2,4`."""

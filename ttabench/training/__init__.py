@@ -1,1 +1,1 @@
-"""Training: a recipe in stages, the one loop of every method, and what a kill cannot spoil of it."""
+"""Training: a recipe in stages, one loop for all methods, and saves that survive a kill."""

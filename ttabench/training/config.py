@@ -1,4 +1,4 @@
-"""How a method is trained: what can be said of it, what the loop is told, and the record of what happened so far."""
+"""Options of a training, the configuration of its loop, and the record of its progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHOICES = {
     "stored": ("float32", "float16", "bfloat16"),
 }
 MAX_STEPS, MAX_STEP_CHUNKS = 10**9, 2**16
-"""Of a training, and pieces of context in one step."""
+"""Maximum steps of a training, and chunks in one step."""
 UNRECORDED_FIELDS = (
     "out",
     "resume",
@@ -30,31 +30,31 @@ UNRECORDED_FIELDS = (
     "questions",
     "batch_documents",
 )
-"""Fields that the record of a checkpoint has under `data`, or not at all."""
+"""Fields that a checkpoint's record stores under `data`, or not at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Tasks, saves and validations of a training, and how its checkpoint is stored."""
+    """Tasks, saves and validations of a training, and the number format of its checkpoint."""
 
     also: Annotated[
         tuple[str, ...],
         OptionInfo(
-            "A further task to train on, NAME or NAME=SOURCE, with options of it behind a blank each: all take "
-            "turns, a step each. Repeat for more.",
+            "A further task to train on: 'NAME=SOURCE OPTION=VALUE ...'; source and options are "
+            "optional. Tasks take turns, one step each. Repeat for more.",
             RECIPE_GROUP,
             default=False,
         ),
     ] = ()
     seed: Annotated[
-        int, OptionInfo("Seed of data order and of everything random.", QUERY_GROUP)
+        int, OptionInfo("Seed of the data order and of all randomness.", QUERY_GROUP)
     ] = 0
     best: Annotated[
         bool,
-        OptionInfo("Keep the weights of the lowest validation loss, not the last.", RECIPE_GROUP),
+        OptionInfo("Keep the weights with the lowest validation loss, not the last.", RECIPE_GROUP),
     ] = False
     save_every: Annotated[
-        int, OptionInfo("Steps between checkpoints; 0: at the end only.", EXECUTION_GROUP)
+        int, OptionInfo("Steps between checkpoints; 0: only at the end.", EXECUTION_GROUP)
     ] = 100
     validate_every: Annotated[
         int,
@@ -63,22 +63,22 @@ class TrainOptions:
     stored: Annotated[
         str,
         OptionInfo(
-            "Stored numbers: float32, float16 or bfloat16 (half the size).", EXECUTION_GROUP
+            "Number format of the checkpoint: float32, float16 or bfloat16 (half the size).",
+            EXECUTION_GROUP,
         ),
     ] = "float32"
     recompute: Annotated[
-        bool,
-        OptionInfo("Compute layers again on the way back: slower, less memory.", EXECUTION_GROUP),
+        bool, OptionInfo("Gradient checkpointing: slower, less memory.", EXECUTION_GROUP)
     ] = False
     resume: bool = True
-    """Resume from what is saved, if anything is; False starts again."""
+    """True if training resumes from a save, if there is one; False starts again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Recipe, TrainOptions):
-    """What the loop is told: recipe and options, where it writes, and what its checkpoint says of where it comes from.
+    """Configuration of the training loop: recipe, options, output folder, and origin of the data.
 
-    What stands in a recipe of documents, questions and earlier stages is in the batches by then.
+    The batches already reflect a recipe's documents, questions and earlier stages.
     """
 
     save_every: int = 0
@@ -87,11 +87,13 @@ class TrainConfig(Recipe, TrainOptions):
     out: Path | None = None
     """Folder of the checkpoint; None keeps the result in memory."""
     fresh: bool = True
-    """Begin with the method's own starting weights; False trains the parameters as they are (fine-tuning)."""
+    """True to begin with the method's initial weights; False to continue from its current
+    parameters (fine-tuning).
+    """
     data: Mapping[str, Json] = field(default_factory=dict)
-    """Source of the batches, for the record of the checkpoint."""
+    """Origin of the batches, for the record of the checkpoint."""
     stands_on: Mapping[str, Json] = field(default_factory=dict)
-    """Checkpoint that the base model carries while this method is trained: its `name` and `digest`."""
+    """Checkpoint in the base model during this training: its `name` and `digest`."""
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -111,11 +113,11 @@ class TrainConfig(Recipe, TrainOptions):
         if self.beta2 >= 1:
             raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
         if self.best and not self.validate_every:
-            raise ValueError("best needs validations")
+            raise ValueError("best needs validate_every")
         assert not self.resume or self.out is not None, "resume needs out"
 
     def recipe(self) -> dict[str, Json]:
-        """The values that a resumed training must share with the stopped one."""
+        """Return the values that a resumed training must share with the interrupted one."""
         names = "lr warmup schedule optimizer beta2 clip decay seed fresh best".split()
         names += ["steps"] if self.schedule == "cosine" else []
         return {name: getattr(self, name) for name in names}
@@ -123,21 +125,21 @@ class TrainConfig(Recipe, TrainOptions):
 
 @dataclass(kw_only=True)
 class TrainRecord:
-    """The record of a training so far; stored in every save and in the checkpoint's header."""
+    """Record of a training so far, stored in every save and in the checkpoint's header."""
 
     steps: int = 0
     seconds: float = 0.0
-    """Spent on steps, without validation and saves."""
+    """Duration of the steps, without validation and saves."""
     tokens: int = 0
-    """Tokens of all that was read and asked."""
+    """Tokens of all chunks, queries and answers."""
     observes: int = 0
-    """Pieces of context read."""
+    """Number of chunks read."""
     asks: int = 0
-    """Queries asked."""
+    """Number of queries."""
     losses: list[float] = field(default_factory=list)
     """Loss of every step."""
     validation: list[dict[str, int | float]] = field(default_factory=list)
-    """Figures of every validation, with its `step`."""
+    """Metrics of every validation, with its `step`."""
 
     def count_step(
         self, batch: Sequence[Episode], tokens: int, loss: float, seconds: float
@@ -151,15 +153,15 @@ class TrainRecord:
         self.losses.append(loss)
 
     def best(self) -> int | None:
-        """The step of the lowest validation loss, the first of equals; None before any validation."""
-        return (
-            int(min(self.validation, key=lambda figures: figures["loss"])["step"])
-            if self.validation
-            else None
-        )
+        """Return the first step with the lowest validation loss; None before any validation."""
+        if not self.validation:
+            return None
+        return int(min(self.validation, key=lambda metrics: metrics["loss"])["step"])
 
     def summary(self, config: TrainConfig, points: int = 100) -> dict[str, Json]:
-        """The record with its configuration as JSON; the curve is thinned to at most `points` means."""
+        """Return record and configuration as JSON; the loss curve is reduced to at most `points`
+        means.
+        """
         width = max(1, math.ceil(len(self.losses) / points))
         parts = [self.losses[start : start + width] for start in range(0, len(self.losses), width)]
         settings = {
@@ -170,7 +172,7 @@ class TrainRecord:
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """Learning rate of a step, counted from 1."""
+    """Return the learning rate of a step, counted from 1."""
     if step <= config.warmup:
         return config.lr * step / config.warmup
     if config.schedule == "constant":
@@ -180,5 +182,5 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 def untrainable_error(name: str) -> UserError:
-    """What is said of a method without parameters."""
+    """Return the error for a method without parameters."""
     return UserError(f"Method {name} has no parameters to train.", "Choose a trainable method.")

@@ -1,4 +1,6 @@
-"""One training loop for every method, episodes in, checkpoints and a loss curve out; and Muon, an optimiser."""
+"""Training loop for all methods, from episodes to checkpoints and a loss curve; and the optimiser
+Muon.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from ttabench.training.config import TrainConfig, TrainRecord, learning_rate, un
 
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
 MAX_UNSAVED_SECONDS = 300.0
-"""A training that is saved at all is saved at least as often, however few its steps."""
+"""Maximum time between saves if a training saves at all, however few its steps."""
 
 
 def train(
@@ -37,21 +39,28 @@ def train(
     validation: Mapping[str, Sequence[Episode]] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> TrainRecord:
-    """Train a method in place and leave it ready for use; a UserError where that cannot be done.
+    """Train a method in place and leave it ready for use.
 
-    SIGINT and SIGTERM act after the step under way, once it is saved; a second one acts at once.
+    SIGINT and SIGTERM take effect after the current step, once it is saved; a second one takes
+    effect immediately.
 
     Args:
-        batches: the episodes of each step; long enough, the same from its start at every call (`stages.lessons`).
-        on_step: called after every step with its number (from 1), the named parts of the loss, their sum ("loss"), the
-            norm of the gradient before clipping ("gradient"), the learning rate ("lr") and "tokens_per_second".
-        validation: episodes of each task that are judged every `config.validate_every` steps; of several tasks, "loss"
-            is the mean of theirs, whose figures stand beside it as "TASK loss".
-        clock: seconds, see `MAX_UNSAVED_SECONDS`.
+        batches: the episodes of each step; long enough, and the same from the start at every call
+            (`stages.make_batches`).
+        on_step: called after every step with its number (from 1), the named parts of the loss,
+            their sum ("loss"), the norm of the gradient before clipping ("gradient"), the learning
+            rate ("lr") and "tokens_per_second".
+        validation: episodes of each task, evaluated every `config.validate_every` steps. With
+            several tasks, "loss" is the mean over tasks, and each task's metrics are "TASK loss"
+            etc.
+        clock: current time in seconds, see `MAX_UNSAVED_SECONDS`.
+
+    Raises:
+        UserError: the method cannot be trained, or the training cannot go on.
     """
     validation = {task: episodes for task, episodes in (validation or {}).items() if episodes}
     if config.best and not validation:
-        raise UserError("Without validation episodes no step is the best.", "Leave out --best.")
+        raise UserError("--best needs validation episodes.", "Remove --best.")
     if not isinstance(method, Trainable):
         raise untrainable_error(method.name)
     with (
@@ -63,7 +72,7 @@ def train(
 
 
 class _Training:
-    """A training under way: the method, its optimiser, and what happened so far."""
+    """A training in progress: the method, its optimiser, and the record so far."""
 
     def __init__(self, method: Trainable[Any], config: TrainConfig) -> None:
         self.method, self.config = method, config
@@ -72,19 +81,21 @@ class _Training:
             "betas": (0.9, config.beta2),
             "weight_decay": config.decay,
         }
-        muon, modules = config.optimizer == "muon", method.modules()
+        modules = method.modules()
         self.optimiser = (
-            Muon(modules, **adam) if muon else torch.optim.AdamW(modules.parameters(), **adam)
+            Muon(modules, **adam)
+            if config.optimizer == "muon"
+            else torch.optim.AdamW(modules.parameters(), **adam)
         )
         self.record = TrainRecord()
         self.best: Mapping[str, torch.Tensor] = {}
-        """Parameters of the lowest validation loss so far, where they are kept."""
+        """Parameters with the lowest validation loss so far, if they are kept."""
         if config.out is not None and not config.resume:
             training_state.discard(config.out)
-        elif resumed := config.out and training_state.load_saved(
-            config.out, method, config, self.optimiser
-        ):
-            self.record, self.best = resumed
+        elif config.out is not None:
+            saved = training_state.load_saved(config.out, method, config, self.optimiser)
+            if saved is not None:
+                self.record, self.best = saved
         self.curve = training_state.Curve(config, self.record)
 
     def run(
@@ -94,18 +105,20 @@ class _Training:
         validation: Mapping[str, Sequence[Episode]],
         clock: Callable[[], float],
     ) -> TrainRecord:
-        """All steps that are left."""
+        """Run all remaining steps."""
         method, config, record = self.method, self.config, self.record
         stream: Iterator[Sequence[Episode]] = islice(batches, record.steps, None)
         if config.fresh and not record.steps:
             first = _next_batch(stream, 1)
             method.prepare_training(first)
             stream = chain([first], stream)
-        last_save, is_interrupted = clock(), False
+        last_save = clock()
+        is_interrupted = False
         try:
             with postpone_signals() as signals:
                 while record.steps < config.steps and not is_interrupted:
-                    parts, step = self._step(stream), record.steps
+                    parts = self._step(stream)
+                    step = record.steps
                     self.curve.add(step, parts)
                     if on_step is not None:
                         on_step(step, parts)
@@ -132,13 +145,13 @@ class _Training:
         return record
 
     def _step(self, stream: Iterator[Sequence[Episode]]) -> dict[str, float]:
-        """One update of the parameters; randomness (dropout, subsets) depends on the seed and the step alone."""
-        step, started, method, config = (
-            self.record.steps + 1,
-            time.perf_counter(),
-            self.method,
-            self.config,
-        )
+        """Update the parameters once; randomness (dropout, subsets) depends only on the seed and
+        the step.
+        """
+        step = self.record.steps + 1
+        started = time.perf_counter()
+        method = self.method
+        config = self.config
         batch = _next_batch(stream, step)
         method.modules().train()
         recomputation = gradient_checkpointing(method.lm) if config.recompute else nullcontext()
@@ -148,8 +161,7 @@ class _Training:
             parts = {name: part.item() for name, part in method.accumulate_gradients(batch).items()}
         if not math.isfinite(parts["loss"]):
             raise UserError(
-                f"The loss of step {step} is {parts['loss']}.",
-                "Lower the learning rate, or clip more.",
+                f"The loss of step {step} is {parts['loss']}.", "Set a lower --lr or --clip."
             )
         norm = torch.nn.utils.clip_grad_norm_(method.modules().parameters(), config.clip)
         for group in self.optimiser.param_groups:
@@ -172,26 +184,28 @@ class _Training:
             by_task = {
                 task: self.method.validate(episodes) for task, episodes in validation.items()
             }
-        (figures, *others) = by_task.values()
-        if others:
+        (metrics, *further) = by_task.values()
+        if further:
             mean = sum(each["loss"] for each in by_task.values()) / len(by_task)
-            task_figures = {
+            task_metrics = {
                 f"{task} {name}": value
                 for task, each in by_task.items()
                 for name, value in each.items()
             }
-            figures = {"loss": mean, **task_figures}
-        self.record.validation.append({"step": self.record.steps, **figures})
+            metrics = {"loss": mean, **task_metrics}
+        self.record.validation.append({"step": self.record.steps, **metrics})
         if self.config.best and self.record.best() == self.record.steps:
             self.best = {
                 name: each.detach().clone()
                 for name, each in self.method.modules().named_parameters()
             }
-        self.curve.add(self.record.steps, {"validation": figures})
+        self.curve.add(self.record.steps, {"validation": metrics})
 
 
 def _is_due(step: int, every: int, last: int) -> bool:
-    """Whether what is done every so many steps, 0 for none, and at the end is done after this one."""
+    """Return True if an action due every `every` steps (0: never) and at the last step is due after
+    this one.
+    """
     return step == last or bool(every and step % every == 0)
 
 
@@ -199,17 +213,16 @@ def _next_batch(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Epis
     batch = next(stream, ())
     if not batch:
         raise UserError(
-            f"The training episodes end before step {step}.", "Train fewer steps or on more data."
+            f"The training episodes end before step {step}.", "Use fewer --steps or more data."
         )
     return batch
 
 
 def _count_tokens(lm: LM, batch: Sequence[Episode]) -> int:
-    """Tokens of what was read and asked, answers included."""
     queries = [query for episode in batch for query in episode.queries()]
     answers = sum(len(gold_ids(lm, query)) for query in queries if query.answers)
     read = sum(
-        len(chunk_ids(lm, piece, first=False)) for episode in batch for piece in episode.chunks()
+        len(chunk_ids(lm, chunk, first=False)) for episode in batch for chunk in episode.chunks()
     )
     return (
         read + answers + sum(len(prompt_ids(lm, query, is_continuation=True)) for query in queries)
@@ -218,23 +231,26 @@ def _count_tokens(lm: LM, batch: Sequence[Episode]) -> int:
 
 MOMENTUM = 0.95
 NEWTON_SCHULZ_STEPS = 5
-"""Of the Newton-Schulz iteration."""
 NEWTON_SCHULZ_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ADAM_UPDATE_RMS = 0.2
-"""Root mean square of Adam's updates, about."""
+"""Approximate root mean square of Adam's updates."""
 
 
 class Muon(torch.optim.AdamW):
-    """Muon for the matrices of modules, Adam for what else they have: embeddings, gains, shifts, prompts.
+    """Muon for matrices; Adam for all other parameters: embeddings, gains, shifts, prompts.
 
         M <- b M + (1 - b) G                             mean of the gradients G
-        U ~ orthogonal factor of b M + (1 - b) G         five Newton-Schulz steps: singular values near 1
-        W <- W - lr 0.2 sqrt(max(rows, columns)) U       about as large as an update of Adam: one rate serves both
+        U ~ orthogonal factor of b M + (1 - b) G         five Newton-Schulz steps
+        W <- W - lr 0.2 sqrt(max(rows, columns)) U       about as large as an update of Adam
 
-    Jordan et al., 2024; the factor: Liu et al., arXiv 2502.16982. A parameter of three dimensions is a stack of
-    matrices; `torch.optim.Muon` takes none, and computes in bfloat16.
+    The singular values of U are near 1. One learning rate serves both optimisers.
+
+    Jordan et al., 2024; the factor: Liu et al., arXiv 2502.16982. A parameter of three dimensions
+    is a stack of matrices. `torch.optim.Muon` does not support these, and computes in bfloat16.
+
     Shape letters: S matrices of one shape · M rows · N columns.
-    `adam`: options of Adam, of which `lr` and `weight_decay` hold for both.
+
+    `adam`: options of Adam; `lr` and `weight_decay` apply to both.
     """
 
     def __init__(self, modules: nn.Module, **adam: Any) -> None:
@@ -243,8 +259,8 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient; those of matrices are spent by it."""
-        assert closure is None, "Muon evaluates nothing again"
+        """Update every parameter that has a gradient; this clears the gradients of matrices."""
+        assert closure is None, "Muon supports no closure"
         for group in self.param_groups:
             with_gradient = [
                 matrix
@@ -258,14 +274,12 @@ class Muon(torch.optim.AdamW):
     def _update_matrices(
         self, same_shape: list[nn.Parameter], learning_rate: float, decay: float
     ) -> None:
-        """Update matrices of one shape [M, N], or stacks of them, all at once."""
+        """Update matrices of one shape [M, N], or stacks of them, together."""
         lookahead = []
         for matrix in same_shape:
-            gradient, matrix.grad, state = (
-                matrix.grad,
-                None,
-                self.state[matrix],
-            )  # Adam leaves alone what has none
+            gradient = matrix.grad
+            matrix.grad = None  # Adam skips parameters without one
+            state = self.state[matrix]
             assert gradient is not None
             if not state:
                 state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(matrix)
@@ -281,9 +295,11 @@ class Muon(torch.optim.AdamW):
 
 
 def matrix_parameters(modules: nn.Module) -> Iterable[nn.Parameter]:
-    """Weights that map one vector to another: of linear layers, stacks of them, and low-rank factors (`ParameterList`).
+    """Yield weights that map vectors to vectors: of linear layers, stacks of them, and low-rank
+    factors (`ParameterList`).
 
-    Other parameters of two dimensions hold vectors side by side: learned queries, gains of several slots, embeddings.
+    Other two-dimensional parameters are lists of vectors: learned queries, gains of several slots,
+    embeddings.
     """
     for module in modules.modules():
         if isinstance(module, nn.ParameterList):
@@ -297,7 +313,9 @@ def matrix_parameters(modules: nn.Module) -> Iterable[nn.Parameter]:
 
 
 def orthogonalize(stacked_SMN: Tensor) -> Tensor:
-    """Matrices of the same singular vectors with singular values near 1 (about 0.7 to 1.2), [S, M, N]."""
+    """Return matrices [S, M, N] with the same singular vectors and singular values near 1 (about
+    0.7 to 1.2).
+    """
     tall = stacked_SMN.shape[1] > stacked_SMN.shape[2]
     x: Tensor = stacked_SMN.mT if tall else stacked_SMN
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)

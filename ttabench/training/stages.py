@@ -1,7 +1,8 @@
-"""A training by its recipe: stages one after the other, each with a checkpoint that the next one begins from.
+"""Training by a recipe: stages in sequence, each with a checkpoint from which the next one begins.
 
-A recipe may ask for an earlier stage: another method, on whose checkpoint the base then stands (a LoRA), or the method
-itself with other settings, whose parameters are trained on. Its checkpoint lies in the folder `first` of the later one.
+A recipe may need an earlier stage. If it trains another method, the base model then contains its
+checkpoint (a LoRA). If it trains the same method with other settings, its parameters are trained
+further. Its checkpoint is in the folder `first` of the later one.
 """
 
 from __future__ import annotations
@@ -41,29 +42,33 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 FIRST_STAGE_FOLDER = "first"
-"""Folder of the stage before, in that of the one that stands on it."""
+"""Folder of the previous stage, inside that of the stage that builds on it."""
 MAX_EPISODE_QUERIES = 10**6
-"""Queries of one training episode."""
+"""Maximum queries of one training episode."""
 RESUME_DIGESTS = ("card", "reader", "method", "model")
-"""Of the digests of what a run reads, those that a training must have in common with one that goes on."""
+"""Run inputs that a resumed training must share with the saved one."""
 VALIDATION_EPISODES = 4
-"""Episodes of a task in a validation: a book each, or a few documents with their queries."""
+"""Episodes per task in a validation: a book each, or a few documents with their queries."""
 
 
 OpenProgress: TypeAlias = Callable[[], AbstractContextManager[ProgressCallback]]
-"""Opened once a stage, for the ticks of its steps."""
+"""Opens the progress callback of a stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One of the trainings that a recipe asks for: a method, on a base, into a folder."""
+    """One training of a recipe: a method, on a base model, into a folder."""
 
     request: RunRequest
     recipe: Recipe
     out: Path
 
     def on_top_of(self, before: Stage | None) -> Stage:
-        """The same once the stage before is trained: its parameters go on, or the base stands on its checkpoint."""
+        """Return the stage on top of the previous one, after that was trained.
+
+        Its parameters are trained further if it is the same method; otherwise its checkpoint goes
+        into the base model.
+        """
         if before is None:
             return self
         if before.request.method != self.request.method:
@@ -76,53 +81,53 @@ class Stage:
             for key, value in own_settings.items()
             if value != earlier_settings[key]
         )
-        settings, below = (*self.request.settings, *differing), before.request.base_checkpoint
         request = replace(
-            self.request, settings=settings, checkpoint=str(before.out), base_checkpoint=below
+            self.request,
+            settings=(*self.request.settings, *differing),
+            checkpoint=str(before.out),
+            base_checkpoint=before.request.base_checkpoint,
+            preset="",  # the checkpoint brings its settings
         )
-        return replace(
-            self, request=replace(request, preset="")
-        )  # the checkpoint brings its settings
+        return replace(self, request=request)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPlan:
-    """A training whose words were all checked; nothing is loaded yet."""
+    """A training with all its settings checked; nothing is loaded yet."""
 
     stages: Sequence[Stage]
     options: TrainOptions
     log: Callable[[str], None] = no_log
-    """Told in one line what else is worth knowing."""
+    """Receives notes, one line each."""
 
     def run(self, open_progress: OpenProgress = lambda: nullcontext(no_progress)) -> TrainRecord:
-        """Train all stages, of which those that are trained return at once; returns the record of the last."""
+        """Train all stages and return the record of the last; finished stages return at once."""
         before: Stage | None = None
         for number, stage in enumerate(self.stages, 1):
-            before, words = stage.on_top_of(before), f"stage {number} of {len(self.stages)} trained"
+            before = stage.on_top_of(before)
+            label = f"stage {number} of {len(self.stages)} trained"
+            if stage is self.stages[-1]:
+                label = "trained"
             try:
-                record = self._train(
-                    before, "trained" if stage is self.stages[-1] else words, open_progress
-                )
+                record = self._train(before, label, open_progress)
             except KeyboardInterrupt:
                 self._log_saved_step(before)
                 raise
         return record
 
     def _log_saved_step(self, stage: Stage) -> None:
-        """Say at which step an interrupted training continues."""
+        """Log the step at which an interrupted training continues."""
         if step := read_header(stage.out).step if (stage.out / HEADER_FILE).exists() else 0:
             force = "" if self.options.resume else " without --force"
-            words = f"Repeat the command{force} to continue after it."
-            self.log(f"Step {step} of {stage.recipe.steps} is saved in {stage.out}. {words}")
+            hint = f"Run the same command{force} to continue after it."
+            self.log(f"Step {step} of {stage.recipe.steps} is saved in {stage.out}. {hint}")
         else:
             self.log(f"No step is saved in {stage.out}. The same command begins at step 1.")
 
     @restore_global_state()
-    def _train(self, stage: Stage, words: str, open_progress: OpenProgress) -> TrainRecord:
-        """Train the method of a stage and store its checkpoint."""
-        from ttabench.training.loop import (
-            train as train_method,  # torch comes once nothing typed is refused
-        )
+    def _train(self, stage: Stage, label: str, open_progress: OpenProgress) -> TrainRecord:
+        # torch is imported only after all arguments were checked
+        from ttabench.training.loop import train as train_method
         from ttabench.training.training_state import check_folder
 
         options, recipe = self.options, stage.recipe
@@ -146,12 +151,12 @@ class TrainPlan:
 
             def on_step(step: int, parts: Mapping[str, float]) -> None:
                 speed = f"{parts['tokens_per_second']:,.0f} tokens/s"
-                on_progress(f"{words}, loss {parts['loss']:.3f}, {speed}", step, recipe.steps)
+                on_progress(f"{label}, loss {parts['loss']:.3f}, {speed}", step, recipe.steps)
 
             return train_method(method, episodes_of_steps, config, on_step, validation)
 
     def _validation(self, plan: Plan, recipe: Recipe, base: LM) -> Iterator[Episode]:
-        """Episodes of the last lesson's length, of the task's validation split."""
+        """Yield validation episodes of the task, as long as those of the last curriculum step."""
         from ttabench.readers import load
 
         task, split = plan.task, "validation"
@@ -163,12 +168,11 @@ class TrainPlan:
                 plan.request.task, source=plan.config.source, split=split, options=task_options
             )
         except UserError as error:
-            self.log(f"Note: nothing is validated: {error}")
+            self.log(f"Note: no validation: {error}")
             return
-        if held_out.describe()["digest"] == plan.config.inputs.get(
-            "rows"
-        ):  # one file of one's own serves as any split
-            self.log("Note: nothing is validated: the source has one split, which is trained on.")
+        # a single file of the user's serves as any split
+        if held_out.describe()["digest"] == plan.config.inputs.get("rows"):
+            self.log("Note: no validation: the source has only the split that is trained on.")
             return
         yield from held_out.training_episodes(0, recipe.documents[-1], recipe.questions, base)
 
@@ -180,7 +184,7 @@ def plan_training(
     out: Path,
     log: Callable[[str], None] = no_log,
 ) -> TrainPlan:
-    """The stages of a training, checked: what is wrong with one is said before anything is trained."""
+    """Plan the stages of a training; faults in any of them are reported before training starts."""
     request, also = split_mixture(request, options.also)
     options = replace(options, also=also)
     resolved = make_plan(request, options.seed).resolved
@@ -196,8 +200,11 @@ def plan_training(
 
 
 def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
-    """The trainings of a recipe in order; one, where there is a checkpoint to begin from already."""
-    own, first = Stage(request=request, recipe=recipe, out=out), recipe.first
+    """Return the trainings of a recipe in order; only one, if there is already a checkpoint to
+    begin from.
+    """
+    own = Stage(request=request, recipe=recipe, out=out)
+    first = recipe.first
     continues_method = first is not None and first.method == request.method
     has_checkpoint = (
         request.checkpoint not in ("", NO_CHECKPOINT)
@@ -211,9 +218,8 @@ def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
         before = replace(
             request, settings=(*request.settings, *first.settings), task_options=task_options
         )
-        if (
-            resolve_method(before).settings == resolve_method(request).settings
-        ):  # it is what was asked for
+        # the earlier stage would be the requested training itself
+        if resolve_method(before).settings == resolve_method(request).settings:
             return [own]
     else:
         before = replace(
@@ -224,7 +230,9 @@ def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
 
 
 def make_recipe(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Recipe:
-    """The preset's recipe, with what is said otherwise (None and "" say nothing; `documents` may be a typed list)."""
+    """Return the preset's recipe with changes (None and "" change nothing; `documents` may be a
+    typed list).
+    """
     changed_fields = {key: value for key, value in changes.items() if value not in (None, "")}
     if isinstance(changed_fields.get("documents"), str):
         changed_fields["documents"] = parse_value(
@@ -232,29 +240,27 @@ def make_recipe(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Re
         )
     recipe = replace(spec.recipes.get(preset, Recipe()), **changed_fields)
     if recipe.rounds < 1:
-        raise UserError(f"--rounds must be at least 1, got {recipe.rounds}.")
+        raise UserError(f"--rounds must be at least 1, got {recipe.rounds}.", "Set --rounds 1.")
     if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
         raise UserError(
             "--documents and --questions must be at least 1.",
-            "Leave them out for those of the preset.",
+            "Remove them to use those of the preset.",
         )
-    if (asked := max(recipe.documents) * recipe.questions) > MAX_EPISODE_QUERIES:
+    if (n_queries := max(recipe.documents) * recipe.questions) > MAX_EPISODE_QUERIES:
         raise UserError(
-            f"An episode of {asked:,} questions is too long.",
-            "Give fewer --documents or --questions.",
+            f"An episode of {n_queries:,} questions is too long.",
+            "Use fewer --documents or --questions.",
         )
     return recipe
 
 
 def _train_config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
-    """How the loop trains, with what its checkpoint tells of the data."""
     task, run = plan.task, plan.config
-    asked = list(stage.request.task_options)
     data: dict[str, Any] = {
         "task": task.card.name,
         "source": source_name(task.source),
         "split": task.split,
-        "options": asked,
+        "options": list(stage.request.task_options),
     }
     data |= {
         key: getattr(stage.recipe, key)
@@ -273,21 +279,18 @@ def _train_config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfi
     if plan.resolved.checkpoint_digest:
         data["begins"] = plan.resolved.checkpoint_digest
     for task_plan in plan_further_tasks(plan.request, options.also, options.seed):
-        named: dict[str, Any] = {
+        further_task: dict[str, Any] = {
             "task": task_plan.task.card.name,
             "source": source_name(task_plan.task.source),
         }
-        named |= {"digest": task_plan.config.inputs.get("rows", "")}
-        named |= (
-            {"options": list(task_plan.request.task_options)}
-            if task_plan.request.task_options
-            else {}
-        )
-        data.setdefault("also", []).append(named)
+        further_task |= {"digest": task_plan.config.inputs.get("rows", "")}
+        if task_plan.request.task_options:
+            further_task["options"] = list(task_plan.request.task_options)
+        data.setdefault("also", []).append(further_task)
     initial_checkpoint = plan.resolved.checkpoint
     if initial_checkpoint is not None and is_peft_folder(initial_checkpoint):
-        hint = "Train on top of it: --base-checkpoint."
-        raise UserError(f"No training goes on from {initial_checkpoint}, an adapter of peft.", hint)
+        hint = "Use --base-checkpoint to train on top of it."
+        raise UserError(f"{initial_checkpoint} is a peft adapter, which cannot be resumed.", hint)
     config_fields = {**vars(stage.recipe), **vars(options)}
     try:
         return TrainConfig(
@@ -314,11 +317,15 @@ def train(
     options: TrainOptions | None = None,
     **recipe: object,
 ) -> TrainRecord:
-    """Train a method on a task as `ttabench train` does, all stages of its recipe; the same call resumes.
+    """Train a method on a task as `ttabench train` does, all stages of its recipe; the same call
+    resumes.
 
-    Arguments are named as the command's options are. `settings` and `task_options` are those that differ from preset
-    and card, `recipe` fields of `Recipe` that differ from the preset's: `steps=500`, `documents=(8, 16)`, `lr=1e-3`.
-    A UserError says in one line what does not fit, and what to do.
+    Arguments are named like the command's options. `settings` and `task_options` change those of
+    preset and card; `recipe` changes fields of the preset's `Recipe`: `steps=500`, `documents=(8,
+    16)`, `lr=1e-3`.
+
+    Raises:
+        UserError: an argument is wrong; one line that says what to do.
     """
     known = [field.name for field in fields(Recipe)]
     if unknown := next((name for name in recipe if name not in known), ""):
@@ -343,12 +350,13 @@ def train(
 
 
 def _format_assignments(values: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Values by name, as they are typed."""
     return tuple(f"{key}={format_setting(value)}" for key, value in (values or {}).items())
 
 
 def split_mixture(request: RunRequest, also: Sequence[str]) -> tuple[RunRequest, tuple[str, ...]]:
-    """The first task of a mixture, and the others as words of `--also`; of another task nothing changes."""
+    """Return the first task of a mixture, and the others in the form of `--also`; any other task is
+    returned as it is.
+    """
     path = Path(request.task)
     if (
         path.suffix not in (".yaml", ".yml")
@@ -356,51 +364,53 @@ def split_mixture(request: RunRequest, also: Sequence[str]) -> tuple[RunRequest,
         or "tasks" not in data
     ):
         return request, tuple(also)
-    words = data["tasks"]
+    tasks = data["tasks"]
     if len(data) > 1 or not (
-        isinstance(words, list) and words and all(isinstance(task_plan, str) for task_plan in words)
+        isinstance(tasks, list) and tasks and all(isinstance(task, str) for task in tasks)
     ):
-        fault = f"The mixture {path} is no list of tasks."
+        fault = f"The mixture {path} is not a list of tasks."
         raise UserError(
-            fault, 'Write tasks: [NAME, "NAME=SOURCE OPTION=VALUE"], as --also takes them.'
+            fault, 'Use tasks: [NAME, "NAME=SOURCE OPTION=VALUE"], as --also takes them.'
         )
-    first = _request_for_task(request, words[0])
-    return replace(first, task_options=(*first.task_options, *request.task_options)), (
-        *words[1:],
-        *also,
-    )
+    first = _request_for_task(request, tasks[0])
+    first = replace(first, task_options=(*first.task_options, *request.task_options))
+    return first, (*tasks[1:], *also)
 
 
 def _request_for_task(request: RunRequest, words: str) -> RunRequest:
-    """The request for another task, `NAME=SOURCE OPTION=VALUE`; of the same kind of source where none is named."""
+    """Return the request for another task, `NAME=SOURCE OPTION=VALUE`; the source defaults to that
+    of `request`.
+    """
     named, *options = words.split() or [""]
     name, _, source = named.partition("=")
     return replace(request, task=name, source=source or request.source, task_options=tuple(options))
 
 
 def plan_further_tasks(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
-    """Further tasks, as their cards and `also` say; a UserError where one cannot be used."""
+    """Plan further tasks, as their cards and `also` say."""
     return [make_plan(_request_for_task(request, words), seed) for words in also]
 
 
 def make_batches(
     plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int
 ) -> Iterator[list[Episode]]:
-    """The episodes of each step: tasks take turns, a step each, and each goes through the documents of the recipe on
-    its own; ends where the task whose turn it is has no more. Of several tasks each reads `batch_documents` pieces."""
+    """Yield the episodes of each step; tasks take turns, one step each.
+
+    Each task goes through the recipe's documents separately. The stream ends when a task has no
+    more. In a mixture, each step of a task reads `batch_documents` chunks.
+    """
     steps = -(-recipe.steps // len(plans))
     tasks = []
     for plan in plans:
         streams = []
-        for lesson, documents in enumerate(recipe.documents):
+        for index, documents in enumerate(recipe.documents):
             episodes = plan.task.training_episodes(
-                seed + 1_000_003 * lesson, documents, recipe.questions, base
+                seed + 1_000_003 * index, documents, recipe.questions, base
             )
-            first = list(
-                islice(episodes, len(plans) > 1)
-            )  # a book of a mixture has as many pieces as it has
-            read = max((len(episode.chunks()) for episode in first), default=0)
-            streams.append((chain(first, episodes), recipe.episodes(max(documents, read))))
+            first = list(islice(episodes, 1)) if len(plans) > 1 else []
+            # a book in a mixture may have more chunks than `documents`
+            n_chunks = max((len(episode.chunks()) for episode in first), default=0)
+            streams.append((chain(first, episodes), recipe.episodes(max(documents, n_chunks))))
         tasks.append(curriculum_batches(streams, steps, recipe.rounds))
     for task in cycle(tasks):
         batch = next(task, None)
@@ -412,9 +422,13 @@ def make_batches(
 def curriculum_batches(
     streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1
 ) -> Iterator[list[Episode]]:
-    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other. `streams`: for
-    each lesson its episodes, and how many of them a step takes; `rounds`: how often all lessons come in turn, with many
-    of which they are mixed; where steps are too few for so many, every step is the next lesson."""
+    """Yield the batches of a curriculum: the steps are divided evenly among its parts, in sequence.
+
+    Args:
+        streams: for each part its episodes, and how many of them a step takes.
+        rounds: number of passes over all parts; many rounds mix them. If there are fewer steps than
+            parts times rounds, every step takes the next part.
+    """
     turns = len(streams) * rounds
     for step in range(steps):
         stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]

@@ -1,13 +1,13 @@
-"""Saves of a training, so that a kill at any moment loses only the steps since the last one.
+"""Saves of a training, so that a kill at any moment loses only the steps since the last save.
 
-    OUT/adapter.safetensors, adapter.json      the newest checkpoint, for `--checkpoint OUT`
-    OUT/curve.jsonl                            a line a step, and a line a validation
-    OUT/training.safetensors                   what a training goes on from: parameters, optimiser, and
+    OUT/adapter.safetensors, adapter.json      newest checkpoint, for `--checkpoint OUT`
+    OUT/curve.jsonl                            a line per step, and a line per validation
+    OUT/training.safetensors                   state to resume from: parameters, optimiser, and
                                                in the metadata record and configuration
 
-A save takes the place of the one before when it is whole. The checkpoint is written after it, and again when the
-training goes on. The list `.ttabench.json` says that these names are ours: what else has one of them is never replaced,
-and what else lies in the folder stays.
+A save replaces the previous one only when it is complete. The checkpoint is written after it, and
+again when the training resumes. The list `.ttabench.json` marks these files as ttabench's: other
+files with these names are never replaced, and other files in the folder stay.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from ttabench.records.folder import parse_strict
 from ttabench.training.config import TrainConfig, TrainRecord
 
 CURVE, SAVE = CHECKPOINT_FILES[2:]
-RESTART_HINT = "Start anew with --force."
+RESTART_HINT = "Use --force to start again."
 
 
 def check_folder(out: Path, *, resume: bool) -> None:
-    """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there."""
+    """Check that a training can write to a folder (made if missing) and resume from its content."""
     check_writable(out, CHECKPOINT_FILES)
     if resume and (out / HEADER_FILE).exists() and not (out / SAVE).exists():
-        raise UserError(f"{out} holds a checkpoint without a save to go on from.", RESTART_HINT)
+        raise UserError(f"{out} has a checkpoint but no save to resume from.", RESTART_HINT)
 
 
 def lock_folder(out: Path, *, resume: bool) -> AbstractContextManager[None]:
-    """Hold the folder of a checkpoint while training writes there; it is made if it does not exist."""
+    """Lock the folder of a checkpoint while training writes to it; it is made if missing."""
     check_folder(out, resume=resume)
     return claim_folder(out, CHECKPOINT_FILES, "is training into")
 
@@ -60,7 +60,7 @@ def save_state(
     config: TrainConfig,
     best: Mapping[str, Tensor],
 ) -> None:
-    """Store what goes on from here, if that is wanted, then the checkpoint."""
+    """Store the state to resume from, if saves are on, then the checkpoint."""
     if config.save_every:
         tensors = {
             f"parameter.{name}": parameter.data
@@ -86,7 +86,9 @@ def write_checkpoint(
     config: TrainConfig,
     best: Mapping[str, Tensor],
 ) -> None:
-    """Store the checkpoint that `--checkpoint` reads: of the parameters, or of the best ones if there are some."""
+    """Store the checkpoint that `--checkpoint` reads: of the best parameters if there are any, else
+    of the current ones.
+    """
     summary, step = record.summary(config), record.steps
     last = {
         name: parameter.detach().clone()
@@ -99,7 +101,7 @@ def write_checkpoint(
 
 
 def copy_parameters(method: Trainable[Any], values: Mapping[str, Tensor]) -> None:
-    """Put values in the place of parameters, by name."""
+    """Copy values into parameters, by name."""
     with torch.no_grad():
         for name, parameter in method.modules().named_parameters():
             if name in values:
@@ -109,8 +111,11 @@ def copy_parameters(method: Trainable[Any], values: Mapping[str, Tensor]) -> Non
 def load_saved(
     out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer
 ) -> tuple[TrainRecord, Mapping[str, Tensor]] | None:
-    """Take up the save, if there is one, as `save_state` left it: fills the method and the optimiser, and stores its
-    checkpoint where another is there; returns its record, and the best parameters so far where they are kept."""
+    """Restore the save, if there is one, into the method and the optimiser.
+
+    A checkpoint of another save is written again. Returns the record, and the best parameters so
+    far if they are kept.
+    """
     if not (out / SAVE).exists():
         return None
     tensors, metadata = safetensors_io.read_tensors(out / SAVE, hint=RESTART_HINT)
@@ -119,13 +124,12 @@ def load_saved(
         _refuse_mismatch(out, state["belongs"], _training_identity(method, config))
         record = parse_strict(TrainRecord, state["record"])
         if record.steps != len(record.losses):
-            raise ValueError("its record is of other steps")
+            raise ValueError(f"its record has {len(record.losses)} losses for {record.steps} steps")
         best = _restore(method, optimiser, tensors)
     if config.best and record.best() == record.steps:
         best = {name: each.detach().clone() for name, each in method.modules().named_parameters()}
-    stored = (
-        read_header(out) if (out / HEADER_FILE).exists() else None
-    )  # a kill may have left that of the save before
+    # after a kill the checkpoint may be that of the previous save
+    stored = read_header(out) if (out / HEADER_FILE).exists() else None
     if stored is None or (stored.step, stored.training["config"]["stored"]) != (
         record.steps,
         config.stored,
@@ -149,7 +153,8 @@ def _restore(
         ):
             raise ValueError(fault)
     shapes = [parameter.shape for parameter in parameters.values()]
-    moments: dict[int, dict[str, Tensor]] = defaultdict(dict)  # what no loss depends on has none
+    # parameters without a gradient have no moments
+    moments: dict[int, dict[str, Tensor]] = defaultdict(dict)
     for name, tensor in groups["moment"].items():
         index, _, kind = name.partition(".")
         if tensor.shape != (() if kind == "step" else shapes[int(index)]):
@@ -161,7 +166,9 @@ def _restore(
 
 
 def _training_identity(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str, Json]]:
-    """The values that a resumed training must share with the saved one, as JSON gives them back."""
+    """Return the values that a resumed training must share with the saved one, as JSON returns
+    them.
+    """
     identity = {
         "method": {"method": method.name},
         "settings": asdict(method.settings),
@@ -177,14 +184,17 @@ def _refuse_mismatch(out: Path, stored: Mapping[str, Any], expected: Mapping[str
         before = stored.get(group, {})
         for key in {**values, **before}:
             if values.get(key) != before.get(key):
-                fault = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."
+                fault = f"{out} was trained with another {key} ({group}): "
+                fault += f"{before.get(key)}, not {values.get(key)}."
                 raise UserError(
-                    fault, "Give the same as before, another --out, or --force to start anew."
+                    fault, "Use the same as before, another --out, or --force to start again."
                 )
 
 
 class Curve:
-    """`curve.jsonl`: what every step and every validation gave; lines of later steps than the record's are dropped."""
+    """File `curve.jsonl` with a line per step and per validation; lines of steps after the record's
+    are removed.
+    """
 
     def __init__(self, config: TrainConfig, record: TrainRecord) -> None:
         self.path = None if config.out is None else config.out / CURVE
@@ -200,12 +210,12 @@ class Curve:
         files.write_atomically(self.path, "".join(kept))
 
     def add(self, step: int, line: Mapping[str, Json]) -> None:
-        """One more line."""
+        """Append one line."""
         if self.path is not None:
             files.append_text(self.path, json.dumps({"step": step, **line}) + "\n")
 
 
 def discard(out: Path) -> None:
-    """Forget a training: its save, its curve and its checkpoint."""
+    """Delete a training: its save, its curve and its checkpoint."""
     for name in CHECKPOINT_FILES:
         files.remove_path(out / name)
