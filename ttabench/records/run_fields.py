@@ -124,8 +124,7 @@ class RunFields:
         str, OptionInfo("auto, cpu, cuda, cuda:N, xpu or mps.", EXECUTION_GROUP, in_run_id=False)
     ] = "auto"
     dtype: Annotated[
-        str,
-        OptionInfo("auto, float32, bfloat16, float16, or fastest (measured).", EXECUTION_GROUP),
+        str, OptionInfo("auto, float32, bfloat16, float16, or fastest (measured).", EXECUTION_GROUP)
     ] = "auto"
     batch_size: Annotated[
         int,
@@ -155,9 +154,7 @@ class RunFields:
     thinking: Annotated[
         bool,
         OptionInfo(
-            "Enable thinking in chat templates that support it.",
-            EXECUTION_GROUP,
-            in_run_id=False,
+            "Enable thinking in chat templates that support it.", EXECUTION_GROUP, in_run_id=False
         ),
     ] = False
     """`inputs` records the chat-template arguments."""
@@ -297,6 +294,8 @@ def base_model_name(model: str, base_checkpoint: str) -> str:
     )
 
 
-SWAP_STATE_HELP = "Answer with the own, a swapped and an empty state, and compare: is a gain memory?"
+SWAP_STATE_HELP = (
+    "Answer with the own, a swapped and an empty state, and compare: is a gain memory?"
+)
 """Help of `--swap-state`: three runs, one for each `state_of`."""
 RUN_FIELDS = tuple(each.name for each in fields(RunFields))

@@ -39,8 +39,7 @@ def load(name: str, cache_dir: str | None = None) -> Any:
     chosen = metric(name)
     if name not in TEXT_METRICS:
         raise UserError(
-            f"The metric {name} needs log-probabilities.",
-            f"Use one of: {', '.join(TEXT_METRICS)}.",
+            f"The metric {name} needs log-probabilities.", f"Use one of: {', '.join(TEXT_METRICS)}."
         )
     return _evaluate_class(chosen)(config_name=name, cache_dir=cache_dir, keep_in_memory=True)
 

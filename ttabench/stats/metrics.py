@@ -234,8 +234,7 @@ def string_match(prediction: str, query: Query) -> float:
 
 
 def against_target(compare_texts: Callable[[str, str], float]) -> Callable[[str, Query], float]:
-    """Convert a function of a prediction and a text to one of a prediction and the target answer.
-    """
+    """Convert a function of a prediction and a text to one of a prediction and the target answer."""
 
     def value(prediction: str, query: Query) -> float:
         assert query.answers, f"{query.key} has no gold answer"
@@ -598,7 +597,9 @@ def _with_range_check(made: Metric, module: str, place: Path | str) -> Metric:
                 or not math.isfinite(number)
                 or not low <= number <= high
             ):
-                fault = f"{place}: {made.name} returned {number!r:.40} for the query {query.key[:40]}"
+                fault = (
+                    f"{place}: {made.name} returned {number!r:.40} for the query {query.key[:40]}"
+                )
                 raise UserError(f"{fault}, outside {low:g} to {high:g}.", FIX_PLUGIN_HINT)
             return float(number)
 

@@ -332,8 +332,7 @@ def _limit_runs(runs: Iterator[tuple[dict[str, Json], Cell]]) -> list[tuple[dict
     limited = list(islice(runs, MAX_RUNS + 1))
     if len(limited) > MAX_RUNS:
         raise UserError(
-            f"The suite has more than {MAX_RUNS:,} runs.",
-            "Use shorter lists, or several suites.",
+            f"The suite has more than {MAX_RUNS:,} runs.", "Use shorter lists, or several suites."
         )
     return limited
 
