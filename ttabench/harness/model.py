@@ -1,6 +1,6 @@
 """`AdaptedLM`, a method on a base model as a model of lm-eval, with lm-eval's evaluation and CLI.
 
-    AdaptedLM(method).loglikelihood(requests)     reads demonstrations once, scores all continuations
+    AdaptedLM(method).loglikelihood(requests)    reads demonstrations once, scores continuations
 
 With `icl`, log-likelihoods equal those of lm-eval's `--model hf`.
 """
@@ -37,7 +37,10 @@ from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 
 NAME = "ttabench"
-REQUEST_ARGUMENTS = "method model checkpoint preset task dtype bos base_checkpoint random_weights device keep keep_tokens".split()
+REQUEST_ARGUMENTS = (
+    "method model checkpoint preset task dtype bos base_checkpoint random_weights device keep "
+    "keep_tokens"
+).split()
 """Request fields that are model arguments of the same name."""
 HARNESS_ARGUMENTS = {"batch_size": str, "threads": int | None, "split": str}
 DEFAULT_BATCH_SIZE = 32
@@ -161,16 +164,16 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         for reading in self.reader.read_contexts(requests, stripped=True):
             contexts = [requests[index].args[0] for index in reading.indices]
             pairs = reading.pairs(contexts, [requests[index].args[1] for index in reading.indices])
-            places: dict[tuple[int, ...], list[int]] = {}
+            groups: dict[tuple[int, ...], list[int]] = {}
             for place, (prompt, _) in enumerate(pairs):
-                places.setdefault(tuple(prompt), []).append(place)
+                groups.setdefault(tuple(prompt), []).append(place)
             questions = [
                 (list(prompt), [pairs[place][1] for place in group])
-                for prompt, group in places.items()
+                for prompt, group in groups.items()
             ]
-            queries = [reading.make_query(group[0], ids) for ids, group in places.items()]
+            queries = [reading.make_query(group[0], ids) for ids, group in groups.items()]
             answers = self._score(reading.state, questions, queries)
-            for group, scored in zip(places.values(), answers, strict=True):
+            for group, scored in zip(groups.values(), answers, strict=True):
                 for place, score in zip(group, scored, strict=True):
                     results[reading.indices[place]] = (float(score.logprobs.sum()), score.greedy)
         return results
@@ -197,7 +200,7 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
                 strict=True,
             )
             for count in set(counts):
-                places = [place for place, own in enumerate(counts) if own == count]
+                places = [place for place, limit in enumerate(counts) if limit == count]
                 queries = [reading.make_query(place, prompts[place]) for place in places]
                 written = self._generate(
                     reading.state, [prompts[place] for place in places], queries, count
@@ -222,8 +225,8 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         """At most `count` tokens for every prompt."""
 
         def write(patch: Patch, selected: list[int]) -> list[list[int]]:
-            some = [prompts[i] for i in selected]
-            return generate(self.lm, patch, some, max_new_tokens=count, batch_size=len(some))
+            batch = [prompts[i] for i in selected]
+            return generate(self.lm, patch, batch, max_new_tokens=count, batch_size=len(batch))
 
         return self._run_in_batches(state, queries, [len(prompt) for prompt in prompts], write)
 

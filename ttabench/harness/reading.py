@@ -1,8 +1,8 @@
-"""Split of lm-eval prompts into context and query; each context is read once for all its queries.
+"""Split of lm-eval prompts into context and query; each context is read once for its queries.
 
-    PromptSplitter(split="auto").context_ends("copa", requests)     end of the context in each prompt
+    PromptSplitter(split="auto").context_ends("copa", requests)    end of the context in each prompt
     for reading in ContextReader(method, PromptSplitter()).read_contexts(requests, stripped=True):
-        reading.pairs(contexts, continuations)         tokens of queries and continuations
+        reading.pairs(contexts, continuations)        tokens of queries and continuations
 
 A prompt is cut before the document's text, or after a long text that is a field of the document.
 The same applies to prompts from a chat template.
@@ -191,12 +191,12 @@ class PromptSplitter:
         return str(maybe_delimit(text, known.doc_to_prefix(document), delimiter))
 
 
-def _find_document_text(prompt: str, own: str) -> int | None:
+def _find_document_text(prompt: str, document: str) -> int | None:
     """Start of the document's text at the end of the prompt; `None` if it is not found.
 
     Chat templates may strip blanks, so any occurrence of the stripped text is searched there.
     """
-    for form in (own, own.rstrip(), own.strip()):
+    for form in (document, document.rstrip(), document.strip()):
         if form and isinstance(prompt, TemplatedPrompt) and (place := prompt.rfind(form)) >= 0:
             return place
         if form and prompt.endswith(form):

@@ -239,13 +239,16 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
         amounts.format_bytes,
     ]
     caption = (
-        f"For any task: chunks of {TRAINING_WORKLOAD.tokens} tokens, prompts of {TRAINING_WORKLOAD.prompt_tokens}, answers of {TRAINING_WORKLOAD.new_tokens}. "
-        f"{'Two forward passes' if recomputes else 'One forward pass'} and one backward pass; hours at {H100_FLOPS_PER_SECOND / 1e12:.0f} T operations/s. "
-        "memory: weights; float32 trained weights, gradients and Adam moments; and inputs of the base model's linear maps for "
-        "all tokens of the longest step. Norms, scores, logits and a method's networks are not included."
+        f"For any task: chunks of {TRAINING_WORKLOAD.tokens} tokens, "
+        f"prompts of {TRAINING_WORKLOAD.prompt_tokens}, answers of {TRAINING_WORKLOAD.new_tokens}. "
+        f"{'Two forward passes' if recomputes else 'One forward pass'} and one backward pass; "
+        f"hours at {H100_FLOPS_PER_SECOND / 1e12:.0f} T operations/s. memory: weights; float32 "
+        "trained weights, gradients and Adam moments; activations of the base model's linear maps "
+        "for all tokens of the longest step. Norms, scores, logits and a method's networks are not "
+        "included."
     )
     return Table(
-        title="computed cost of training",
+        title="training on paper",
         caption=caption,
         data=tuple(data),
         columns=("method", "#trained", "#steps", "#tokens", "#FLOPs", "#H100 hours", "#memory"),
@@ -289,15 +292,17 @@ def format_rows(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     )
     first = rows[0]
     caption = (
-        f"Computed from published shapes in {first['dtype']}, with {first['prompt_tokens']} prompt tokens and "
-        f"{first['new_tokens']} answer tokens per query. added: parameters trained beforehand. floats: numbers in the state. "
+        f"Computed from published shapes in {first['dtype']}, with {first['prompt_tokens']} prompt "
+        f"tokens and {first['new_tokens']} answer tokens per query. added: parameters trained "
+        "beforehand. floats: numbers in the state. "
         "KV: peak bytes of keys and values. total: reading and one query. "
         "'from n': fewer operations than full context from n queries on, reading included. "
         "positions: yes if the base model has enough; device memory is not checked. "
         "*: formula only, not implemented."
     )
     return Table(
-        title=f"computed cost with {model} ({amounts.format_count(first['base_parameters'])} parameters)",
+        title=f"cost on paper of {model} "
+        f"({amounts.format_count(first['base_parameters'])} parameters)",
         columns=("method", "#prefill", *COLUMNS, "cheaper than icl", "positions"),
         rows=lines,
         data=tuple(rows),

@@ -40,6 +40,7 @@ class Load:
     """Workload sizes and repetitions, for measured and computed costs."""
 
     piece_tokens: int = 256
+    """Tokens per chunk."""
     prompt_tokens: int = 32
     generate: int = 128
     """Tokens generated after the prompt, even beyond the end of the text."""

@@ -132,10 +132,13 @@ def lift_positions(lm: LM, needed: int) -> str:
     if lm.max_positions >= needed or get_capabilities(lm).rotary is None:
         return ""
     before, lm.max_positions = lm.max_positions, needed
-    return f"the position limit of {lm.name} was raised from {before:,} to measure cost; answers are meaningless"
+    return (
+        f"the position limit of {lm.name} was raised from {before:,} to measure cost; "
+        "answers are meaningless"
+    )
 
 
-class TensorMemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is not typed there
+class TensorMemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lacks types
     """Counts the peak bytes of tensors created inside (`peak_tensor_bytes`).
 
     Existing tensors, such as the model's, and buffers inside kernels are not included.
@@ -193,19 +196,19 @@ def adapt(lm: LM, method: Method, read: Sequence[Sequence[Chunk]], meter: Meter)
 
 @torch.no_grad()
 def ask(
-    lm: LM, method: Method, state: State, asks: Sequence[Query], tokens: int, meter: Meter
+    lm: LM, method: Method, state: State, queries: Sequence[Query], tokens: int, meter: Meter
 ) -> list[float]:
     """Answer one query per sequence, in the meter's phases "first" and "decode".
 
     Returns the seconds of each token in phase "decode", including its transfer from the device.
     """
     with meter.phase("first"):
-        patch = Session(lm, method, state).patch(asks)
+        patch = Session(lm, method, state).patch(queries)
         start, is_continuation = text_start(lm, patch), continues_text(patch)
         written = greedy_tokens(
             lm,
             patch,
-            [start + prompt_ids(lm, ask, is_continuation=is_continuation) for ask in asks],
+            [start + prompt_ids(lm, query, is_continuation=is_continuation) for query in queries],
             tokens,
         )
         next(written).tolist()
@@ -352,12 +355,12 @@ def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -
             strict=True,
         )
     )
-    asks = [make_query(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
+    queries = [make_query(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
 
     def run_timed() -> tuple[Meter, int]:
         meter = Meter(lm.device)
         state = adapt(lm, method, read, meter)
-        ask(lm, method, state, asks, load.generate, meter)
+        ask(lm, method, state, queries, load.generate, meter)
         return meter, state.nbytes
 
     run_timed()
@@ -367,9 +370,9 @@ def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -
         for meter in meters
     ]
     return {
-        "samples_per_second": figure([rows / ask for _, ask in seconds]),
+        "samples_per_second": figure([rows / answering for _, answering in seconds]),
         "whole_samples_per_second": figure([rows / sum(both) for both in seconds]),
-        "tokens_per_second": figure([rows * load.generate / ask for _, ask in seconds]),
+        "tokens_per_second": figure([rows * load.generate / answering for _, answering in seconds]),
         "sample_state_bytes": figure([states[-1] / rows]),
         **peak_figure(
             "peak_memory_bytes",

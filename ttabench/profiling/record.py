@@ -254,7 +254,8 @@ def profile_table(record: ProfileRecord) -> Table:
         for row in record.rows
     )
     return Table(
-        title=f"{record.mode} of {record.base} on {record.model.get('device', '?')}, {record.model.get('dtype', '?')}",
+        title=f"{record.mode} of {record.base} on {record.model.get('device', '?')}, "
+        f"{record.model.get('dtype', '?')}",
         columns=("method", "#prefill", *(heading for heading, _ in columns), "#n", "#spread"),
         rows=tuple(rows),
         data=data,

@@ -78,14 +78,14 @@ KEY_PATTERN = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
 readers and orders."""
 
 
-def query_to_store(ask: Query) -> Query:
+def query_to_store(query: Query) -> Query:
     """Return a query as samples store it: without its window chunks and the text to score."""
-    want = ask.want
+    want = query.want
     if isinstance(want, Score):
         want = replace(
             want, continuation="" if want.ids else want.continuation, ids=(), prompt_ids=()
         )
-    return replace(ask, window=(), want=want)
+    return replace(query, window=(), want=want)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +119,12 @@ class Sample:
         """Position of the query in the stream, see `types.StreamPosition`."""
         return self.ask.at.count
 
-    def answers_query(self, ask: Query, metrics: Collection[str]) -> bool:
+    def answers_query(self, query: Query, metrics: Collection[str]) -> bool:
         """Return True if the sample answers this query: the queries are equal, and all metrics
         have a value."""
-        has_scores = ask.mode == "choose" or bool(self.answer.logprobs and self.answer.tokens)
+        has_scores = query.mode == "choose" or bool(self.answer.logprobs and self.answer.tokens)
         return (
-            self.ask == query_to_store(ask) and has_scores and self.metrics.keys() == set(metrics)
+            self.ask == query_to_store(query) and has_scores and self.metrics.keys() == set(metrics)
         )
 
     def to_row(self) -> dict[str, Json]:
@@ -168,7 +168,8 @@ def digest_of(text: str) -> str:
     """Return the digest of a text; "" for an empty text, and a digest is returned unchanged."""
     if not text or is_digest(text):
         return text
-    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGEST_DIGITS]}"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"sha256:{digest[:DIGEST_DIGITS]}"
 
 
 def is_digest(text: str) -> bool:

@@ -10,8 +10,8 @@ in a folder of its own replaces a packed one:
     OUT/runs.parquet               one row per run: id, creation time, `record` (text of run.json)
     OUT/samples.parquet            samples of all runs by `run`; `own_columns` names a run's columns
     OUT/scores.parquet             the same without texts, if they may not be published
-    lab-b.parquet                  runs of others: scores.parquet, with `created` and `record` in the
-                                   first row of each run
+    lab-b.parquet                  runs of others: scores.parquet, with `created` and `record` in
+                                   the first row of each run
 
 Tables are computed from records. All figures of a record are in its tidy `rows`, one number per
 row.

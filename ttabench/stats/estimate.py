@@ -1,6 +1,6 @@
 """Estimates: a figure with its standard error and 95 % interval, and the difference of two figures.
 
-    values = [Observation("doc1", (1.0, 1)), Observation("doc1", (0.0, 1)), Observation("doc2", (1.0, 1))]
+    values = [Observation("a", (1.0, 1)), Observation("a", (0.0, 1)), Observation("b", (1.0, 1))]
     estimate(values)                    mean 0.667
     difference(left, right)             paired by query
     mcnemar(12, 3)                      0.0352: of 15 queries that changed, 12 improved

@@ -2,7 +2,7 @@
 
     MEAN.inner((3.0, 4.0))                                   0.75: three of four are right
     MACRO_F1.inner((1, 1, 1,  0, 1, 2))                      (both, predicted, gold): (1 + 0) / 2
-    RATIO_FIGURES["ppl"].to_observations([Observation("a", (4.0, 2, 1))])     (4.0, 2): token weights
+    RATIO_FIGURES["ppl"].to_observations([Observation("a", (4.0, 2, 1))])    (4.0, 2): by token
     CORPUS_FIGURES["macro_f1"].to_observations([Observation("d1", ("sports", "politics", False))])
 
 The values of a ratio are scored text segments: the sum of the negative log-likelihoods of its

@@ -7,8 +7,8 @@ Texts use SQuAD's normalisation and token F1 (arXiv 1606.05250). `em_prefix` is 
 (arXiv 2305.15076) and MAC (arXiv 2403.04317) report. The target is `query.answers[0]`, the shortest
 published answer, as in the papers.
 
-    def closeness(prediction, ask):         # ./mine.py: the answer, and the query with its gold answers
-        return float(prediction in ask.answers)      # a number from 0 to 1, higher is better
+    def closeness(prediction, query):         # ./mine.py: the answer, the query with gold answers
+        return float(prediction in query.answers)      # a number from 0 to 1, higher is better
 
 A `Metric` instead of a function sets a name, a range and a direction. Records keep `declared` for
 metrics of others, so that their figures can be displayed without the metric's code.
@@ -58,7 +58,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+\.\d+|\d+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _UNSPACED = re.compile(
-    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff])"
 )
 """Characters of scripts without blanks: Thai, Lao, Burmese, Khmer, kana, Chinese characters."""
 
@@ -234,7 +235,7 @@ def string_match(prediction: str, query: Query) -> float:
 
 
 def against_target(compare_texts: Callable[[str, str], float]) -> Callable[[str, Query], float]:
-    """Convert a function of a prediction and a text to one of a prediction and the target answer."""
+    """Convert a function of two texts to one of a prediction and the target answer."""
 
     def value(prediction: str, query: Query) -> float:
         assert query.answers, f"{query.key} has no gold answer"
@@ -291,7 +292,8 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="em_prefix",
             function=against_target(prefix_match),
-            summary="prediction cut to the length of the target: the 'EM' of CaMeLS and MAC; can exceed F1",
+            summary="prediction cut to the target's length: the 'EM' of CaMeLS and MAC; "
+            "can exceed F1",
         ),
         Metric(
             name="f1",
@@ -318,17 +320,19 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="first_number",
             function=against_target(first_number_match),
-            summary="the first number of the prediction is the target; only its whole part for a whole target",
+            summary="the first number of the prediction equals the target; its fraction is ignored "
+            "for a whole target",
         ),
         Metric(
             name="string_match",
             function=string_match,
-            summary="share of the gold answers that the prediction contains; for alternatives 1 if it has one (RULER)",
+            summary="share of the gold answers in the prediction; one of several alternatives is "
+            "enough (RULER)",
         ),
         Metric(
             name="macro_f1",
             corpus=CORPUS_FIGURES["macro_f1"],
-            summary="mean F1 of the labels that are right or chosen at least once, with equal weights",
+            summary="mean F1 of the labels that are right or chosen at least once",
         ),
         Metric(
             name="mae",
@@ -360,7 +364,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="rougeL_recall",
             function=rouge("rougeL", "recall"),
-            summary="ROUGE-L recall: share of the target's words that the answer has in the same order",
+            summary="ROUGE-L recall: share of the target's words in the answer, in order",
         ),
         Metric(
             name="acc",
@@ -387,7 +391,8 @@ METRICS: dict[str, Metric] = {
             of_choice=_option_nll,
             most=None,
             **_NLL_DISPLAY,
-            summary="negative log-likelihood of the right option among the options, in nats; exp is a perplexity",
+            summary="negative log-likelihood of the right option among the options, in nats; "
+            "its exp is a perplexity",
         ),
         Metric(
             name="ppl",
@@ -399,7 +404,8 @@ METRICS: dict[str, Metric] = {
             name="ppl_unit_mean",
             ratio=RATIO_FIGURES["ppl_unit_mean"],
             **_PERPLEXITY_DISPLAY,
-            summary="mean of the perplexities of the strides, weighted by tokens (Temp-LoRA); never below ppl",
+            summary="mean of the perplexities of the strides, weighted by tokens (Temp-LoRA); "
+            "never below ppl",
         ),
         Metric(
             name="ppl_book_mean",
@@ -548,7 +554,7 @@ def file_metric(path: Path, requested: str) -> Metric:
         and not name.startswith("_")
     }
     known = {**functions, **metrics} if requested or not metrics else metrics
-    needed = "Add a function: def closeness(prediction, ask)."
+    needed = "Add a function: def closeness(prediction, query)."
     name = select_object("metric", path, requested, {name: name for name in known}, needed)
     return _with_range_check(
         replace(_as_metric(known[name], name), origin=module_code_digest(module)),

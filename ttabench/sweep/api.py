@@ -75,7 +75,8 @@ class Run:
             else "no figure"
         )
         task = record.config.get("task")
-        return f"<{method_with_state(record)} on {task}, base {record.base}: {figure}, in {self.folder}>"
+        method = method_with_state(record)
+        return f"<{method} on {task}, base {record.base}: {figure}, in {self.folder}>"
 
 
 @dataclass(frozen=True)

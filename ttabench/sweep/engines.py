@@ -193,7 +193,7 @@ def split_gpus(count: int, gpus: int) -> list[dict[str, str]]:
         visible_gpus = ",".join(map(str, range(torch.cuda.device_count())))
     devices = [device for device in visible_gpus.split(",") if device]
     if count * gpus > len(devices):
-        fault = f"{count} concurrent runs with {gpus} GPUs each need more than the {len(devices)} GPUs here."
+        fault = f"--jobs {count} with {gpus} GPUs each need more than the {len(devices)} GPUs here."
         raise UserError(fault, "Use fewer --jobs, or a smaller --gpus-per-run.")
     return [
         {"CUDA_VISIBLE_DEVICES": ",".join(devices[index * gpus : (index + 1) * gpus])}
@@ -329,7 +329,8 @@ def run_job(job: Job) -> JobReport:
             if is_out_of_memory
             else f"{type(error).__name__}: {error}"
         )
-    return JobReport(id=job.id, status=status, reason=reason, seconds=time.monotonic() - started)  # type: ignore[arg-type]
+    seconds = time.monotonic() - started
+    return JobReport(id=job.id, status=status, reason=reason, seconds=seconds)  # type: ignore[arg-type]
 
 
 def run_job_list(jobs: list[Job], threads: int | None) -> list[JobReport]:
