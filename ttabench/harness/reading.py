@@ -194,7 +194,7 @@ class PromptSplitter:
 def _find_document_text(prompt: str, document: str) -> int | None:
     """Start of the document's text at the end of the prompt; `None` if it is not found.
 
-    Chat templates may strip blanks, so any occurrence of the stripped text is searched there.
+    Chat templates may strip blanks and append text, so the last occurrence counts there.
     """
     for form in (document, document.rstrip(), document.strip()):
         if form and isinstance(prompt, TemplatedPrompt) and (place := prompt.rfind(form)) >= 0:

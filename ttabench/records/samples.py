@@ -168,8 +168,7 @@ def digest_of(text: str) -> str:
     """Return the digest of a text; "" for an empty text, and a digest is returned unchanged."""
     if not text or is_digest(text):
         return text
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"sha256:{digest[:DIGEST_DIGITS]}"
+    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGEST_DIGITS]}"
 
 
 def is_digest(text: str) -> bool:
@@ -209,7 +208,7 @@ def without_texts(table: Any, subtasks: Collection[str]) -> Any:
         for field in table.schema
     )
     return pa.table(
-        [pa.array(own, type=field.type) for own, field in zip(cells, table.schema, strict=True)],
+        [pa.array(cell, type=field.type) for cell, field in zip(cells, table.schema, strict=True)],
         names=table.column_names,
     )
 

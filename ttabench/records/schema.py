@@ -286,7 +286,8 @@ def _runs(path: Path, _version: tuple[int, ...], is_single_file: bool) -> dict[s
             table = table.filter(table["record"].is_valid())
         run_names, records, created = (text_column(table, name) for name in names)
         return {
-            name: PackedRun(*own) for name, *own in zip(run_names, records, created, strict=True)
+            name: PackedRun(*values)
+            for name, *values in zip(run_names, records, created, strict=True)
         }
 
 

@@ -38,14 +38,14 @@ def join_samples(
 
     tables = []
     for name, table in samples.items():
-        own = table or pa.table({})
-        count = max(1, len(own))
-        metadata = {"run": name, "own_columns": " ".join(own.column_names)}
+        known = table or pa.table({})
+        count = max(1, len(known))
+        metadata = {"run": name, "own_columns": " ".join(known.column_names)}
         columns = {key: pa.array([text] * count) for key, text in metadata.items()}
         for key, text in (first or {}).get(name, {}).items():
             columns[key] = pa.array([text, *[None] * (count - 1)])
         tables.append(
-            pa.table([*columns.values(), *own.columns], names=[*columns, *own.column_names])
+            pa.table([*columns.values(), *known.columns], names=[*columns, *known.column_names])
         )
     return pa.concat_tables(tables, promote_options="permissive")
 

@@ -94,7 +94,7 @@ def estimate_variance(
         [term.question or str(place) for place, term in enumerate(observations)],
     )
     clusters, crossed = (
-        sum(len({key[side] for key in own}) for own in cells.values()) for side in (0, 1)
+        sum(len({key[side] for key in keys}) for keys in cells.values()) for side in (0, 1)
     )
     if len(strata) > 1 and all(len(questions) == 1 for questions in strata.values()):
         one = _one_way({"": [questions[0] for questions in strata.values()]}, len(influence_values))
@@ -133,7 +133,8 @@ def _sums_by_name(
     for one, influence, name in zip(observations, influence_values, names, strict=True):
         sums[one.stratum][name].append(influence)
     return {
-        stratum: [math.fsum(own) for own in clusters.values()] for stratum, clusters in sums.items()
+        stratum: [math.fsum(values) for values in clusters.values()]
+        for stratum, clusters in sums.items()
     }
 
 
@@ -191,8 +192,8 @@ def _variances(cells: CellSums) -> tuple[float, float, float]:
         [float((influence_values**2).sum()) for influence_values in (*sums, influence_RC)]
     )
     clustered = [
-        square * len(own) / (len(own) - 1) if len(own) > 1 else squared_total
-        for square, own in zip(squares.tolist(), sums, strict=False)
+        square * len(side) / (len(side) - 1) if len(side) > 1 else squared_total
+        for square, side in zip(squares.tolist(), sums, strict=False)
     ]
     factors = np.linalg.lstsq(*_moments(weights_RC), rcond=SINGULAR_VALUE_RATIO)[0]
     return (

@@ -120,7 +120,7 @@ def difference(
 
     `None` if a figure is not a number, see `estimate`.
     """
-    assert len(left) == len(right), f"{len(left)} and {len(right)} values are no pairs"
+    assert len(left) == len(right), f"{len(left)} and {len(right)} values are not pairs"
     left_terms, right_terms = map(figure.to_observations, (left, right))
     if left_terms is None or right_terms is None:
         return None
@@ -307,24 +307,24 @@ def stratified_mean(
     for task, part in parts:
         strata.setdefault(task, []).append(part)
     variances = [
-        ((math.fsum(part.stderr or 0.0 for part in own) / len(parts)) ** 2, own)
-        for own in strata.values()
+        ((math.fsum(part.stderr or 0.0 for part in members) / len(parts)) ** 2, members)
+        for members in strata.values()
     ]
     variance = math.fsum(each for each, _ in variances)
     if variance <= 0:
         return PairedDifference(value=value, units=units)
     degrees = [
         (each, min(known))
-        for each, own in variances
+        for each, members in variances
         if each > 0
         and (
             known := [
-                part.degrees_of_freedom for part in own if part.degrees_of_freedom is not None
+                part.degrees_of_freedom for part in members if part.degrees_of_freedom is not None
             ]
         )
     ]
     degrees_of_freedom = (
-        variance**2 / math.fsum(each**2 / own for each, own in degrees) if degrees else math.inf
+        variance**2 / math.fsum(each**2 / df for each, df in degrees) if degrees else math.inf
     )
     error = math.sqrt(variance)
     low, high = (
@@ -363,13 +363,13 @@ def pool_estimates(
         Observation(str(place), (inner * weight, weight))
         for place, (inner, weight) in enumerate(runs)
     ]
-    of_runs = estimate(terms, replace(figure, to_observations=list))
-    errors = [of_runs.stderr] if of_runs and of_runs.stderr is not None else []
+    between_runs = estimate(terms, replace(figure, to_observations=list))
+    errors = [between_runs.stderr] if between_runs and between_runs.stderr is not None else []
     if all(error is not None for _, error, _ in figures):
-        own = (
+        inner_errors = (
             weight * (error or 0.0) / figure.slope(each) / total for each, error, weight in figures
         )
-        errors.append(figure.slope(value) * sum(own))
+        errors.append(figure.slope(value) * sum(inner_errors))
     return value, math.hypot(*errors) if errors else None
 
 

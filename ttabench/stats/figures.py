@@ -148,9 +148,9 @@ def figure_of_terms(
 
     def to_observations(values: Sequence[Observation]) -> list[Observation] | None:
         made = terms([value.terms for value in values])
-        if not all(math.isfinite(part) for own in made for part in own):
+        if not all(math.isfinite(number) for numbers in made for number in numbers):
             return None
-        return [value._replace(terms=own) for value, own in zip(values, made, strict=True)]
+        return [value._replace(terms=new) for value, new in zip(values, made, strict=True)]
 
     return replace(figure, to_observations=to_observations)
 
@@ -159,17 +159,17 @@ def ratio(
     terms: Callable[[float, int, int], tuple[float, float]], figure: Figure = PERPLEXITY
 ) -> Figure:
     """Build a ratio (or its exp) of summed terms of text segments, clustered by text."""
-    return figure_of_terms(lambda stretches: [terms(*stretch) for stretch in stretches], figure)
+    return figure_of_terms(lambda segments: [terms(*segment) for segment in segments], figure)
 
 
-def _text_perplexities(stretches: Sequence[Observation]) -> list[Observation] | None:
+def _text_perplexities(segments: Sequence[Observation]) -> list[Observation] | None:
     """Perplexity of every text."""
     texts: dict[str, list[tuple[Any, ...]]] = {}
-    for stretch in stretches:
-        texts.setdefault(stretch.cluster, []).append(stretch.terms)
+    for segment in segments:
+        texts.setdefault(segment.cluster, []).append(segment.terms)
     means = [
-        math.fsum(nll for nll, *_ in own) / (sum(tokens for _, tokens, _ in own) or math.nan)
-        for own in texts.values()
+        math.fsum(nll for nll, *_ in terms) / (sum(tokens for _, tokens, _ in terms) or math.nan)
+        for terms in texts.values()
     ]
     if not all(mean <= MAX_LOG for mean in means):
         return None

@@ -75,8 +75,7 @@ class Run:
             else "no figure"
         )
         task = record.config.get("task")
-        method = method_with_state(record)
-        return f"<{method} on {task}, base {record.base}: {figure}, in {self.folder}>"
+        return f"<{method_with_state(record)} on {task}, base {record.base}: {figure}, in {self.folder}>"
 
 
 @dataclass(frozen=True)
