@@ -87,8 +87,8 @@ class ComparisonResult:
     notes: tuple[str, ...]
     """Excluded and untrained rows, and baselines that may be wrong."""
     tables: Mapping[str, pandas.DataFrame]
-    """Tables of `ttabench compare --json` by name: "runs", and if not empty "differences" (paired, p
-    adjusted), "steps", "overall", "memory", "set_aside". Values as stored: 0.719 for F1."""
+    """Tables of `ttabench compare --json` by name: "runs", and if not empty "differences" (paired,
+    p adjusted), "steps", "overall", "memory", "set_aside". Values as stored: 0.719 for F1."""
 
     def __str__(self) -> str:
         return self.verdict
