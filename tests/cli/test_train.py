@@ -130,9 +130,7 @@ def test_what_a_training_takes_is_told_on_paper(ttabench: Command, tmp_path: Pat
         for more in ((), ("--set", "full_context=true"))
     )
     assert behind > 1.4 * bare, "the documents are read, too"
-    assert "with these settings is not known" in error_line(
-        ttabench("train", "--method", "compressive", "--dry-run")
-    )
+    assert "compressive" in error_line(ttabench("train", "--method", "compressive", "--dry-run"))
     assert "icl has no parameters to train" in error_line(
         ttabench("train", "--method", "icl", "--dry-run")
     )

@@ -190,7 +190,7 @@ def test_eval_asks_what_lm_eval_asks(split: str, monkeypatch: pytest.MonkeyPatch
     [
         ("field:book", "no text in a field 'book'"),
         ("field:choices", "context, question"),
-        ("marker:nowhere", "no prompt holds"),
+        ("marker:nowhere", "nowhere"),
     ],
 )
 def test_a_split_of_nothing_is_told(split: str, fault: str) -> None:

@@ -186,7 +186,7 @@ def test_the_command_shows_stores_and_draws(
     ]
     ran = ttabench(*common, "--plot", picture)
     assert ran.code == 0, ran.err
-    for shown in ("token ms", "tokens/s", "peak memory", "mac untrained"):
+    for shown in ("token ms", "tokens/s", "peak memory", "mac is untrained"):
         assert shown in ran.out
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert str(picture) in ran.err

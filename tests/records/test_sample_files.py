@@ -53,10 +53,7 @@ def test_samples_of_another_run_are_refused_even_where_they_are_as_many(run: Pat
     save_record(record(other.name), other)
     store_samples(other, [{**row, "f1": 1.0} for row in ROWS])
     (run / SAMPLES_FILE).write_bytes((other / SAMPLES_FILE).read_bytes())
-    with pytest.raises(
-        UserError,
-        match=r"run 0123456789ab .* not those of its record: the column f1 has other values",
-    ):
+    with pytest.raises(UserError, match=r"run 0123456789ab .* f1"):
         read_samples(run, COLUMNS, load_record(run))
     assert read_samples(run, ("key",), load_record(run)) == {"key": ["a", "b"]}, (
         "that column is what it was"

@@ -174,7 +174,7 @@ def test_swap_state_answers_three_times_and_compares(ttabench: Command, tmp_path
         "the own state's run is the plain run"
     )
     assert [run["config"]["state_of"] for run in (own, other, none)] == ["own", "other", "none"]
-    assert any("state of another context" in note for note in other["notes"])
+    assert any("swapped state" in note for note in other["notes"])
     assert any("empty state" in note for note in none["notes"])
     assert other["cost"]["pieces"] == own["cost"]["pieces"]
     apart = {(each["left"], each["right"]): each for each in found["differences"]}

@@ -1,4 +1,4 @@
-"""`python -m ttabench.harness`: lm-eval's command line under a method."""
+"""`python -m ttabench.harness`: the command line of lm-eval with a method as model."""
 
 import sys
 

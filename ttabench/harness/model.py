@@ -1,8 +1,8 @@
-"""`AdaptedLM`: a method on a base model, as lm-eval knows models; and lm-eval's evaluation and command line under it.
+"""`AdaptedLM`, a method on a base model as a model of lm-eval, with lm-eval's evaluation and CLI.
 
-    AdaptedLM(method).loglikelihood(requests)     demonstrations read once, every continuation scored behind them
+    AdaptedLM(method).loglikelihood(requests)    reads demonstrations once, scores continuations
 
-Under `icl` the log-likelihoods are those of lm-eval's own `--model hf`.
+With `icl`, log-likelihoods equal those of lm-eval's `--model hf`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 
 NAME = "ttabench"
-REQUEST_ARGUMENTS = "method model checkpoint preset task dtype bos base_checkpoint random_weights device keep keep_tokens".split()
-"""Fields of a request that are given as they are called."""
+REQUEST_ARGUMENTS = (
+    "method model checkpoint preset task dtype bos base_checkpoint random_weights device keep "
+    "keep_tokens"
+).split()
+"""Request fields that are model arguments of the same name."""
 HARNESS_ARGUMENTS = {"batch_size": str, "threads": int | None, "split": str}
 DEFAULT_BATCH_SIZE = 32
-"""At once, where nobody says how many."""
+"""Queries per batch if no batch size is given."""
 
 ResultT = TypeVar("ResultT")
 log = logging.getLogger(__name__)
@@ -49,10 +52,10 @@ log = logging.getLogger(__name__)
 
 @register_model(NAME)
 class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not typed
-    """A method on a base model, as lm-eval knows models.
+    """A method on a base model, as a model of lm-eval.
 
-    `batch_size` queries are asked at once, fewer where they do not fit into memory. lm-eval's results file has what
-    `info` says.
+    `batch_size` is the number of queries per batch, reduced if they do not fit into memory. `info`
+    is written to lm-eval's results file.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         super().__init__()
         self.method, self.lm = method, method.lm
         self.batch_size = "auto" if batch_size == AUTO_BATCH_SIZE else batch_size
-        """Queries at once, as asked for; lm-eval's results file has it beside `batch_sizes`."""
+        """Requested queries per batch; lm-eval's results file has it along with `batch_sizes`."""
         self.size = BatchSize(batch_size, method.lm.device.type)
         self.tokenizer, self.eot_token_id = self.lm.tokenizer, self.lm.eos_id
         self.prompts = prompts or PromptSplitter()
@@ -77,15 +80,18 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
     def create_from_arg_string(
         cls, arg_string: str, additional_config: dict[str, Any] | None = None
     ) -> AdaptedLM:
-        """From `method=icl,model=nano`, as lm-eval's `--model_args` has it."""
+        """Create a model from `method=icl,model=nano`, lm-eval's `--model_args`."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> AdaptedLM:
-        """From model arguments, of which lm-eval has turned some texts into numbers, and what it adds of its own (batch
-        size, device)."""
+        """Create a model from model arguments.
+
+        lm-eval converts some texts to numbers. `additional_config` has what lm-eval adds (batch
+        size, device).
+        """
         typed_arguments = {
             key: str(value) for key, value in (additional_config or {}).items() if value is not None
         }
@@ -104,7 +110,10 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         lm = ModelCache().get(request)
         method = resolved.build(lm)
         if method.spec.trainable and resolved.checkpoint is None:
-            log.warning("%s has no checkpoint here: its modules are untrained", request.method)
+            log.warning(
+                "%s has no checkpoint, so its modules are untrained. Set checkpoint=PATH.",
+                request.method,
+            )
         info = {
             **resolved.state_identity(lm),
             "model": NAME,
@@ -114,30 +123,32 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         }
         return cls(method, batch_size=request.batch_size, prompts=prompts, info=info)
 
-    # what lm-eval asks of a model
+    # interface of lm-eval
 
     @property
     def tokenizer_name(self) -> str:
-        """Stands in the results."""
+        """Name of the tokenizer, for lm-eval's results file."""
         return self.lm.tokenizer_name
 
     @property
     def batch_sizes(self) -> dict[int, int]:
-        """Queries that go together by now: those asked for, or fewer where they did not fit into memory."""
+        """Current queries per batch: the requested number, or fewer if they did not fit into
+        memory."""
         return {0: self.size.rows}
 
     def get_model_info(self) -> dict[str, Any]:
-        """Base model, method, settings, checkpoint, and what was read, for lm-eval's results file."""
+        """Return base model, method, settings, checkpoint and reading counts, for lm-eval's
+        results file."""
         return {**self._info, "reading": self.reader.counts}
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """The turns of a dialogue as the base model's tokenizer writes them."""
+        """Format the turns of a dialogue with the chat template of the tokenizer."""
         return render_template(self.lm, chat_history, add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The tokenizer's template, for lm-eval's results file; None where none is used."""
+        """Return the tokenizer's template for lm-eval's results file; `None` if none is used."""
         template = self.lm.tokenizer.chat_template if chat_template else None
         return None if template is None else str(template)
 
@@ -147,21 +158,22 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         requests: Sequence[Any],
         disable_tqdm: bool = False,  # noqa: ARG002
     ) -> list[tuple[float, bool]]:
-        """(summed log-likelihood, whether greedy decoding would write it) of every continuation, in their order."""
+        """Return (summed log-likelihood, True if greedy decoding yields it) of every
+        continuation, in order."""
         results: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
         for reading in self.reader.read_contexts(requests, stripped=True):
             contexts = [requests[index].args[0] for index in reading.indices]
             pairs = reading.pairs(contexts, [requests[index].args[1] for index in reading.indices])
-            places: dict[tuple[int, ...], list[int]] = {}
+            groups: dict[tuple[int, ...], list[int]] = {}
             for place, (prompt, _) in enumerate(pairs):
-                places.setdefault(tuple(prompt), []).append(place)
+                groups.setdefault(tuple(prompt), []).append(place)
             questions = [
                 (list(prompt), [pairs[place][1] for place in group])
-                for prompt, group in places.items()
+                for prompt, group in groups.items()
             ]
-            queries = [reading.make_query(group[0], ids) for ids, group in places.items()]
+            queries = [reading.make_query(group[0], ids) for ids, group in groups.items()]
             answers = self._score(reading.state, questions, queries)
-            for group, scored in zip(places.values(), answers, strict=True):
+            for group, scored in zip(groups.values(), answers, strict=True):
                 for place, score in zip(group, scored, strict=True):
                     results[reading.indices[place]] = (float(score.logprobs.sum()), score.greedy)
         return results
@@ -171,15 +183,15 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         requests: Sequence[Any],  # noqa: ARG002
         disable_tqdm: bool = False,  # noqa: ARG002
     ) -> list[float]:
-        """Refused: a whole text has no context that a method could read."""
+        """Raise a `UserError`: a whole text has no context that a method could read."""
         raise UserError(
-            "This task scores whole texts, of which no part is read.",
+            "This task scores whole texts, so there is no context to read.",
             "Use `ttabench eval --task pg19`.",
         )
 
     @torch.no_grad()
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:  # noqa: ARG002
-        """Text after every prompt, cut at its stop strings; greedy."""
+        """Generate text greedily for every prompt, cut at its stop strings."""
         results = [""] * len(requests)
         for reading in self.reader.read_contexts(requests, stripped=False):
             prompts = reading.prompts([requests[index].args[0] for index in reading.indices])
@@ -188,7 +200,7 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
                 strict=True,
             )
             for count in set(counts):
-                places = [place for place, own in enumerate(counts) if own == count]
+                places = [place for place, limit in enumerate(counts) if limit == count]
                 queries = [reading.make_query(place, prompts[place]) for place in places]
                 written = self._generate(
                     reading.state, [prompts[place] for place in places], queries, count
@@ -197,8 +209,6 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
                     text = postprocess_generated_text(self.lm.decode(row), stops[place], None)
                     results[reading.indices[place]] = text
         return results
-
-    # asking
 
     def _score(
         self, state: State, questions: Sequence[ChoiceItem], queries: Sequence[Query]
@@ -212,11 +222,11 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
     def _generate(
         self, state: State, prompts: Sequence[list[int]], queries: Sequence[Query], count: int
     ) -> list[list[int]]:
-        """Tokens after every prompt, so many at most."""
+        """At most `count` tokens for every prompt."""
 
         def write(patch: Patch, selected: list[int]) -> list[list[int]]:
-            some = [prompts[i] for i in selected]
-            return generate(self.lm, patch, some, max_new_tokens=count, batch_size=len(some))
+            batch = [prompts[i] for i in selected]
+            return generate(self.lm, patch, batch, max_new_tokens=count, batch_size=len(batch))
 
         return self._run_in_batches(state, queries, [len(prompt) for prompt in prompts], write)
 
@@ -227,7 +237,8 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         lengths: Sequence[int],
         work: Callable[[Patch, list[int]], list[ResultT]],
     ) -> list[ResultT]:
-        """What the work makes of every query, the longest ones first; all share one patch where it is the same."""
+        """Results of `work` for every query, the longest ones first; equal queries share a
+        patch."""
         if not queries:
             return []
         session = Session(self.lm, self.method, state)
@@ -242,7 +253,7 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
 
 
 def _request(typed_arguments: Mapping[str, str], size: str) -> RunRequest:
-    """Model arguments as the request they are."""
+    """The run request of model arguments."""
     for key in typed_arguments:
         if key not in REQUEST_ARGUMENTS and not key.startswith("set."):
             raise UnknownName(
@@ -251,14 +262,14 @@ def _request(typed_arguments: Mapping[str, str], size: str) -> RunRequest:
     try:
         queries = parse_batch_size(size)
     except ValueError as error:
-        raise UserError(f"batch_size: {error}", "Give 1 or more, or auto.") from None
+        raise UserError(f"batch_size: {error}", "Use 1 or more, or auto.") from None
     fields = {
         name: parse_value(typed_arguments[name], option_fields(RunRequest)[name].kind, name)
         for name in REQUEST_ARGUMENTS
         if name in typed_arguments
     }
     if fields.get("device") == "cuda:0" and not torch.cuda.is_available():
-        fields["device"] = "auto"  # lm-eval's command line says so where nobody did
+        fields["device"] = "auto"  # "cuda:0" is the default of lm-eval's command line
     return RunRequest(
         **{"method": "icl", "task": "", "model": NANO, **fields},
         settings=tuple(
@@ -271,45 +282,45 @@ def _request(typed_arguments: Mapping[str, str], size: str) -> RunRequest:
 def evaluate(
     *, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **options: Any
 ) -> dict[str, Any]:
-    """lm-eval's `simple_evaluate` under a method, with its arguments and its results.
+    """Run lm-eval's `simple_evaluate` with a method, with the same arguments and results.
 
-    The model then knows the tasks, and cuts each prompt right before the document's own text.
+    The model knows the tasks, so it cuts each prompt right before the document's text.
     """
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager
 
     def load_and_register(names: Any) -> Any:
         with lm_eval_errors(names):
-            tasks = own.load(names)
+            tasks = original_manager.load(names)
         model.prompts.tasks.update(tasks["tasks"])
         return tasks
 
     if options.pop("model", NAME) != NAME:
-        raise UserError(
-            "This evaluates methods of ttabench only.", "Use `lm_eval` for other models."
-        )
+        raise UserError("Only model='ttabench' is supported.", "Use `lm_eval` for other models.")
     if options.get("use_cache"):
-        fault = "use_cache keeps answers by prompt alone: those of another method would come back under this one's name"
-        raise UserError(f"{fault}.", "Leave it out.")
+        fault = (
+            "use_cache stores answers by prompt alone, so it would return those of other methods."
+        )
+        raise UserError(fault, "Remove it.")
     additional = {key: options.get(key) for key in ("batch_size", "device")}
     given_arguments = (
         simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args)
     )
     model = AdaptedLM.create_from_arg_obj(given_arguments, additional)
-    own = options.pop("task_manager", None) or TaskManager()
-    manager = copy(own)
+    original_manager = options.pop("task_manager", None) or TaskManager()
+    manager = copy(original_manager)
     manager.load = load_and_register
     results = simple_evaluate(
         model=model, model_args=given_arguments, tasks=list(tasks), task_manager=manager, **options
     )
-    results["config"]["batch_size"] = (
-        model.batch_size
-    )  # lm-eval writes what it was given, which may be nothing
+    # lm-eval writes its argument, which may be None
+    results["config"]["batch_size"] = model.batch_size
     return dict(results)
 
 
 def main() -> int:
-    """lm-eval's command line with `--model ttabench`; a fault of the user's is one line and exit code 2."""
+    """Run lm-eval's command line with `--model ttabench`; user errors are one line and exit code
+    2."""
     from lm_eval._cli import HarnessCLI
     from lm_eval.utils import setup_logging
 
@@ -322,9 +333,8 @@ def main() -> int:
         cli = HarnessCLI()
         arguments = cli.parse_args()
         if not {"batch_size", "config"} & {key for key, value in vars(arguments).items() if value}:
-            arguments.batch_size = str(
-                DEFAULT_BATCH_SIZE
-            )  # lm-eval's command line says 1 where nobody said a number
+            # the default of lm-eval's command line is 1
+            arguments.batch_size = str(DEFAULT_BATCH_SIZE)
         lm_eval.simple_evaluate = evaluate  # the name by which the command line finds it
         cli.execute(arguments)
     except (UserError, ValueError) as error:

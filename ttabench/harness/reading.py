@@ -1,11 +1,11 @@
-"""Prompts of lm-eval cut into context and query; each context is read once, and queries are asked behind it.
+"""Split of lm-eval prompts into context and query; each context is read once for its queries.
 
-    Prompts(split="auto").cuts("copa", requests)      where each prompt's context ends, and its query begins
-    for reading in Reader(method, Prompts()).readings(requests, stripped=True):
-        reading.pairs(contexts, continuations)        tokens of queries and continuations behind a context that was read
+    PromptSplitter(split="auto").context_ends("copa", requests)    end of the context in each prompt
+    for reading in ContextReader(method, PromptSplitter()).read_contexts(requests, stripped=True):
+        reading.pairs(contexts, continuations)        tokens of queries and continuations
 
-A prompt is cut in front of the document's own text, or behind a long text that is a field of the document; one that a
-chat template wrote likewise.
+A prompt is cut before the document's text, or after a long text that is a field of the document.
+The same applies to prompts from a chat template.
 """
 
 from __future__ import annotations
@@ -31,34 +31,37 @@ from ttabench.methods.session import Session
 from ttabench.readers.lm_eval import CUT_KINDS, find_context_end
 
 DELIMITER = "\n\n"
-"""Stands between demonstrations (lm-eval's `fewshot_delimiter`)."""
+"""Text between demonstrations (lm-eval's `fewshot_delimiter`)."""
 SPLIT_FORMS = ("auto", "none", "field:NAME", "marker:TEXT")
-FEWSHOT_HINT = (
-    " Where they hold demonstrations: give the task `fewshot_config: {sampler: first_n}`."
-)
+FEWSHOT_HINT = " If they have demonstrations, set `fewshot_config: {sampler: first_n}` in the task."
 
 log = logging.getLogger(__name__)
 
 
 class TemplatedPrompt(str):
-    """A prompt that a chat template wrote: special tokens in it are meant."""
+    """A prompt from a chat template: special tokens in it are parsed."""
 
     opening_chars: int = 0
-    """Letters in front of the user's first words: they open a dialogue, as BOS opens a text."""
+    """Characters before the first user message, which open a dialogue as BOS opens a text."""
 
 
 def render_template(
     lm: LM, turns: Sequence[Mapping[str, str]], add_generation_prompt: bool
 ) -> TemplatedPrompt:
-    """The text of these turns as lm-eval's `hf` writes it: without the system's where there is no place for it."""
+    """Format turns as lm-eval's `hf` does, without the system turn if the template has no place for
+    it.
+
+    Raises:
+        UserError: the tokenizer has no chat template.
+    """
     name = lm.tokenizer_name
     if not getattr(lm.tokenizer, "chat_template", None):
         raise UserError(
-            f"The tokenizer of {name} has no chat template.", "Leave --apply_chat_template out."
+            f"The tokenizer of {name} has no chat template.", "Remove --apply_chat_template."
         )
     holder = SimpleNamespace(tokenizer=lm.tokenizer, chat_template_args={})
     with reading_file(
-        f"The chat template of {name}", "Leave --apply_chat_template out.", max_bytes=None
+        f"The chat template of {name}", "Remove --apply_chat_template.", max_bytes=None
     ):
         prompt = TemplatedPrompt(
             HFLM.apply_chat_template(holder, [dict(turn) for turn in turns], add_generation_prompt)
@@ -69,13 +72,17 @@ def render_template(
 
 
 def shared_prefix_chars(contexts: Sequence[str]) -> int:
-    """Length of what all contexts begin with, up to and with its last delimiter; 0 where there is none."""
-    at = contexts[0][: _common_prefix_length(contexts)].rfind(DELIMITER) if contexts else -1
-    return 0 if at < 0 else at + len(DELIMITER)
+    """Return the length of the common prefix of all contexts, up to and including its last
+    delimiter.
+
+    0 if there is no delimiter.
+    """
+    start = contexts[0][: _common_prefix_length(contexts)].rfind(DELIMITER) if contexts else -1
+    return 0 if start < 0 else start + len(DELIMITER)
 
 
 def _common_prefix_length(rows: Sequence[Sequence[object]]) -> int:
-    """How many elements all rows begin with."""
+    """Length of the common prefix of all rows."""
     return next(
         (i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1),
         min(map(len, rows)),
@@ -83,38 +90,49 @@ def _common_prefix_length(rows: Sequence[Sequence[object]]) -> int:
 
 
 def split_prefix(prefix: str) -> list[tuple[str, str]]:
-    """The prefix as pieces, each with the delimiter in front of it as joiner; the last delimiter joins the query."""
+    """Split the prefix into (text, joiner), where the joiner is the delimiter before the text.
+
+    The last delimiter belongs to the query.
+    """
     texts = re.split(f"((?:{DELIMITER})+)", prefix)
-    pieces = [
+    chunks = [
         (text, joiner) for text, joiner in zip(texts[::2], ["", *texts[1::2]], strict=True) if text
     ]
-    if pieces and pieces[0][1]:  # a delimiter in front of everything belongs to the first piece
-        pieces[0] = (pieces[0][1] + pieces[0][0], "")
-    return pieces
+    if chunks and chunks[0][1]:  # a leading delimiter belongs to the first chunk
+        chunks[0] = (chunks[0][1] + chunks[0][0], "")
+    return chunks
 
 
 def make_context_chunk(context: str, ids: list[int], prompts: Sequence[list[int]]) -> Chunk:
-    """The context as a piece whose tokens (`ids`: those of its text alone) are those that every prompt begins with, so
-    that a query's follow them as they do in the whole prompt; one token at least is left to the query."""
-    least = min(map(len, prompts)) - 1
+    """Make a chunk with the context tokens that all prompts begin with.
+
+    Then the tokens of a query follow them as in the whole prompt. `ids` are the tokens of the
+    context text alone. At least one token is left to the query.
+    """
+    max_tokens = min(map(len, prompts)) - 1
     return Chunk(
         text=context,
         joiner="",
-        ids=tuple(ids[: min(least, _common_prefix_length([ids, *prompts]))]),
+        ids=tuple(ids[: min(max_tokens, _common_prefix_length([ids, *prompts]))]),
         key="context",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSplitter:
-    """How prompts are cut into context and query."""
+    """Split of prompts into context and query."""
 
     split: str = "auto"
-    """auto: before the document's own text where the task is known, else behind what all prompts of a task begin with;
-    none: everything is query and nothing is read; field:NAME: behind the text of this field of the document, where it
-    stands last; marker:TEXT: in front of this text, where it stands last (\\n is a line break)."""
+    """Position of the cut:
+
+        auto          before the document's text if the task is known, else after the common prefix
+                      of all prompts of a task
+        none          the whole prompt is the query, and nothing is read
+        field:NAME    after the last occurrence of this document field
+        marker:TEXT   before the last occurrence of this text (\\n is a line break)
+    """
     tasks: dict[str, Any] = field(default_factory=dict)
-    """lm-eval's task objects by name; `evaluate` fills them in."""
+    """lm-eval's task objects by name; `evaluate` adds them."""
 
     def __post_init__(self) -> None:
         kind, _, text = self.split.partition(":")
@@ -123,11 +141,15 @@ class PromptSplitter:
 
     @property
     def is_named(self) -> bool:
-        """Whether the split names the field or marker that prompts are cut at."""
+        """True if the split names a field or a marker."""
         return self.split.partition(":")[0] in CUT_KINDS
 
     def context_ends(self, task: str, requests: Sequence[Any]) -> list[int]:
-        """Where the context of each request's prompt ends, in letters; 0: everything is asked."""
+        """Return the end of the context in each request's prompt, in characters; 0 for no context.
+
+        Raises:
+            UserError: no prompt contains the field or marker of `split`.
+        """
         prompts = [request.args[0] for request in requests]
         if self.split == "none":
             return [0] * len(prompts)
@@ -138,29 +160,30 @@ class PromptSplitter:
             ]
             if not any(places):
                 raise UserError(
-                    f"{task}: no prompt holds what split={self.split} names.", "Name another."
+                    f"{task}: no prompt contains the text of split={self.split}.",
+                    "Use another split.",
                 )
             return places
-        own = [
+        starts = [
             _find_document_text(request.args[0], self._document_text(task, request))
             for request in requests
         ]
-        if all(place is not None for place, prompt in zip(own, prompts, strict=True) if prompt):
-            # what only opens a dialogue is no context
+        if all(start is not None for start, prompt in zip(starts, prompts, strict=True) if prompt):
+            # the opening of a dialogue is not a context
             return [
-                0 if not place or place == getattr(prompt, "opening_chars", 0) else place
-                for place, prompt in zip(own, prompts, strict=True)
+                0 if not start or start == getattr(prompt, "opening_chars", 0) else start
+                for start, prompt in zip(starts, prompts, strict=True)
             ]
         shared = shared_prefix_chars([prompt for prompt in prompts if prompt])
         return [shared if prompt else 0 for prompt in prompts]
 
     def _document_text(self, task: str, request: Any) -> str:
-        """The document's own text, or that of the choice that is asked about; empty where the task is not known."""
+        """The document's text, or that of the scored choice; empty if the task is not known."""
         if task not in self.tasks or not request.args[0]:
             return ""
         known, document = self.tasks[task], request.doc
         text, delimiter = known.doc_to_text(document), known.get_config("target_delimiter") or ""
-        if isinstance(text, int):  # the number of the right choice, each of which is a prompt
+        if isinstance(text, int):  # index of the right choice; every choice is a prompt
             choices = known.doc_to_choice(document)
             text, delimiter = (choices[request.idx], "") if request.idx < len(choices) else ("", "")
         if not isinstance(text, str) or isinstance(request.args[0], TemplatedPrompt):
@@ -168,10 +191,12 @@ class PromptSplitter:
         return str(maybe_delimit(text, known.doc_to_prefix(document), delimiter))
 
 
-def _find_document_text(prompt: str, own: str) -> int | None:
-    """Where the document's own text begins, which ends the prompt, or its words if a chat template wrote it, which may
-    have taken blanks off; None where it is not there."""
-    for form in (own, own.rstrip(), own.strip()):
+def _find_document_text(prompt: str, document: str) -> int | None:
+    """Start of the document's text at the end of the prompt; `None` if it is not found.
+
+    Chat templates may strip blanks and append text, so the last occurrence counts there.
+    """
+    for form in (document, document.rstrip(), document.strip()):
         if form and isinstance(prompt, TemplatedPrompt) and (place := prompt.rfind(form)) >= 0:
             return place
         if form and prompt.endswith(form):
@@ -181,41 +206,42 @@ def _find_document_text(prompt: str, own: str) -> int | None:
 
 @dataclass(frozen=True)
 class ContextReading:
-    """A context that was read, and how the tokens of what is asked behind it are found."""
+    """A context that was read, and the tokenisation of its queries."""
 
     lm: LM
     state: State
     indices: list[int]
-    """Requests behind this context."""
+    """Indices of the requests with this context."""
     questions: list[str]
-    """What is asked of each."""
+    """The query text of each request."""
     query_prefix: str = ""
-    """Text in front of the queries, where it begins the window whatever was read."""
+    """Text before the queries that begins every window, with or without context."""
     query_start: int = 0
-    """From where on the prompt is tokenised behind it."""
+    """Position in the prompt from which it is tokenised."""
     skipped_tokens: int = 0
-    """How many of those tokens the state has read."""
+    """Number of these tokens that are in the state."""
     empty_query_ids: list[int] = field(default_factory=list)
-    """Stands for an empty query."""
+    """Tokens that replace an empty query."""
     is_templated: bool = False
-    """Whether a chat template wrote the prompts, so that special tokens in them are meant."""
+    """True if the prompts come from a chat template, so that special tokens in them are parsed."""
 
     def encode(self, texts: Sequence[str], *, is_continuation: bool = False) -> list[list[int]]:
-        """Tokens of texts; the BOS that a template wrote itself is left out: it is put where the window starts."""
-        rows, start = (
-            self.lm.encode_many(
-                texts, is_continuation=is_continuation, parse_special=self.is_templated
-            ),
-            list(self.lm.bos_ids),
+        """Tokenise texts without the BOS of a chat template, because BOS is added at the
+        window's start."""
+        rows = self.lm.encode_many(
+            texts, is_continuation=is_continuation, parse_special=self.is_templated
         )
-        own = self.is_templated and start and not is_continuation
-        return [row[len(start) :] if own and row[: len(start)] == start else row for row in rows]
+        start = list(self.lm.bos_ids)
+        strips_bos = self.is_templated and start and not is_continuation
+        return [
+            row[len(start) :] if strips_bos and row[: len(start)] == start else row for row in rows
+        ]
 
     def _query_texts(self, contexts: Sequence[str]) -> list[str]:
         return [self.query_prefix + context[self.query_start :] for context in contexts]
 
     def prompts(self, contexts: Sequence[str]) -> list[list[int]]:
-        """The queries' tokens."""
+        """Tokenise the queries."""
         return [
             row[self.skipped_tokens :] or self.empty_query_ids
             for row in self.encode(self._query_texts(contexts))
@@ -224,7 +250,8 @@ class ContextReading:
     def pairs(
         self, contexts: Sequence[str], continuations: Sequence[str]
     ) -> list[tuple[list[int], list[int]]]:
-        """Tokens of query and continuation, cut as lm-eval cuts them: blanks go to the continuation."""
+        """Tokenise queries and continuations as lm-eval does: trailing blanks belong to the
+        continuation."""
         texts = self._query_texts(contexts)
         wholes = [
             text + continuation for text, continuation in zip(texts, continuations, strict=True)
@@ -238,29 +265,36 @@ class ContextReading:
         ]
 
     def make_query(self, place: int, ids: Sequence[int]) -> Query:
-        """The query of a request, by its place in `indices`, for methods that look at it: the tokens that are asked."""
+        """Build the query of a request for query-aware methods, by its position in `indices`.
+
+        `ids` are its tokens.
+        """
         text, want = self.questions[place], Score(continuation="", prompt_ids=tuple(ids))
         return Query(prompt=text, question=text, key=str(place), want=want)
 
 
 class ContextReader:
-    """Reads the contexts of prompts with a method, each from an empty state of one row."""
+    """Reads the contexts of prompts with a method, each into an empty state of one sequence."""
 
     def __init__(self, method: BaseMethod[Any], prompts: PromptSplitter) -> None:
         self.method, self.lm, self.start, self.prompts = method, method.lm, method.begin(1), prompts
         self.counts: dict[str, dict[str, int]] = {}
-        """By task: requests, contexts read, and requests that were answered without one."""
+        """By task: requests, contexts read, and requests answered without a context."""
         self.read = 0
         """Contexts read so far."""
         bos = self.lm.tokenizer.bos_token_id
         self.empty_query_ids = (
             [] if self.lm.bos_ids else [self.lm.eos_id if bos is None else int(bos)]
         )
-        """In front of an empty prompt: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
+        """Tokens for an empty prompt: the BOS added by scoring, else the tokenizer's BOS, else
+        its EOS."""
         self._is_in_window = self._keeps_context_in_window()
 
     def read_contexts(self, requests: Sequence[Any], *, stripped: bool) -> Iterator[ContextReading]:
-        """The requests by task and context, each context read just before it is needed; one state lives at a time."""
+        """Yield the requests by task and context, each context read just before it is needed.
+
+        Only one state exists at a time.
+        """
         by_task: dict[str, list[int]] = {}
         for index, request in enumerate(requests):
             by_task.setdefault(request.task_name or "", []).append(index)
@@ -303,7 +337,7 @@ class ContextReader:
     def _count(
         self, task: str, prompts: Sequence[str], context_ends: Iterable[int], contexts: int
     ) -> None:
-        """Note what is read of a task's prompts, and say where that is not what somebody would expect."""
+        """Count what is read of a task's prompts, and warn about prompts without a context."""
         without_context = sum(
             not context_chars
             for prompt, context_chars in zip(prompts, context_ends, strict=True)
@@ -317,7 +351,7 @@ class ContextReader:
         known = self.prompts.tasks.get(task)
         is_zero_shot = known is not None and not known.get_config("num_fewshot")
         if without_context and (self.prompts.is_named or not is_zero_shot):
-            fault = "no context was told from the question, so nothing is read there and the whole prompt is asked."
+            fault = "no context was found, so nothing is read and the whole prompt is the query."
             advice = FEWSHOT_HINT if self.prompts.split == "auto" else ""
             log.warning(
                 "%s: in %d of %d prompts %s%s", task, without_context, len(prompts), fault, advice
@@ -326,7 +360,8 @@ class ContextReader:
     def _read_context(
         self, context_chars: int, opening_chars: int, reading: ContextReading, contexts: list[str]
     ) -> ContextReading:
-        """The context read; where it stays in the window, queries go on where it ends, else they begin a text."""
+        """The context read. Queries continue it if it stays in the window, else they begin a
+        text."""
         if not context_chars:
             return reading
         self.read += 1
@@ -348,13 +383,13 @@ class ContextReader:
             if reading.is_templated
             else [[] for _ in texts]
         )
-        pieces = [
-            Chunk(text=text, joiner=joiner, ids=tuple(own), key=f"piece {i}")
-            for i, ((text, joiner), own) in enumerate(zip(texts, ids, strict=True))
+        chunks = [
+            Chunk(text=text, joiner=joiner, ids=tuple(chunk_ids), key=f"chunk {i}")
+            for i, ((text, joiner), chunk_ids) in enumerate(zip(texts, ids, strict=True))
         ]
         return replace(
             reading,
-            state=self._adapt(pieces),
+            state=self._adapt(chunks),
             query_prefix=prompt[:opening_chars],
             query_start=context_chars,
         )
@@ -366,7 +401,7 @@ class ContextReader:
 
     @torch.no_grad()
     def _keeps_context_in_window(self) -> bool:
-        """Whether a query goes on where the context ended (full context), or begins a text of its own (MAC)."""
+        """True if a query continues the context (full context), False if it begins a text (MAC)."""
         session = Session(self.lm, self.method, self._adapt([Chunk(text="A text.", key="probe")]))
         prefix = session.patch([Query(prompt="A query", key="probe")]).prefix
         return prefix is not None and prefix.holds_bos

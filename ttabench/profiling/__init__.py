@@ -1,1 +1,1 @@
-"""What a method costs, measured: `ttabench profile`."""
+"""Measured cost of methods: `ttabench profile`."""

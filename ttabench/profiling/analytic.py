@@ -1,8 +1,9 @@
-"""What methods cost on paper, over context lengths (`ttabench profile --analytic`), and a training (`train --dry-run`).
-Nothing is loaded.
+"""Computed cost of methods by context length (`profile --analytic`), and of training (`--dry-run`).
 
-A row counts for one reader, in the number format given. `break_even_queries` is where the method and full context
-(`icl` with its defaults) have cost as many operations, reading included; `cheaper` says on which side the method is.
+No model is loaded. A row is for one sequence in the given number format. `break_even_queries` is
+the number of queries at which the method and full context (`icl` with its defaults) have used the
+same number of operations, including reading. `cheaper` names the side on which the method is
+cheaper.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from ttabench.training.stages import TrainPlan
 
 Row: TypeAlias = dict[str, Json]
 H100_FLOPS_PER_SECOND = 400e12
-"""Operations a second that an H100 reaches in bfloat16 (40 per cent of 989 T)."""
+"""Operations per second of an H100 in bfloat16, at 40 per cent of its 989 T."""
 BYTES_PER_TRAINED_WEIGHT = 16
-"""Bytes of a weight that is trained: in float32 itself, its gradient and Adam's two moments."""
+"""Bytes per trained weight: float32 weight, gradient and two Adam moments."""
 TRAINING_WORKLOAD = Workload(chunk_tokens=(256,), prompt_tokens=32, new_tokens=16)
-"""What is read, asked and answered in training."""
+"""Chunk, prompt and answer sizes assumed for training."""
 COLUMNS = {
     "#added": ("added_parameters", amounts.format_count),
     "#floats": ("state_floats", amounts.format_count),
@@ -44,7 +45,7 @@ COLUMNS = {
     "#total FLOPs": ("total_flops", amounts.format_count),
 }
 BREAK_EVEN_TEXT = {"from": "from {break_even_queries:,}", "until": "until {break_even_queries:,}"}
-"""How a number of queries stands in the table; `always` and `never` have none."""
+"""Table texts of a number of queries; "always" and "never" have none."""
 OPTIONAL_COLUMNS = (
     "#floats",
     "#added",
@@ -54,7 +55,7 @@ OPTIONAL_COLUMNS = (
     "#query FLOPs",
     "#adapt FLOPs",
 )
-"""Columns that a narrow screen leaves out, in this order."""
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
 def analytic_table(
@@ -67,7 +68,7 @@ def analytic_table(
     model: str,
     dtype: str,
 ) -> Table:
-    """The table of methods (all that have a formula where none is named), as they are typed."""
+    """Build the table for the typed method names; by default all methods with a formula."""
     all_formulas = registry.formulas()
     selected = {
         name: registry.find_formula(name)
@@ -89,13 +90,16 @@ def analytic_rows(
     *,
     dtype: str = "auto",
 ) -> list[Row]:
-    """The analytic cost of methods over context lengths, one row each, lengths of a method in a row.
+    """Compute the analytic cost of methods by context length, one row each, grouped by method.
 
     Args:
         model: a name of `architectures`, "nano", or a folder with a transformers config.json.
-        methods: names of `registry.formulas`; `implemented` says whether ttabench can run them.
-        lengths: tokens of context, BOS not counted; a piece counts its joiner, an answer its EOS.
-        settings, presets: by method, what differs from its preset, and from the preset of the model's name.
+        methods: names of `registry.formulas`; `implemented` is True if ttabench can run the method.
+        lengths: tokens of context without BOS; a chunk includes its joiner, an answer its EOS.
+        settings, presets: by method; by default the preset of the model's name.
+
+    Raises:
+        UserError: the architecture or dtype is unknown, or the settings have no cost formula.
     """
     shape = cost.shape_of(model)
     if shape is None:
@@ -117,11 +121,11 @@ def analytic_rows(
                 new_tokens=load.generate,
                 value_bytes=cost.DTYPE_BYTES[dtype],
             )
-            assert formula.cost is not None, "registry.formulas holds those with a cost"
+            assert formula.cost is not None, "registry.formulas only has formulas with a cost"
             if (method_cost := formula.cost(method_settings, shape, work)) is None:
                 raise UserError(
-                    f"The cost of {name} with these settings is not known.",
-                    "Use those of its presets.",
+                    f"The cost of {name} with these settings is unknown.",
+                    "Use the settings of a preset.",
                 )
             rows.append(
                 {
@@ -137,7 +141,7 @@ def analytic_rows(
 
 
 def _row(method_cost: Cost, shape: Shape, work: Workload) -> Row:
-    """The cost of reading, and of a query."""
+    """Cost of reading and of one query."""
     full = registry.compute_cost("icl", {}, shape, work)
     assert full is not None, "full context has a cost"
     queries, cheaper = break_even(
@@ -164,7 +168,11 @@ def _row(method_cost: Cost, shape: Shape, work: Workload) -> Row:
 
 
 def training_table(plan: TrainPlan, dtype: str) -> Table:
-    """The tokens, operations, hours and memory of a training, a line a stage."""
+    """Build the table of tokens, operations, hours and memory of a training, one row per stage.
+
+    Raises:
+        UserError: a method has no cost formula for its settings.
+    """
     width, recomputes = cost.DTYPE_BYTES[dtype], plan.options.recompute
     data: list[Row] = []
     for stage in plan.stages:
@@ -186,7 +194,7 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
                 and shape
                 and (method_cost := cost_formula(resolved.settings_object, shape, work))
             ):
-                fault = f"The cost of {resolved.spec.name} on {stage.request.model} with these settings is not known."
+                fault = f"The cost of {resolved.spec.name} on {stage.request.model} is unknown."
                 raise UserError(
                     fault, "Use a method of `ttabench profile --analytic --methods all`."
                 )
@@ -204,10 +212,9 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
             )
             tokens, flops = tokens + step * steps // lessons, flops + whole * steps // lessons
             trained, longest = method_cost.added_parameters, max(longest, step)
-        assert shape is not None, "a cost is of a shape"
-        activations_per_layer = 2 * sum(
-            linear.parameters_per_rank for linear in shape.linears
-        )  # numbers of a token that the way back needs
+        assert shape is not None, "a known cost has a shape"
+        # numbers per token that the backward pass needs
+        activations_per_layer = 2 * sum(linear.parameters_per_rank for linear in shape.linears)
         activations_per_token = (
             shape.layers * shape.hidden + activations_per_layer
             if recomputes
@@ -232,10 +239,13 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
         amounts.format_bytes,
     ]
     caption = (
-        f"Whatever the task, pieces of {TRAINING_WORKLOAD.tokens} tokens, {TRAINING_WORKLOAD.prompt_tokens} asked and {TRAINING_WORKLOAD.new_tokens} "
-        f"answered; forward {'twice' if recomputes else 'once'}, back once; hours at {H100_FLOPS_PER_SECOND / 1e12:.0f} T operations/s. "
-        "memory: weights, in float32 those that are trained, their gradient and Adam's moments, and what the base's "
-        "linear maps keep of all tokens of the longest step; norms, scores, logits and a method's networks come on top."
+        f"For any task: chunks of {TRAINING_WORKLOAD.tokens} tokens, "
+        f"prompts of {TRAINING_WORKLOAD.prompt_tokens}, answers of {TRAINING_WORKLOAD.new_tokens}. "
+        f"{'Two forward passes' if recomputes else 'One forward pass'} and one backward pass; "
+        f"hours at {H100_FLOPS_PER_SECOND / 1e12:.0f} T operations/s. memory: weights; float32 "
+        "trained weights, gradients and Adam moments; activations of the base model's linear maps "
+        "for all tokens of the longest step. Norms, scores, logits and a method's networks are not "
+        "included."
     )
     return Table(
         title="training on paper",
@@ -252,9 +262,10 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
 def break_even(
     adapt: float, ask: float, full_adapt: float, full_ask: float
 ) -> tuple[int | None, str]:
-    """From or until how many queries a method costs no more than full context, whose cache is read once and kept.
+    """Find the number of queries from or until which a method costs no more than full context.
 
-    Costs are operations or seconds. 0 queries go with "always", None with "never", else it is "from" or "until".
+    Full context reads once and keeps its cache. Costs are operations or seconds. 0 queries come
+    with "always", `None` with "never", other numbers with "from" or "until".
     """
     more, saved = adapt - full_adapt, full_ask - ask
     if more <= 0 and saved >= 0:
@@ -266,7 +277,7 @@ def break_even(
 
 
 def format_rows(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
-    """A line a method and length."""
+    """Build the table of rows, one per method and length."""
     lines = tuple(
         (
             f"{row['method']}{'' if row['implemented'] else ' *'}",
@@ -281,15 +292,17 @@ def format_rows(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     )
     first = rows[0]
     caption = (
-        f"Counted from published shapes, {first['dtype']}, {first['prompt_tokens']} tokens asked and "
-        f"{first['new_tokens']} written a query. added: parameters trained beforehand. floats: numbers in the state. "
-        "KV: most bytes of keys and values alive. total: reading and one query. "
-        "'from n': costs fewer operations than full context from n queries on, reading "
-        "included. positions: whether the base model has enough; whether the memory of a device does is not told. "
-        "*: a formula alone."
+        f"Computed from published shapes in {first['dtype']}, with {first['prompt_tokens']} prompt "
+        f"tokens and {first['new_tokens']} answer tokens per query. added: parameters trained "
+        "beforehand. floats: numbers in the state. "
+        "KV: peak bytes of keys and values. total: reading and one query. "
+        "'from n': fewer operations than full context from n queries on, reading included. "
+        "positions: yes if the base model has enough; device memory is not checked. "
+        "*: formula only, not implemented."
     )
     return Table(
-        title=f"cost on paper of {model} ({amounts.format_count(first['base_parameters'])} parameters)",
+        title=f"cost on paper of {model} "
+        f"({amounts.format_count(first['base_parameters'])} parameters)",
         columns=("method", "#prefill", *COLUMNS, "cheaper than icl", "positions"),
         rows=lines,
         data=tuple(rows),

@@ -1,4 +1,5 @@
-"""Runs a profile: one process a method, what it finds stored row by row, its death a row."""
+"""Execution of a profile: one process per method, rows stored as they finish, a crash stored as
+a row."""
 
 from __future__ import annotations
 
@@ -29,11 +30,14 @@ from ttabench.profiling.record import (
 from ttabench.records.folder import RunResult
 
 Findings: TypeAlias = Iterator[tuple[str, Json] | ProcessDeath]
-"""Findings of a process, line by line (kind, value), and its death where it died."""
+"""(kind, value) messages of a process, and its death if it crashed."""
 
 
 def launch_measurement(request: Mapping[str, Any]) -> Findings:
-    """What a process of its own finds; it ends when the iterator is closed, or when this process is killed."""
+    """Yield the messages of a measurement in a child process.
+
+    The process ends when the iterator is closed, or when this process is killed.
+    """
     from ttabench.profiling import measure
 
     with closing(WorkerProcess(measure.measure_method, ("ttabench.profiling.measure",))) as child:
@@ -49,7 +53,11 @@ def execute(
     on_progress: ProgressCallback = no_progress,
     log: Callable[[str], None] = no_log,
 ) -> RunResult[ProfileRecord]:
-    """Return the profile if it is stored, else run or continue it, in processes of so many threads."""
+    """Return the profile if it is stored, else compute or resume it, with this number of threads.
+
+    Raises:
+        UserError: the configuration is invalid, or another process is using the folder.
+    """
     config, hardware = job.config(), environment.describe_hardware()
     machine = {key: hardware[key] for key in ("cpu", "cores", "threads", "gpu") if key in hardware}
     folder = out / hash_values({**config, "machine": machine})
@@ -63,7 +71,7 @@ def execute(
     if before is not None and len(rows) == len(cells):
         return RunResult(record=before, folder=folder, status="stored")
     if rows:
-        log(f"Continuing profile {folder.name}: {len(rows)} rows are finished already.")
+        log(f"Continuing profile {folder.name}: {len(rows)} rows are already finished.")
     record = before or ProfileRecord(
         id=folder.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -122,10 +130,11 @@ def execute(
 
 @contextmanager
 def _lock_folder(folder: Path, out: Path) -> Iterator[None]:
-    """Hold the folder of a profile; where nothing comes of it, it is removed."""
+    """Lock the folder of a profile, and remove it afterwards if it has no record."""
 
     def refuse() -> None:
-        raise UserError(f"Another process measures {folder}.", "Wait for it: both would be wrong.")
+        fault = f"Another process is measuring {folder}."
+        raise UserError(fault, "Run again when it is done; parallel measurements would be wrong.")
 
     files.make_writable_folder(folder, out)
     with files.hold_lock(folder, refuse):
@@ -138,9 +147,9 @@ def _lock_folder(folder: Path, out: Path) -> Iterator[None]:
 
 
 def _row_from_death(death: ProcessDeath, method: str, length: int) -> Json:
-    """The row of the length that a process was at when it died."""
+    """Row of the length that a process was measuring when it died."""
     if death.code == -signal.SIGKILL or mentions_out_of_memory(death.last_line):
-        oom_reason = "the process was killed, as a system does that runs out of memory"
+        oom_reason = "the process was killed; the system may have run out of memory"
         return make_oom_row(
             method, length, oom_reason if death.code == -signal.SIGKILL else death.last_line
         ).model_dump()

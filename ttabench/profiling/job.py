@@ -1,4 +1,4 @@
-"""A profile as one value: which methods on which base model, what is measured at which lengths, and its identity."""
+"""Configuration of a profile: methods, base model, mode and lengths, with its identity."""
 
 from __future__ import annotations
 
@@ -30,44 +30,45 @@ DEFAULT_METHODS = (
     "h2o",
     "icl",
 )
-"""What is measured where no methods are named, in this order: floor and ceiling, four systems, four baselines."""
+"""Default methods in this order: none, four systems, four baselines, full context."""
 STREAM_PRESET = "stream"
-"""Preset of methods that can read without end; a profile takes it where nobody asks for another."""
+"""Preset for unlimited streams, used by default for methods that have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Sizes and repetitions of what is read and asked, alike for methods measured and those on paper."""
+    """Workload sizes and repetitions, for measured and computed costs."""
 
     piece_tokens: int = 256
+    """Tokens per chunk."""
     prompt_tokens: int = 32
     generate: int = 128
-    """Tokens written after the prompt; the end of a text does not stop them."""
+    """Tokens generated after the prompt, even beyond the end of the text."""
     repeat: int = 5
     row_seconds: float = 10.0
-    """Reading, or answering, is repeated no further once it took this long."""
+    """Reading or answering is not repeated after this time, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that decides what a profile measures."""
+    """Complete configuration of a profile."""
 
     mode: ProfileMode = "latency"
     model: str = NANO
     random_weights: bool = False
     task: str = "streamingqa"
-    """Only chooses the shipped checkpoint."""
+    """Selects the bundled checkpoint; has no other effect."""
     device: str = "auto"
     dtype: str = "auto"
     method_requests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By method, what was typed for it: fields of a `RunRequest`."""
+    """Typed `RunRequest` fields by method."""
     lengths: tuple[int, ...] = ()
     load: Load = field(default_factory=Load)
     memory_limit: int | None = None
-    """Bytes that a process may use."""
+    """Memory limit of a process in bytes."""
 
     def resolve_methods(self) -> dict[str, ResolvedMethod]:
-        """The resolved methods, by name."""
+        """Resolve the methods by name."""
         common = {
             name: getattr(self, name)
             for name in ("task", "model", "device", "dtype", "random_weights")
@@ -78,20 +79,23 @@ class Job:
         }
 
     def check(self) -> None:
-        """Refuse an unknown task, and a search for the largest batch that would take all memory of the machine."""
+        """Raise a `UserError` for an unknown task, or for --throughput on a CPU without a memory
+        limit.
+
+        Without a limit, the search for the largest batch would use all memory of the machine.
+        """
         if self.task not in cards.card_names():
             raise UnknownName("task", self.task, cards.card_names())
         if self.mode == "throughput" and self.memory_limit is None:
-            from ttabench.lm.loading.devices import (
-                find_device,  # torch comes once nothing typed is refused
-            )
+            # imports torch, so it follows the cheap checks
+            from ttabench.lm.loading.devices import find_device
 
             if find_device(self.device).type == "cpu":
-                fault = "On a CPU --throughput would take all memory of the machine."
-                raise UserError(fault, "Say how much it may take with --memory-limit 4GiB.")
+                fault = "On a CPU --throughput would use all memory of the machine."
+                raise UserError(fault, "Set a limit, such as --memory-limit 4GiB.")
 
     def config(self) -> dict[str, Json]:
-        """The configuration as JSON values: settings and digests in place of what was typed for the methods."""
+        """Convert to JSON values, with settings and digests instead of the typed method options."""
         values = asdict(self)
         del values["method_requests"]
         values["methods"] = {
@@ -114,11 +118,12 @@ class Job:
 def choose_methods(
     methods: str, *, preset: str = "", settings: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """What was typed for all methods (names, "all", or nothing for the usual ones), shared out among them."""
+    """Assign typed options to methods: names, "all", or "" for the default methods."""
     words = parse_method_names(methods, DEFAULT_METHODS, registry.methods())
     specs = {spec.name: spec for spec in map(registry.find_method, words)}
     if len(specs) < len(words):
-        raise UserError(f"Two of {', '.join(words)} have the same name.", "Profile them apart.")
+        fault = f"Two of {', '.join(words)} have the same name."
+        raise UserError(fault, "Use a profile for each.")
     presets, shared = assign_settings(specs, preset, settings)
     typed = {
         name: tuple(f"{key}={value}" for key, value in method_keys.items())
@@ -133,22 +138,26 @@ def choose_methods(
 def parse_method_names(
     text: str, default: Iterable[str], everything: Iterable[str] | None = None
 ) -> list[str]:
-    """Names separated by commas, each once; those of `default` for no text, of `everything`, if given, for "all"."""
+    """Split comma-separated names into unique names.
+
+    "" returns `default`; "all" returns `everything`, if given.
+    """
     if text == "all" and everything is not None:
         return list(everything)
     words = [part.strip() for part in text.split(",")] if text else list(default)
     if not all(words):
-        raise UserError(
-            f"--methods {text!r} misses a name beside a comma.", "Write them like icl,snapkv."
-        )
+        raise UserError(f"--methods {text!r} has an empty name.", "Use the form icl,snapkv.")
     return list(dict.fromkeys(words))
 
 
 def assign_settings(
     methods: Mapping[str, Formula], preset: str, settings: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """By method: the preset, or that of streams, if it has it; and its settings, `key=value` for every method that has
-    the key, `method.key=value` for that one."""
+    """Return (presets, settings) by method.
+
+    The preset is the stream preset by default, for methods that have it. `key=value` applies to
+    every method with that key, `method.key=value` to one method.
+    """
     presets = {
         name: preset or STREAM_PRESET
         for name, method in methods.items()

@@ -1,9 +1,10 @@
-"""What a process of a profile measures: of a method at a length, a row.
+"""Measurements in a profile process: one row per method and length.
 
-latency     seconds, peaks and bytes of reading the context, the first token, and the tokens after
-throughput  samples a second at growing batches, and the largest batch that fits (CCM, arXiv 2312.03414, Table 1)
-training    milliseconds a sample and peaks of training, and of adapting one document (CCM, Tables 18 and 22; MAC,
-            arXiv 2403.04317, Figure 2)
+latency     seconds, peak and state bytes of reading, time of the first and of later tokens
+throughput  samples per second by batch size, and the largest batch that fits (CCM, arXiv
+            2312.03414, Table 1)
+training    milliseconds per sample and peaks of training, and of adapting one document (CCM,
+            Tables 18 and 22; MAC, arXiv 2403.04317, Figure 2)
 """
 
 from __future__ import annotations
@@ -58,35 +59,38 @@ from ttabench.training.config import TrainConfig
 from ttabench.training.loop import train
 
 SPARE_POSITIONS = 512
-"""Positions beside context, prompt and answer: sinks, BOS, what a method keeps for itself."""
+"""Positions in addition to context, prompt and answer: sinks, BOS, tokens that a method adds."""
 WARMUP_TOKENS = 4
-"""Tokens written to warm up."""
+"""Tokens generated to warm up."""
 SENTENCE_NUMBER_STRIDE = 100_000
-"""Sentence numbers between two readers of a batch."""
+"""Distance of the sentence numbers of two chunks; its square is that of two sequences."""
 MAX_BATCH_SIZE = 4096
-"""Rows beyond which no larger batch is tried."""
+"""Largest batch size tried."""
 BATCH_SEARCH_PRECISION = 8
-"""The largest batch is known to an eighth of itself."""
+"""The search stops within this fraction (1/8) of the largest batch."""
 SAMPLES_PER_STEP = 8
-"""Samples in a training step, in one episode."""
+"""Samples per training step, in one episode."""
 Method = BaseMethod[Any]
 T = TypeVar("T")
 
 
-def measure_method(request: Mapping[str, Any], tell: SendMessage) -> None:
-    """Tell of the model, the method, and a row a length, as (kind, value); a fault of the user's is a finding, too."""
+def measure_method(request: Mapping[str, Any], send: SendMessage) -> None:
+    """Send the model, the method and a row per length as (kind, value).
+
+    User errors are reported as results, not raised.
+    """
     use_threads(request.get("threads"))
     try:
         seed_everything(0)
-        _measure_lengths(request, request["job"], tell)
+        _measure_lengths(request, request["job"], send)
     except UserError as error:
-        tell(("fault", (error.what, error.hint)))
+        send(("fault", (error.what, error.hint)))
 
 
-def _measure_lengths(request: Mapping[str, Any], job: Job, tell: SendMessage) -> None:
+def _measure_lengths(request: Mapping[str, Any], job: Job, send: SendMessage) -> None:
     lm = base.load(job.model, random_weights=job.random_weights, device=job.device, dtype=job.dtype)
     name, lengths = request["method"], list(request["lengths"])
-    tell(("model", lm.describe()))
+    send(("model", lm.describe()))
     lift_note = lift_positions(
         lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE_POSITIONS
     )
@@ -99,43 +103,51 @@ def _measure_lengths(request: Mapping[str, Any], job: Job, tell: SendMessage) ->
     method = measure_or_refuse(name, 0, build_method)
     if isinstance(method, Row):
         for length in lengths:
-            tell(("row", method.model_copy(update={"prefill": length}).model_dump()))
+            send(("row", method.model_copy(update={"prefill": length}).model_dump()))
         return
     trained = sum(parameter.numel() for parameter in method.modules().parameters())
     notes = [lift_note] if lift_note else []
-    tell(
+    send(
         (
             "method",
             {"name": method.name, "growth": method.growth, "parameters": trained, "notes": notes},
         )
     )
     for length in lengths:
-        tell(("at", length))
+        send(("at", length))
         row = measure_or_refuse(
             name, length, partial(MODES[job.mode], lm, method, length, job.load)
         )
-        tell(("row", row.model_dump()))
+        send(("row", row.model_dump()))
         if row.status == "oom":
-            return  # what is left of it would be counted with the next length; a fresh process goes on
+            return  # leftover memory would count for the next length; a new process continues
 
 
 def lift_positions(lm: LM, needed: int) -> str:
-    """Let a rotary model read further than it was trained to: rotation has no table that ends, and costs do not depend
-    on values. Returns a note for the record; empty where nothing was lifted."""
+    """Raise the position limit of a rotary model to measure its cost beyond its trained length.
+
+    Rotary embeddings have no table with an end, and cost does not depend on values. Returns a note
+    for the record; "" if nothing was changed.
+    """
     if lm.max_positions >= needed or get_capabilities(lm).rotary is None:
         return ""
     before, lm.max_positions = lm.max_positions, needed
-    return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"
+    return (
+        f"the position limit of {lm.name} was raised from {before:,} to measure cost; "
+        "answers are meaningless"
+    )
 
 
-class TensorMemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is not typed there
-    """`peak_tensor_bytes`: the most that tensors made inside held at a time; those of the model are not among them, nor
-    is what kernels allocate for themselves."""
+class TensorMemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lacks types
+    """Counts the peak bytes of tensors created inside (`peak_tensor_bytes`).
+
+    Existing tensors, such as the model's, and buffers inside kernels are not included.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak_tensor_bytes = 0
-        self._held: dict[int, int] = {}
+        self._live_bytes: dict[int, int] = {}
 
     def __torch_dispatch__(
         self,
@@ -144,17 +156,17 @@ class TensorMemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run the operation and note it."""
+        """Run the operation and count its new tensors."""
         out = func(*args, **(kwargs or {}))
         given = {storage._cdata for storage in _storages((args, kwargs))}
-        for storage in _storages(
-            out
-        ):  # one that was given is a view of what was there, or was changed in place
+        # a storage of an argument is a view, or was changed in place
+        for storage in _storages(out):
             key, size = storage._cdata, storage.nbytes()
-            if size and key not in given and key not in self._held:
-                self._held[key] = size
-                self.peak_tensor_bytes = max(self.peak_tensor_bytes, sum(self._held.values()))
-                weakref.finalize(storage, self._held.pop, key).atexit = False
+            if size and key not in given and key not in self._live_bytes:
+                self._live_bytes[key] = size
+                live_bytes = sum(self._live_bytes.values())
+                self.peak_tensor_bytes = max(self.peak_tensor_bytes, live_bytes)
+                weakref.finalize(storage, self._live_bytes.pop, key).atexit = False
         return out
 
 
@@ -163,7 +175,8 @@ def _storages(values: Any) -> list[UntypedStorage]:
 
 
 def run_repeatedly(load: Load, work: Callable[[], T]) -> list[T]:
-    """What each repetition gives; none begins once they took `row_seconds`."""
+    """Repeat the work and collect its results; stop after `repeat` results or `row_seconds`
+    seconds."""
     results, started = list[T](), time.perf_counter()
     while not results or (
         len(results) < load.repeat and time.perf_counter() - started < load.row_seconds
@@ -173,7 +186,7 @@ def run_repeatedly(load: Load, work: Callable[[], T]) -> list[T]:
 
 
 def adapt(lm: LM, method: Method, read: Sequence[Sequence[Chunk]], meter: Meter) -> State:
-    """The state after these pieces, one a reader each; reading them is the meter's phase "adapt"."""
+    """Read the chunks, one per sequence, in the meter's phase "adapt", and return the state."""
     session = Session(lm, method, rows=len(read[0]))
     session.read_rows(read)
     with meter.phase("adapt"):
@@ -183,17 +196,19 @@ def adapt(lm: LM, method: Method, read: Sequence[Sequence[Chunk]], meter: Meter)
 
 @torch.no_grad()
 def ask(
-    lm: LM, method: Method, state: State, asks: Sequence[Query], tokens: int, meter: Meter
+    lm: LM, method: Method, state: State, queries: Sequence[Query], tokens: int, meter: Meter
 ) -> list[float]:
-    """Answer once, a query a reader: the meter's phases "first" and "decode"; gives the seconds of each token of the
-    second, which had come back from the device."""
+    """Answer one query per sequence, in the meter's phases "first" and "decode".
+
+    Returns the seconds of each token in phase "decode", including its transfer from the device.
+    """
     with meter.phase("first"):
-        patch = Session(lm, method, state).patch(asks)
+        patch = Session(lm, method, state).patch(queries)
         start, is_continuation = text_start(lm, patch), continues_text(patch)
         written = greedy_tokens(
             lm,
             patch,
-            [start + prompt_ids(lm, ask, is_continuation=is_continuation) for ask in asks],
+            [start + prompt_ids(lm, query, is_continuation=is_continuation) for query in queries],
             tokens,
         )
         next(written).tolist()
@@ -208,13 +223,15 @@ def ask(
 def measure_reading(
     lm: LM, method: Method, texts: Sequence[Chunk], load: Load
 ) -> tuple[dict[str, Figure], State, int]:
-    """Figures of reading, the state, and the most bytes of tensors: the first pass warms up and is counted, the others
-    are timed."""
+    """Measure reading: (figures, state, peak bytes of tensors).
+
+    The first pass warms up and counts tensor bytes; the others are timed.
+    """
     read, meters, states = [[text] for text in texts], list[Meter](), list[State]()
 
     def run_pass() -> None:
         meters.append(Meter(lm.device))
-        states.clear()  # the state of the last pass must not stand beside that of the next
+        states.clear()  # frees the state of the last pass, so that two do not coexist
         states.append(adapt(lm, method, read, meters[-1]))
 
     with TensorMemoryCounter() as counter:
@@ -229,7 +246,7 @@ def measure_reading(
 
 
 def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
-    """Read and answer."""
+    """Measure reading a context and answering a query."""
     figures, state, peak_bytes_seen = measure_reading(
         lm, method, make_chunks(lm, tokens, load.piece_tokens), load
     )
@@ -240,14 +257,15 @@ def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
         return ask(lm, method, state, [query], count, meters[-1])
 
     run_pass(WARMUP_TOKENS)
-    token_seconds, asked = run_repeatedly(load, lambda: run_pass(load.generate)), meters[1:]
+    token_seconds = run_repeatedly(load, lambda: run_pass(load.generate))
+    timed_meters = meters[1:]
     figures |= {
-        "first_seconds": figure([meter.seconds["first"] for meter in asked]),
-        "first_ms": figure([1000 * meter.seconds["first"] for meter in asked]),
+        "first_seconds": figure([meter.seconds["first"] for meter in timed_meters]),
+        "first_ms": figure([1000 * meter.seconds["first"] for meter in timed_meters]),
         "decode_seconds": figure([sum(seconds) for seconds in token_seconds]),
         **peak_figure(
             "ask_peak_bytes",
-            [peak_bytes for meter in asked for peak_bytes in meter.peak_bytes.values()],
+            [peak_bytes for meter in timed_meters for peak_bytes in meter.peak_bytes.values()],
         ),
         **(
             {"tokens_read": figure([state.meta["tokens_read"][0]])}
@@ -277,8 +295,11 @@ def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
 
 
 def measure_throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
-    """Rates are those of the batch that answers fastest; memory is that of the largest. A sample is a context that is
-    read and a query that is answered; rates are of answering, with the state at hand as in the paper, and of both."""
+    """Measure rates at the fastest batch size, and memory at the largest.
+
+    A sample is one context and one query. Rates are given for answering alone, with the state
+    available as in the paper, and for both reading and answering.
+    """
     figures_by_batch: dict[int, dict[str, Figure]] = {}
     largest_fitting = smallest_failing = 0
     reason: Exception | None = None
@@ -290,7 +311,7 @@ def measure_throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
             if not is_out_of_memory(error):
                 raise
             smallest_failing, reason = rows, error.with_traceback(None)
-        gc.collect()  # out of the handler, so that what the traceback holds is free again
+        gc.collect()  # outside the handler, so that tensors of the traceback are freed
         call_device_function(accelerator_kind(), "empty_cache")
     if reason is not None and not figures_by_batch:
         raise reason
@@ -308,13 +329,15 @@ def measure_throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
         **figures_by_batch[best],
         **memory,
     }
-    notes = () if smallest_failing else (f"batches beyond {largest_fitting} were not tried",)
+    notes = () if smallest_failing else (f"batch sizes above {largest_fitting} were not tried",)
     return Row(method=method.name, prefill=tokens, figures=figures, notes=notes)
 
 
 def next_batch(largest_fitting: int, smallest_failing: int) -> int:
-    """The batch to try next, 0 when the largest one is known well enough; by the most rows that fitted and the fewest
-    that did not, 0 before any."""
+    """Choose the next batch size to try; 0 if the largest one is known precisely enough.
+
+    Arguments are the largest size that fits and the smallest that does not; 0 if unknown.
+    """
     if not smallest_failing:
         return max(1, 2 * largest_fitting)
     return (
@@ -325,19 +348,19 @@ def next_batch(largest_fitting: int, smallest_failing: int) -> int:
 
 
 def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[str, Figure]:
-    """Contexts, each different, and a query about each: warm up, then time pass after pass."""
+    """Figures of different contexts with one query each; after a warm-up, passes are timed."""
     read = list(
         zip(
             *(make_chunks(lm, tokens, load.piece_tokens, sequence) for sequence in range(rows)),
             strict=True,
         )
     )
-    asks = [make_query(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
+    queries = [make_query(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
 
     def run_timed() -> tuple[Meter, int]:
         meter = Meter(lm.device)
         state = adapt(lm, method, read, meter)
-        ask(lm, method, state, asks, load.generate, meter)
+        ask(lm, method, state, queries, load.generate, meter)
         return meter, state.nbytes
 
     run_timed()
@@ -347,9 +370,9 @@ def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -
         for meter in meters
     ]
     return {
-        "samples_per_second": figure([rows / ask for _, ask in seconds]),
+        "samples_per_second": figure([rows / answering for _, answering in seconds]),
         "whole_samples_per_second": figure([rows / sum(both) for both in seconds]),
-        "tokens_per_second": figure([rows * load.generate / ask for _, ask in seconds]),
+        "tokens_per_second": figure([rows * load.generate / answering for _, answering in seconds]),
         "sample_state_bytes": figure([states[-1] / rows]),
         **peak_figure(
             "peak_memory_bytes",
@@ -359,7 +382,10 @@ def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -
 
 
 def measure_training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
-    """Adapting to one document, and training steps where the method is trained; the first of each warms up."""
+    """Measure adapting to one document, and training steps of trainable methods.
+
+    The first of each warms up.
+    """
     figures = measure_reading(lm, method, make_chunks(lm, tokens, tokens), load)[0]
     if method.spec.trainable:
         figures |= _measure_training_steps(lm, method, tokens, load)
@@ -370,9 +396,9 @@ def _measure_training_steps(lm: LM, method: Method, tokens: int, load: Load) -> 
     ends, meter = list[float](), Meter(lm.device)
 
     def on_step(_step: int, _figures: Mapping[str, float]) -> None:
-        ends.append(time.perf_counter())  # the loss was read back, so a GPU is done, too
+        ends.append(time.perf_counter())  # the loss was read back, so a GPU has finished
 
-    # from the weights as they are: what a step costs does not depend on them
+    # keeps the current weights, because the cost of a step does not depend on them
     config = TrainConfig(steps=load.repeat + 1, fresh=False, lr=1e-6)
     with meter.phase("train"):
         train(method, _episodes(lm, tokens, load), config, on_step)
@@ -389,16 +415,18 @@ def _measure_training_steps(lm: LM, method: Method, tokens: int, load: Load) -> 
 
 
 def _episodes(lm: LM, tokens: int, load: Load) -> Iterator[list[Episode]]:
-    """Steps without end, each one episode of documents never seen before and a query about each."""
+    """Endless training steps, each one episode of new documents with one query per document."""
     for step in count():
         numbers = range(step * SAMPLES_PER_STEP, (step + 1) * SAMPLES_PER_STEP)
         read = [
             replace(make_chunks(lm, tokens, tokens, number)[0], key=f"document{number}")
             for number in numbers
         ]
-        asked = [make_query(lm, load.prompt_tokens, load.generate, number) for number in numbers]
-        about = [replace(ask, source_key=chunk.key) for ask, chunk in zip(asked, read, strict=True)]
-        yield [Episode(key=f"episode{step}", steps=(*read, *about))]
+        queries = [
+            replace(make_query(lm, load.prompt_tokens, load.generate, number), source_key=chunk.key)
+            for number, chunk in zip(numbers, read, strict=True)
+        ]
+        yield [Episode(key=f"episode{step}", steps=(*read, *queries))]
 
 
 MODES: Mapping[str, Callable[[LM, Method, int, Load], Row]] = {
@@ -409,18 +437,17 @@ MODES: Mapping[str, Callable[[LM, Method, int, Load], Row]] = {
 
 
 def make_chunks(lm: LM, tokens: int, piece_tokens: int, sequence: int = 0) -> list[Chunk]:
-    """Pieces of `piece_tokens` tokens each, together `tokens`, BOS not counted: what a model costs does not depend on
-    what a text says, but methods may leave out what they have read before, so no sentence is there twice.
+    """Make chunks of `piece_tokens` tokens each, `tokens` in total without BOS.
 
-    A joiner counts with the piece behind it, so the first has none. Tokenizers whose texts are not cut at tokens may
-    give one more or less a piece.
+    Cost does not depend on the content of a text. But methods may skip repeated text, so every
+    sentence is unique. A joiner counts with the chunk after it, and the first chunk has none. With
+    tokenizers whose texts cannot be cut at tokens, a chunk may have one token more or less.
     """
     texts: list[str] = []
     left, joiner = tokens, len(lm.encode(Chunk(text="").joiner))
     while left > 0:
-        chunk_tokens = (
-            left if left <= piece_tokens + joiner else piece_tokens
-        )  # no piece of a joiner alone
+        # no chunk consists of a joiner alone
+        chunk_tokens = left if left <= piece_tokens + joiner else piece_tokens
         start = (
             sequence * SENTENCE_NUMBER_STRIDE * SENTENCE_NUMBER_STRIDE
             + len(texts) * SENTENCE_NUMBER_STRIDE
@@ -434,11 +461,11 @@ def make_chunks(lm: LM, tokens: int, piece_tokens: int, sequence: int = 0) -> li
             )
         )
         left -= chunk_tokens
-    return [Chunk(text=text, key=f"piece{number}") for number, text in enumerate(texts)]
+    return [Chunk(text=text, key=f"chunk{number}") for number, text in enumerate(texts)]
 
 
 def make_query(lm: LM, prompt_tokens: int, new_tokens: int, number: int = 0) -> Query:
-    """A query with a prompt of so many tokens, and an answer for training."""
+    """Make a query with a prompt of this many tokens, and an answer for training."""
     prompt = lm.decode(lm.encode(_sentences(prompt_tokens, number), prompt_tokens))
     return Query(
         prompt=prompt,
@@ -448,7 +475,7 @@ def make_query(lm: LM, prompt_tokens: int, new_tokens: int, number: int = 0) -> 
 
 
 def _sentences(tokens: int, start: int = 0) -> str:
-    """More than `tokens` tokens of text in any tokenizer: each sentence has at least eight."""
+    """Text of more than `tokens` tokens in any tokenizer: each sentence has at least eight."""
     numbers = islice(count(start), tokens // 8 + 2)
     return " ".join(
         f"Entry {number} of the log says that nothing happened on day {number}."

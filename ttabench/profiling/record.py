@@ -1,7 +1,7 @@
-"""What a profile says, `OUT/<id>/profile.json`: configuration, base model, methods, and of each at each length a row.
+"""The record of a profile, `OUT/<id>/profile.json`: configuration, base model, methods, and rows.
 
-A row says how it ended, and its figures with their spread. The record is written anew behind every row. `profile_table`
-and `draw` show it.
+Each method has one row per length, with its status and its figures with their spread. The record is
+rewritten after every row. `profile_table` and `draw` display it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ T = TypeVar("T")
 RERUN_HINT = "Profile again with --force."
 RECORD_FILE = "profile.json"
 Status = Literal["ok", "oom", "refused", "skipped", "failed"]
-"""Of a row; failed ones are tried again by the same command."""
+"""Status of a row; failed rows are repeated by the same command."""
 
 
 class Figure(BaseModel):
-    """A median with the smallest and the largest of its n measurements, one at least; counts have n = 1."""
+    """Median, minimum and maximum of at least one measurement; counts have n = 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,50 +42,51 @@ class Figure(BaseModel):
 
 
 class Row(BaseModel):
-    """One method at one length; what older versions said beside is left out."""
+    """One method at one length; unknown fields of older versions are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
     method: str
     prefill: int
-    """Tokens of context asked for, by the base model's tokenizer."""
+    """Requested tokens of context, for the base model's tokenizer."""
     status: Status = "ok"
-    """Measured; out of memory; refused by model or method; left out for want of time; the process died."""
+    """Measured; out of memory; refused by model or method; skipped for lack of time; process
+    died."""
     detail: str = ""
-    """Why it did not end well."""
+    """Reason of a status other than "ok"."""
     figures: dict[str, Figure] = {}
-    """By name; the name says the unit: _seconds, _ms, _bytes ..."""
+    """Figures by name; the name ends in the unit: _seconds, _ms, _bytes ..."""
     notes: tuple[str, ...] = ()
 
     def value(self, name: str) -> float | None:
-        """The value of a figure, None where it was not measured."""
+        """Return the value of a figure; `None` if it was not measured."""
         return self.figures[name].value if name in self.figures else None
 
 
 def figure(values: Sequence[float]) -> Figure:
-    """Median, extremes and number of measurements; of what was counted, one value."""
+    """Summarise measurements: median, minimum, maximum and number; a count is one value."""
     return Figure(value=median(values), low=min(values), high=max(values), n=len(values))
 
 
 def peak_figure(name: str, peaks: Iterable[int | None]) -> dict[str, Figure]:
-    """The largest of these bytes under that name; nothing where the device tells none."""
+    """Return the largest peak, in bytes, under that name; {} if the device reports none."""
     highest_peak = largest_peak(peaks)
     return {} if highest_peak is None else {name: figure([highest_peak])}
 
 
 def sum_figures(parts: Sequence[Figure]) -> Figure:
-    """The sum of phases measured apart: of their medians, their lows and their highs."""
+    """Sum the figures of separately measured phases: medians, minima and maxima."""
     sums = {name: sum(getattr(part, name) for part in parts) for name in ("value", "low", "high")}
     return Figure(**sums, n=min(part.n for part in parts))
 
 
 def make_oom_row(method: str, prefill: int, reason: str) -> Row:
-    """The row of a length that memory does not suffice for."""
+    """Make the row of a length that does not fit into memory."""
     return Row(method=method, prefill=prefill, status="oom", detail=" ".join(reason.split())[:200])
 
 
 def measure_or_refuse(method: str, prefill: int, measure: Callable[[], T]) -> T | Row:
-    """What is measured or made; too little memory and refusals of model or method are rows."""
+    """Return the result of `measure`, or a row if it is refused or runs out of memory."""
     try:
         return measure()
     except UserError as error:
@@ -97,7 +98,8 @@ def measure_or_refuse(method: str, prefill: int, measure: Callable[[], T]) -> T 
 
 
 class ProfileRecord(BaseModel):
-    """A profile, or what is measured of it. JSON values only; what older versions said beside is left out."""
+    """A complete or partial profile. JSON values only; unknown fields of older versions are
+    ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -106,11 +108,11 @@ class ProfileRecord(BaseModel):
     created: str
     """UTC, ISO 8601."""
     seconds: float
-    """Spent on it in all, stops left out."""
+    """Total measuring time, without interruptions."""
     config: dict[str, Json]
     model: dict[str, Json]
     methods: dict[str, dict[str, Json]]
-    """Growth, trained parameters and notes by name, of those that could be built."""
+    """Growth, trained parameters and notes by name, for methods that could be built."""
     rows: tuple[Row, ...]
     versions: dict[str, str]
     hardware: dict[str, Json]
@@ -123,21 +125,22 @@ class ProfileRecord(BaseModel):
 
     @property
     def base(self) -> str:
-        """The base model as tables name it."""
+        """Name of the base model in tables."""
         return (
             f"{self.config['model']}{' (random weights)' if self.config['random_weights'] else ''}"
         )
 
     def growth(self, method: str) -> str:
-        """How a method's state grows with what it reads; "" for one that could not be built."""
+        """Return the growth of a method's state with the context; "" if the method could not be
+        built."""
         return str(self.methods.get(method, {}).get("growth", ""))
 
     def notes(self) -> list[str]:
-        """Notes without which the figures would mislead, each once."""
+        """List the notes that are needed to interpret the figures, without duplicates."""
         notes = [note for method in self.methods.values() for note in method["notes"]]
         for name, method in self.methods.items():
             if method["parameters"] and not self.config["methods"][name]["digest"]:
-                notes.append(f"{name} untrained: weights do not change the cost")
+                notes.append(f"{name} is untrained, which does not change its cost")
         notes += [
             f"{row.method} at {format_tokens(row.prefill)}: {note}"
             for row in self.rows
@@ -147,7 +150,7 @@ class ProfileRecord(BaseModel):
 
 
 def load_profile(folder: Path) -> ProfileRecord:
-    """The record in a folder."""
+    """Load the record of a folder."""
     file = folder / RECORD_FILE
     with reading_file(file, RERUN_HINT):
         return ProfileRecord.model_validate(
@@ -156,7 +159,7 @@ def load_profile(folder: Path) -> ProfileRecord:
 
 
 def save_profile(record: ProfileRecord, folder: Path) -> None:
-    """Write a record, in place of what is there."""
+    """Write a record, replacing an existing one."""
     write_atomically(
         folder / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n"
     )
@@ -180,7 +183,7 @@ MODE_COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
         ("#with reading", "whole_samples_per_second"),
         ("#tokens/s", "tokens_per_second"),
         ("#peak memory", "peak_memory_bytes"),
-        ("#state a sample", "sample_state_bytes"),
+        ("#state per sample", "sample_state_bytes"),
     ),
     "training": (
         ("#train ms/sample", "train_ms_per_sample"),
@@ -191,13 +194,13 @@ MODE_COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
         ("#state", "state_bytes"),
     ),
 }
-"""Columns of each mode: heading and figure."""
+"""(heading, figure) of each column, by mode."""
 SPREAD_FIGURE = {
     "latency": "total_seconds",
     "throughput": "samples_per_second",
     "training": "adapt_seconds",
 }
-"""The figure whose spread stands in the table; all others are in the CSV."""
+"""The figure with its spread in the table; the CSV has all."""
 OPTIONAL_COLUMNS = (
     "#n",
     "#tensors",
@@ -207,26 +210,26 @@ OPTIONAL_COLUMNS = (
     "#at batch",
     "#trained parameters",
 )
-"""Columns that a narrow screen leaves out, in this order; CSV and JSON have all."""
+"""Columns that a narrow terminal leaves out, in this order; CSV and JSON have all."""
 PANELS = {
     "latency": (
-        ("total_seconds", "read and write, s"),
-        ("token_ms", "one more token, ms"),
+        ("total_seconds", "reading and answering, s"),
+        ("token_ms", "time per token, ms"),
         ("peak_memory_bytes", "peak memory"),
         ("state_bytes", "state"),
     ),
     "throughput": (("samples_per_second", "samples/s"), ("largest_batch", "largest batch")),
     "training": (
-        ("train_ms_per_sample", "training, ms a sample"),
-        ("adapt_peak_bytes", "peak of a document"),
+        ("train_ms_per_sample", "training, ms per sample"),
+        ("adapt_peak_bytes", "peak memory of a document"),
     ),
 }
 LINEAR_AXIS_MAX_RATIO = 6
-"""Up to which ratio of its ends an axis has even steps."""
+"""Largest ratio of maximum to minimum for a linear axis."""
 
 
 def profile_table(record: ProfileRecord) -> Table:
-    """A row a method and length."""
+    """Build the table of a profile, one row per method and length."""
     columns, spread = MODE_COLUMNS[record.mode], SPREAD_FIGURE[record.mode]
     rows: list[tuple[str, ...]] = []
     for row in record.rows:
@@ -251,7 +254,8 @@ def profile_table(record: ProfileRecord) -> Table:
         for row in record.rows
     )
     return Table(
-        title=f"{record.mode} of {record.base} on {record.model.get('device', '?')}, {record.model.get('dtype', '?')}",
+        title=f"{record.mode} of {record.base} on {record.model.get('device', '?')}, "
+        f"{record.model.get('dtype', '?')}",
         columns=("method", "#prefill", *(heading for heading, _ in columns), "#n", "#spread"),
         rows=tuple(rows),
         data=data,
@@ -262,7 +266,7 @@ def profile_table(record: ProfileRecord) -> Table:
 
 
 def format_figure(name: str, figure: Figure | None) -> str:
-    """A figure for people; its name says its unit."""
+    """Format a figure for display; the unit follows from its name."""
     if figure is None:
         return "-"
     value = figure.value
@@ -286,8 +290,10 @@ def _caption(record: ProfileRecord) -> str:
     lines = []
     if record.mode == "latency":
         load = record.config["load"]
-        total = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
-        lines.append(f"Medians; spread: (largest - smallest) / median of the total. {total}")
+        total = (
+            f"total: reading, {load['prompt_tokens']} prompt and {load['generate']} answer tokens."
+        )
+        lines.append(f"Medians. spread: (maximum - minimum) / median of the total. {total}")
     reasons = [
         f"{row.method} at {format_tokens(row.prefill)}: {row.detail}"
         for row in record.rows
@@ -298,13 +304,17 @@ def _caption(record: ProfileRecord) -> str:
 
 
 def draw(record: ProfileRecord, path: Path) -> None:
-    """Draw a profile and write it."""
+    """Draw a profile and write the picture.
+
+    Raises:
+        UserError: no row was measured.
+    """
     panels = [
         panel for panel in PANELS[record.mode] if any(row.value(panel[0]) for row in record.rows)
     ]
     if not panels:
         raise UserError(
-            "There is nothing to plot: no row was measured.", "See the table for the reasons."
+            "No row was measured, so the plot is empty.", "Fix the reasons in the table."
         )
     from matplotlib.figure import Figure as Picture
 
@@ -319,7 +329,7 @@ def draw(record: ProfileRecord, path: Path) -> None:
 
 
 def _panel(axes: Any, record: ProfileRecord, name: str) -> None:
-    """Medians with their extremes by method; a cross at the top of the panel where memory did not suffice."""
+    """Median with minimum and maximum by method; a cross at the top marks out of memory."""
     for place, method in enumerate(record.config["methods"]):
         rows = [row for row in record.rows if row.method == method]
         points = [(row.prefill, row.figures[name]) for row in rows if row.value(name)]

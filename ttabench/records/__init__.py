@@ -1,1 +1,1 @@
-"""Stored results: records, finished queries, whole files or none."""
+"""Stored results: run records, samples, and their atomic files."""

@@ -1,6 +1,7 @@
-"""How runs are made once: found if they are stored, else continued or begun, one process at a time.
+"""Run folders: each run is computed once, then loaded, and resumed if it was interrupted.
 
-The folder of a run that is being made has a journal: findings, one JSON object a line, so that a kill loses nothing.
+One process at a time computes a run. Its folder has a journal with one JSON object per line, so
+that a killed process loses no finished answers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ttabench.records.samples import EpisodeCost, Sample, write_samples
 from ttabench.records.schema import SAMPLES_FILE, RunRecord, is_stored, load_record, save_record
 
 MAX_JOURNAL_BYTES = 1 << 35
-"""Bytes of a journal that are read into memory."""
+"""Limit for reading a journal into memory."""
 PARTIAL_FILE = "partial.jsonl"
 T = TypeVar("T")
 RecordT = TypeVar("RecordT")
@@ -38,7 +39,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 
 def parse_strict(cls: type[T], value: object) -> T:
-    """A dataclass from JSON values, strict about their types: by way of JSON a mapping stands for a dataclass."""
+    """Convert JSON values to a dataclass, with strict types and mappings for nested dataclasses."""
     parsed: T = _adapter(cls).validate_json(  # type: ignore[arg-type]  # a class can be hashed
         json.dumps(value), strict=True
     )
@@ -46,30 +47,33 @@ def parse_strict(cls: type[T], value: object) -> T:
 
 
 class RunFolder:
-    """The folder of one run, `OUT/<id>`, and its journal: a line is a batch of answers, or an episode's cost."""
+    """The folder of one run, `OUT/<id>`, and its journal.
+
+    A journal line has a batch of answers or the cost of an episode.
+    """
 
     def __init__(self, out: Path, run: str) -> None:
         self.path, self.journal, self._process = out / run, out / run / PARTIAL_FILE, os.getpid()
         self.spent = WorkTimer()
         self.samples: list[Sample] = []
-        """All answered queries of episodes that were taken up."""
+        """Answered queries of all episodes that were started."""
         self.costs: list[EpisodeCost] = []
-        """Of the episodes that are done."""
+        """Costs of the finished episodes."""
         self._samples_before: dict[str, dict[str, tuple[tuple[int, int], Sample]]] = {}
-        """Of a run that was stopped, with line and place in the journal, by episode and key of the query; of two
-        answers to one query the later counts."""
+        """Samples of an interrupted run by episode and query key, each with its (line, index) in
+        the journal. The later of two answers to one query counts."""
         self._costs_before: dict[str, EpisodeCost] = {}
         files.make_writable_folder(self.path, out)
 
     def _journal_lines(self) -> list[bytes]:
-        """Those of the journal; a last one that was cut in the middle of writing is removed, so that what is appended
-        stands apart."""
+        """Lines of the journal. A truncated last line is removed, so that the next write starts
+        a new line."""
         try:
             with reading_file(
-                self.journal, "Remove it, or give another --out.", max_bytes=MAX_JOURNAL_BYTES
+                self.journal, "Remove it, or use another --out.", max_bytes=MAX_JOURNAL_BYTES
             ):
                 if self.journal.is_symlink():
-                    raise ValueError("it is a link to another file")
+                    raise ValueError("it is a symbolic link")
                 content = self.journal.read_bytes()
                 whole = content[: content.rfind(b"\n") + 1]
                 if len(whole) < len(content):
@@ -79,58 +83,56 @@ class RunFolder:
         return whole.splitlines()
 
     def write(self, line: Mapping[str, Json]) -> None:
-        """Keep a finding, at once: it is on the disk when it returns."""
+        """Append a journal line and flush it to disk."""
         if os.getpid() != self._process:
-            os._exit(0)  # a method forked itself: that copy is not to write the same run
+            os._exit(0)  # a fork by a method must not write the same run
         files.append_text(self.journal, json.dumps(line, ensure_ascii=False) + "\n")
 
     def discard(self) -> None:
-        """Drop the partial results."""
-        with reading_file(self.journal, "Remove it, or give another --out.", max_bytes=None):
+        """Delete the partial results."""
+        with reading_file(self.journal, "Remove it, or use another --out.", max_bytes=None):
             self.journal.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self, log: Callable[[str], None]) -> Iterator[None]:
-        """Hold the folder, waiting for another process that does; where nothing comes of it, it is removed."""
+        """Lock the folder, waiting for another process if needed; remove it afterwards if it has
+        no results."""
         message = f"Another process is running {self.path.name}; waiting for it."
         with files.hold_lock(self.path, lambda: log(message)):
             files.remove_partial_files(self.path)
             try:
                 yield
             finally:
-                is_owner = (
-                    os.getpid() == self._process
-                )  # what a method forked leaves the folder to us
+                is_owner = os.getpid() == self._process  # False in a fork by a method
                 if is_owner and not is_stored(self.path) and not self.journal.exists():
                     with suppress(OSError):
                         files.remove_path(self.path / files.LOCK_FILE)
                         self.path.rmdir()
 
     def resume(self) -> int:
-        """Read the partial results of a killed run; returns how many queries are answered already.
+        """Read the partial results of an interrupted run and return the number of answered queries.
 
-        Which of them the task has is seen when their episode is taken up.
+        `resume_episodes` checks which of them belong to the task.
         """
-        self.spent.begin()  # waiting for the lock was no work
+        self.spent.begin()  # excludes waiting for the lock
         if (self.path / SAMPLES_FILE).is_dir():
             raise UserError(
-                f"{self.path / SAMPLES_FILE} is a folder.", "Remove it, or give another --out."
+                f"{self.path / SAMPLES_FILE} is a folder.", "Remove it, or use another --out."
             )
         for number, text in enumerate(self._journal_lines()):
-            with suppress(
-                ValueError, TypeError, KeyError, RecursionError
-            ):  # damaged: it is answered again
+            # queries of a damaged line are answered again
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
                 if (line := json.loads(text))["run"] != self.path.name:
                     continue
                 if line["kind"] == "episode":
                     cost = parse_strict(EpisodeCost, line["value"])
                     self._costs_before[cost.episode] = cost
                 else:
-                    for place, sample in enumerate(
+                    for index, sample in enumerate(
                         [parse_strict(Sample, value) for value in line["value"]]
                     ):
                         self._samples_before.setdefault(sample.episode, {})[sample.key] = (
-                            (number, place),
+                            (number, index),
                             sample,
                         )
                 self.spent.add(*line["seconds"])
@@ -139,25 +141,27 @@ class RunFolder:
     def resume_episodes(
         self, episodes: Sequence[Episode], metrics: Collection[str]
     ) -> tuple[list[Sample], bool]:
-        """Samples from before of episodes that are read together, in their order, with a value of each of these
-        metrics; and whether all of the episodes were done."""
+        """Return (stored samples of these episodes in journal order, True if all episodes were
+        finished).
+
+        The episodes are read together. Only samples with a value of each of `metrics` are returned.
+        """
         found: list[tuple[tuple[int, int], Sample]] = []
         for episode in episodes:
-            asks = {ask.key: ask for ask in episode.queries()}
+            queries = {query.key: query for query in episode.queries()}
             before = self._samples_before.pop(episode.key, {})
             found += [
-                one
-                for key, one in before.items()
-                if key in asks and one[1].answers_query(asks[key], metrics)
+                (position, sample)
+                for key, (position, sample) in before.items()
+                if key in queries and sample.answers_query(queries[key], metrics)
             ]
         found.sort(key=itemgetter(0))
         whole = len(found) == sum(len(episode.queries()) for episode in episodes)
         done = whole and all(episode.key in self._costs_before for episode in episodes)
         if done:
             self.costs += [self._costs_before[episode.key] for episode in episodes]
-        elif (
-            whole and found
-        ):  # the last batch is asked again, so that what asking costs is measured
+        elif whole and found:
+            # the last batch is answered again, to measure the cost of a query
             (last, _), _ = found[-1]
             found = [one for one in found if one[0][0] < last]
         kept = [sample for _, sample in found]
@@ -165,12 +169,12 @@ class RunFolder:
         return kept, done
 
     def append(self, samples: Sequence[Sample]) -> None:
-        """Store answered queries at once."""
+        """Store answered queries in the journal."""
         self._append_line("samples", [asdict(sample) for sample in samples])
         self.samples += samples
 
     def finish_episode(self, cost: EpisodeCost) -> None:
-        """Store that an episode is done and what it cost."""
+        """Store the cost of a finished episode."""
         self._append_line("episode", asdict(cost))
         self.costs.append(cost)
 
@@ -180,7 +184,10 @@ class RunFolder:
         )
 
     def finish(self, record: RunRecord) -> RunRecord:
-        """Write the samples, then the record with their digests, then drop the partial results; returns the record."""
+        """Write the samples, then the record with their digests, then delete the partial results.
+
+        Returns the record.
+        """
         digests = write_samples(
             self.path / SAMPLES_FILE, [sample.to_row() for sample in self.samples]
         )
@@ -192,12 +199,12 @@ class RunFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult(Generic[RecordT]):
-    """A result that is stored."""
+    """A stored result."""
 
     record: RecordT
     folder: Path
     status: Literal["stored", "continued", "new"]
-    """It was stored already; it was continued after a stop; it was made from the start."""
+    """Loaded from the store, continued after an interruption, or computed from the start."""
 
 
 def get_or_run(
@@ -207,7 +214,7 @@ def get_or_run(
     force: bool,
     log: Callable[[str], None],
 ) -> RunResult[RunRecord]:
-    """The run if it is stored, else what `work` makes of its folder."""
+    """Load the run if it is stored, else compute it with `work` in its folder."""
     stored = not force and is_stored(run_path)
     is_complete = not (run_path / PARTIAL_FILE).exists()
     if stored and (is_complete or files.is_locked(run_path) or not os.access(run_path, os.W_OK)):
@@ -217,11 +224,11 @@ def get_or_run(
         if force:
             folder.discard()
         elif is_stored(run_path):
-            folder.discard()  # a kill came between the record and this
+            folder.discard()  # the process was killed after it wrote the record
             return RunResult(record=load_record(run_path), folder=run_path, status="stored")
         resumed_queries = folder.resume()
         if resumed_queries:
-            log(f"Continuing run {run_path.name}: {resumed_queries} queries are answered already.")
+            log(f"Continuing run {run_path.name}: {resumed_queries} queries are already answered.")
         record = work(folder)
     return RunResult(
         record=record, folder=run_path, status="continued" if resumed_queries else "new"

@@ -1,4 +1,4 @@
-"""Records without the paths of the machine they were made on: of every path its last part stays."""
+"""Removal of machine-specific paths from records: only the last part of each path is kept."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from ttabench.core.types import Json
 
 PATH_FIELDS = ("source", "checkpoint", "base_checkpoint", "state", "model")
-"""Of a configuration, what may be a path."""
+"""Fields of a configuration that may be a path."""
 SOURCE_KIND = re.compile(r"(?:file|folder):")
-"""Beginning of the name of a source that is read from files."""
+"""Prefix of the name of a source that is read from files."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ABSOLUTE_PATH = re.compile(
     r"(?<![\w/\\.<>-])(?:~\w*|[A-Za-z]:|\\)?(?:[/\\](?![/\\])[^\s/\\:;,\"'()<>|]+){2,}"
@@ -18,8 +18,10 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def remove_paths(record: Mapping[str, Json]) -> dict[str, Json]:
-    """A record as JSON, every text in it and every name without its paths: what is absolute, and what the configuration
-    names as one."""
+    """Convert a record to JSON with shortened paths in all texts and keys.
+
+    Shortened are absolute paths and the paths in `PATH_FIELDS` of the configuration.
+    """
     config = record.get("config", {})
     path_texts = {SOURCE_KIND.sub("", str(config.get(name) or ""), count=1) for name in PATH_FIELDS}
     paths = sorted(
@@ -28,7 +30,7 @@ def remove_paths(record: Mapping[str, Json]) -> dict[str, Json]:
     )
 
     def shorten(text: str) -> str:
-        for path in reversed(paths):  # the longest first
+        for path in reversed(paths):  # longest first, as one may contain another
             text = text.replace(path, _last_part(path))
         return source_name(text) if SOURCE_KIND.match(text) else shorten_paths(text)
 
@@ -37,7 +39,7 @@ def remove_paths(record: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _map_texts(value: Json, change: Callable[[str], str]) -> Json:
-    """A value with every text in it changed, names too."""
+    """A value with `change` applied to every text in it, keys included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -48,12 +50,12 @@ def _map_texts(value: Json, change: Callable[[str], str]) -> Json:
 
 
 def shorten_paths(text: str) -> str:
-    """A text with the last part of every absolute path in it."""
+    """Replace every absolute path in a text by its last part."""
     return _ABSOLUTE_PATH.sub(lambda match: _last_part(match[0]), text)
 
 
 def source_name(source: str) -> str:
-    """Where rows came from, without the folders above: `folder:/home/ada/pg19` becomes `folder:pg19`."""
+    """Remove the parent folders of a source: `folder:/home/ada/pg19` becomes `folder:pg19`."""
     kind = SOURCE_KIND.match(source)
     return kind[0] + _last_part(source[kind.end() :]) if kind else source
 

@@ -1,8 +1,8 @@
-"""Samples and costs: one value for every answered query, one for every finished episode; and samples as a file.
+"""Samples and costs: one value per answered query, one per finished episode, and the sample file.
 
-A file of samples is written with its digests, which tie it to the record of its run, and read by column. Where texts
-may not be passed on, a digest stands for each: two runs were asked the same where the digests of prompt and right
-answers are the same, whichever still has its texts.
+A sample file is written with digests of its columns, which are stored in the run record. It is read
+by column. If texts may not be published, digests replace them. Two runs have the same queries if
+the digests of prompts and right answers are equal, with or without texts.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from ttabench.records.schema import (
 )
 
 SCORES_FILE = "scores.parquet"
-"""Samples of a packed suite without a text."""
+"""Samples of a packed suite, without texts."""
 MAX_SAMPLES_BYTES = 1 << 40
-"""Bytes of a file of samples."""
+"""Limit for the size of a sample file."""
 PAGE_BYTES = 1 << 26
-"""Bytes. Texts repeat from run to run: long pages, and a long look back, make the files several times smaller."""
+"""Bytes. Texts repeat from run to run: large pages make the compressed files several times
+smaller."""
 SAMPLE_COLUMNS = (
     "episode",
     "key",
@@ -62,25 +63,29 @@ SAMPLE_COLUMNS = (
     "words",
     "ended",
 )
-"""Of a table of samples, beside one of numbers a metric: what a sample, its query, what this wants, or its answer has
-by that name, 0 where none of them has it."""
+"""Columns of a sample table; there is also one column per metric.
+
+A cell is the attribute of that name of the sample, its query, the `want` of the query, or the
+answer, else 0.
+"""
 NAME_COLUMNS = ("episode", "key", "source_key", "subtask")
-"""Columns that name something; all other columns of texts are texts."""
+"""Columns with names; all other string columns are texts."""
 MODES = frozenset({"choose", "generate", "score"})
 DIGEST_DIGITS = 16
 DIGEST_PATTERN = re.compile(r"sha256:[0-9a-f]{16}")
 KEY_PATTERN = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
-"""Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""
+"""Keys that cannot be a sentence are kept: ids of published rows, numbers, names of dataset
+readers and orders."""
 
 
-def query_to_store(ask: Query) -> Query:
-    """A query as samples keep it: without the pieces of its window, and without the stretch of a book to score."""
-    want = ask.want
+def query_to_store(query: Query) -> Query:
+    """Return a query as samples store it: without its window chunks and the text to score."""
+    want = query.want
     if isinstance(want, Score):
         want = replace(
             want, continuation="" if want.ids else want.continuation, ids=(), prompt_ids=()
         )
-    return replace(ask, window=(), want=want)
+    return replace(query, window=(), want=want)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,43 +94,45 @@ class Sample:
 
     episode: str
     ask: Query
-    """As `kept`."""
+    """The query as returned by `query_to_store`."""
     answer: Answer
     metrics: dict[str, float]
     context_tokens: int | None
-    """Tokens that its reader had read."""
+    """Tokens that were read for its sequence before it."""
     ask_ms: float
-    """Its share of the batch it was answered in."""
+    """Its share of the milliseconds of its batch."""
     ask_cpu_ms: float | None = None
-    """The same of the processor; None where it was not measured."""
+    """The same in CPU time; `None` if it was not measured."""
     patch_bytes: int = 0
     """Largest patch of its episode so far."""
     read_slots: int = 0
-    """Most keys and values of context, in tokens, that one query of its episode read so far."""
+    """Largest number of keys and values of context, in tokens, that one query of its episode
+    read so far."""
 
     @property
     def key(self) -> str:
-        """Of the query."""
+        """Key of the query."""
         return self.ask.key
 
     @property
     def step(self) -> int:
-        """Where in the stream the query was asked, see `types.At`."""
+        """Position of the query in the stream, see `types.StreamPosition`."""
         return self.ask.at.count
 
-    def answers_query(self, ask: Query, metrics: Collection[str]) -> bool:
-        """Whether it can be an answer to this query: it was asked the same, and the figures needed are there."""
-        has_scores = ask.mode == "choose" or bool(self.answer.logprobs and self.answer.tokens)
+    def answers_query(self, query: Query, metrics: Collection[str]) -> bool:
+        """Return True if the sample answers this query: the queries are equal, and all metrics
+        have a value."""
+        has_scores = query.mode == "choose" or bool(self.answer.logprobs and self.answer.tokens)
         return (
-            self.ask == query_to_store(ask) and has_scores and self.metrics.keys() == set(metrics)
+            self.ask == query_to_store(query) and has_scores and self.metrics.keys() == set(metrics)
         )
 
     def to_row(self) -> dict[str, Json]:
-        """One level of columns: the metrics beside the rest."""
-        assert not set(self.metrics) & set(SAMPLE_COLUMNS), "a metric is named like a column"
+        """Convert to one flat row of columns, including the metrics."""
+        assert not set(self.metrics) & set(SAMPLE_COLUMNS), "a metric has the name of a column"
         levels = (self, self.ask, self.ask.want, self.answer)
         cells = {
-            name: next((getattr(e, name) for e in levels if hasattr(e, name)), 0)
+            name: next((getattr(level, name) for level in levels if hasattr(level, name)), 0)
             for name in SAMPLE_COLUMNS
         }
         row = {
@@ -136,7 +143,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeCost:
-    """The cost of one finished episode: seconds, bytes, counts; bytes are peaks."""
+    """The cost of one finished episode in seconds, peak bytes and counts."""
 
     episode: str
     pieces: int
@@ -148,39 +155,42 @@ class EpisodeCost:
     adapt_peak_bytes: int | None
     ask_peak_bytes: int | None
     slots: tuple[float, int] | None = None
-    """Of a method with a budget: what it kept, in keys and values of one token, and what full context keeps (tokens
-    read, with what begins a text)."""
+    """(kept, full context) in keys and values of one token, for methods with a budget. Full
+    context has all tokens read, including BOS."""
     truncated: dict[str, int] = field(default_factory=dict)
     """Context that the method could not read, by its own counts ("truncated_tokens" ...)."""
     adapt_cpu_seconds: float | None = None
-    """Of the processor, reading and encoding; None where it was not measured."""
+    """CPU time of reading and encoding; `None` if it was not measured."""
 
 
 @lru_cache(maxsize=100_000)
 def digest_of(text: str) -> str:
-    """The digest of a text; empty for an empty text, and a digest is its own."""
+    """Return the digest of a text; "" for an empty text, and a digest is returned unchanged."""
     if not text or is_digest(text):
         return text
     return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:DIGEST_DIGITS]}"
 
 
 def is_digest(text: str) -> bool:
-    """Whether a digest stands here for a text that is not kept."""
+    """Return True if the text is a digest that replaces a text."""
     return DIGEST_PATTERN.fullmatch(text) is not None
 
 
 def text_or_empty(text: str) -> str:
-    """The text, or nothing where only its digest is kept."""
+    """Return the text, or "" if only its digest is kept."""
     return "" if is_digest(text) else text
 
 
 def key_or_digest(key: str) -> str:
-    """A key as samples without texts have it."""
+    """Return a key as stored in samples without texts."""
     return key if KEY_PATTERN.fullmatch(key) else digest_of(key)
 
 
 def without_texts(table: Any, subtasks: Collection[str]) -> Any:
-    """A `pyarrow.Table` of samples with every text as its digest; names of modes and of these sub-tasks stay."""
+    """Replace every text in a `pyarrow.Table` of samples by its digest.
+
+    Names of modes and of `subtasks` are kept.
+    """
     import pyarrow as pa
 
     kept = {"mode": MODES, "subtask": subtasks}
@@ -190,7 +200,7 @@ def without_texts(table: Any, subtasks: Collection[str]) -> Any:
             return [strip_texts(name, part) for part in value]
         if isinstance(value, str) and value not in kept.get(name, ()):
             return key_or_digest(value) if name in NAME_COLUMNS else digest_of(value)
-        assert value is None or isinstance(value, str | int | float), f"a text may stand in {name}"
+        assert value is None or isinstance(value, str | int | float), f"{name} may contain texts"
         return value
 
     cells = (
@@ -198,16 +208,18 @@ def without_texts(table: Any, subtasks: Collection[str]) -> Any:
         for field in table.schema
     )
     return pa.table(
-        [pa.array(own, type=field.type) for own, field in zip(cells, table.schema, strict=True)],
+        [pa.array(cell, type=field.type) for cell, field in zip(cells, table.schema, strict=True)],
         names=table.column_names,
     )
 
 
 def column_digest(values: Sequence[Json]) -> str:
-    """Digest of the values of a column, in order; a text counts by its digest, so it holds without texts, too."""
-    text = json.dumps(
-        [_with_digests(value) for value in values], default=repr
-    )  # what is no JSON is of no record
+    """Compute the digest of a column's values, in order.
+
+    A text counts by its digest, so the result is the same without texts.
+    """
+    # `repr` for values that are not JSON, which never match a record
+    text = json.dumps([_with_digests(value) for value in values], default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
 
 
@@ -218,7 +230,7 @@ def _with_digests(value: Json) -> Json:
 
 
 def store_table(path: Path, table: Any, ours: Callable[[Path], bool] | None = None) -> None:
-    """Write a `pyarrow.Table` as Parquet, whole or not at all; `is_ours`: see `files.replacing`."""
+    """Write a `pyarrow.Table` as Parquet, atomically; `ours`: see `files.replace_atomically`."""
     import pyarrow.parquet as pq
 
     try:
@@ -230,7 +242,10 @@ def store_table(path: Path, table: Any, ours: Callable[[Path], bool] | None = No
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str, str]:
-    """Write samples as Parquet, atomically; every sample has the same keys. Returns the digest of every column."""
+    """Write samples as Parquet, atomically, and return the digest of every column.
+
+    Every sample has the same keys.
+    """
     import pyarrow as pa
 
     table = pa.Table.from_pylist([dict(sample) for sample in samples])
@@ -239,7 +254,7 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str
 
 
 def has_samples(folder: Path) -> bool:
-    """Whether the answers of a run were kept: a packed suite may hold records alone."""
+    """Return True if the answers of a run are stored; a packed suite may have only records."""
     return (
         (folder / SAMPLES_FILE).exists()
         if (folder / RECORD_FILE).exists()
@@ -250,26 +265,24 @@ def has_samples(folder: Path) -> bool:
 def read_samples(
     folder: Path, columns: Iterable[str] | None = None, record: RunRecord | None = None
 ) -> dict[str, list[Any]]:
-    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them.
+    """Read columns of a run's samples by name; `None` for all, missing ones are left out.
 
     Raises:
-        UserError: no samples there, a file that is not Parquet, or samples that are not those of the record.
+        UserError: the samples are missing, are not Parquet, or do not match the record.
     """
     wanted = None if columns is None else list(columns)
     table = samples_table(folder, wanted)
     if table is None:
-        fault = f"{folder} does not exist, or holds a record and not its answers."
-        raise UserError(fault, "Run the evaluation again with --force, or another --out.")
+        fault = f"{folder} does not exist, or has a record without answers."
+        raise UserError(fault, "Run the evaluation again with --force or another --out.")
     with reading_file(folder / SAMPLES_FILE, max_bytes=None):
         content: dict[str, list[Any]] = table.to_pydict()
     if record is not None:
         needed = [name for name in ("episode", "key") if wanted is None or name in wanted]
         if wanted is None and (folder / RECORD_FILE).exists():
-            needed += record.sample_digests  # suites that are packed keep fewer
+            needed += record.sample_digests  # packed suites have fewer columns
         if wrong := _mismatch(content, record, needed):
-            fault = (
-                f"The samples of run {record.id} in {folder} are not those of its record: {wrong}."
-            )
+            fault = f"The samples of run {record.id} in {folder} do not match its record: {wrong}."
             raise UserError(
                 fault, "Restore both files, run again with --force, or remove the folder."
             )
@@ -279,7 +292,7 @@ def read_samples(
 def _mismatch(
     content: Mapping[str, Sequence[Any]], record: RunRecord, needed: Sequence[str]
 ) -> str:
-    """Why these cannot be the samples of a record, in a few words; "" where they can."""
+    """Reason why these samples cannot belong to a record; "" if they match."""
     if missing := [name for name in needed if name not in content]:
         return f"the column {missing[0]} is missing"
     for name, values in content.items():
@@ -291,8 +304,11 @@ def _mismatch(
 
 
 def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
-    """Columns (all for None) of the samples of a run as a `pyarrow.Table`, of its folder where it has one, else as they
-    are packed; None where there are none."""
+    """Read columns (`None` for all) of a run's samples as a `pyarrow.Table`; `None` if there are
+    none.
+
+    They are in the run's folder, else in the packed file of its suite.
+    """
     if not (run / RECORD_FILE).exists():
         if (packed := _packed_file(run)) is None:
             return None
@@ -311,7 +327,7 @@ def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
 
 
 def _packed_file(run: Path) -> tuple[FileVersion, list[str]] | None:
-    """The file that has the samples of a packed run, and its columns there."""
+    """The file with the samples of a packed run, and its columns there."""
     suite = run.parent
     if run.name in packed_runs(suite):
         for path in (
@@ -325,7 +341,7 @@ def _packed_file(run: Path) -> tuple[FileVersion, list[str]] | None:
 
 @lru_cache(maxsize=64)
 def _own_columns(path: Path, _version: tuple[int, ...]) -> dict[str, list[str]]:
-    """The columns that each run of a file has, by run."""
+    """Columns of each run of a file, by run."""
     with open_parquet(path, PACKED_REMEDY) as (file, _):
         table = file.read(columns=["run", "own_columns"])
         texts = dict(zip(text_column(table, "run"), text_column(table, "own_columns"), strict=True))
@@ -333,14 +349,12 @@ def _own_columns(path: Path, _version: tuple[int, ...]) -> dict[str, list[str]]:
         for run, columns in columns_by_run.items():
             refuse_duplicate_names(columns)
             if lost := set(columns) - set(file.schema_arrow.names):
-                raise ValueError(
-                    f"run {run:.60} has a column {min(lost)!r:.60}, which is not there"
-                )
+                raise ValueError(f"the column {min(lost)!r:.60} of run {run:.60} is missing")
         return columns_by_run
 
 
 @lru_cache(maxsize=4)
 def _columns(path: Path, _version: tuple[int, ...], columns: tuple[str, ...]) -> Any:
-    """Columns of all runs, and whose they are: they are asked for run by run."""
+    """Columns of all runs and their run ids; cached, because they are read run by run."""
     with open_parquet(path, PACKED_REMEDY) as (file, _):
         return file.read(columns=["run", *columns])

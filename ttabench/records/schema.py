@@ -1,17 +1,20 @@
-"""The record of a run: one JSON file with its configuration, its environment and its figures.
+"""The record of a run: one JSON file with its configuration, environment and figures.
 
-    OUT/<run id>/run.json          the record, written last: its presence means the run is finished
-    OUT/<run id>/samples.parquet   one row a query: prompt, prediction, answers, metrics, milliseconds
-    OUT/<run id>/partial.jsonl     finished queries of a run still going on (see folder.py)
+    OUT/<run id>/run.json          the record, written last: if it exists, the run is finished
+    OUT/<run id>/samples.parquet   one row per query: prompt, prediction, answers, metrics, ms
+    OUT/<run id>/partial.jsonl     finished queries of an unfinished run (see folder.py)
 
-The runs of a suite, packed (see results/packing.py), and those of others in one file; one in a folder of its own is newer:
+Runs of a suite can be packed (see results/packing.py), and runs of others come in one file. A run
+in a folder of its own replaces a packed one:
 
-    OUT/runs.parquet               one row a run: id, when it was created, and `record`, the text of its run.json
-    OUT/samples.parquet            the samples of all runs; `run` is the id, `own_columns` names those it has
-    OUT/scores.parquet             the same without a text, where texts may not be passed on
-    lab-b.parquet                  runs of others: as scores.parquet, with `created` and `record` in a run's first row
+    OUT/runs.parquet               one row per run: id, creation time, `record` (text of run.json)
+    OUT/samples.parquet            samples of all runs by `run`; `own_columns` names a run's columns
+    OUT/scores.parquet             the same without texts, if they may not be published
+    lab-b.parquet                  runs of others: scores.parquet, with `created` and `record` in
+                                   the first row of each run
 
-Tables are computed from records and never typed. All figures of a record are in its tidy `rows`, one number a row.
+Tables are computed from records. All figures of a record are in its tidy `rows`, one number per
+row.
 """
 
 from __future__ import annotations
@@ -32,15 +35,15 @@ from ttabench.stats.clusters import SamplingUnit, sampling_unit
 from ttabench.stats.metrics import METRIC_FIELDS, register_metric
 
 SCHEMA_VERSION = 2
-"""2: the id is a hash of what differs from the defaults."""
+"""2: the id is a hash of the values that differ from the defaults."""
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
-"""Of a run in its folder, and of all runs of a packed suite."""
+"""Samples of a run in its folder, or of all runs of a packed suite."""
 RUNS_FILE = "runs.parquet"
 RECORD_REMEDY = "Restore it, run again with --force, or remove its folder."
-PACKED_REMEDY = "Restore it: runs are packed in it."
+PACKED_REMEDY = "Restore it. It contains packed runs."
 SUBMISSION_SUFFIX = ".parquet"
-SUBMISSION_REMEDY = "Ask for a file that `ttabench export` wrote."
+SUBMISSION_REMEDY = "Use a file that `ttabench export` wrote."
 Proportion = Annotated[float, Field(gt=0, le=1)]
 RECORD_TYPES: dict[str, dict[str, Any]] = {
     "config": {
@@ -70,12 +73,15 @@ RECORD_TYPES: dict[str, dict[str, Any]] = {
     },
     "hardware": {"memory_bytes": int | None},
 }
-"""Kinds of what stands in the groups of a record, so that a damaged one is refused before it is computed with. Any name
-may be missing, and one that is not listed may hold any JSON value: earlier versions and others' tasks tell more."""
+"""Types of values in the groups of a record, so that a damaged record is refused early.
+
+Every name may be missing. Names that are not listed may have any JSON value, because earlier
+versions and tasks of others have more.
+"""
 
 
 def _types_validator(field_types: dict[str, Any]) -> AfterValidator:
-    """A check that the values of a group are of these kinds; it stays as it is."""
+    """Validator of the types of a group's values; it returns the group unchanged."""
     model = create_fields_model(field_types)
 
     def validate_values(values: dict[str, Json]) -> dict[str, Json]:
@@ -102,9 +108,10 @@ class Row(BaseModel):
     model: str
     seed: int
     step: int | None = None
-    """Pieces observed before the query, or the length up to which a text was read; None for a figure over all steps."""
+    """Chunks read before the query, or the length up to which a text was read; `None` for a
+    figure over all steps."""
     subtask: str | None = None
-    """Sub-task or book, or "mean" for the mean over them; None for a figure over all queries."""
+    """Sub-task or book, or "mean" for the mean over them; `None` for a figure over all queries."""
     context_tokens: float | None = None
     """Mean tokens of context read before the query."""
     metric: str
@@ -114,7 +121,8 @@ class Row(BaseModel):
     ci_low: float | None = None
     ci_high: float | None = None
     weight: float | None = None
-    """Units that the value is a mean over (tokens, words, texts); None where these are the n queries."""
+    """Number of units that the value is a mean over (tokens, words, texts); `None` if these are
+    the n queries."""
 
 
 class RunRecord(BaseModel):
@@ -128,28 +136,31 @@ class RunRecord(BaseModel):
     """UTC, ISO 8601."""
     config: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["config"])]
     method: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["method"])]
-    """Settings in use, defaults included; preset, growth, checkpoint with its training record."""
+    """Settings in use, including defaults; preset, growth, checkpoint with its training record."""
     model: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["model"])]
     """Name, parameters, fingerprint, tokenizer, dtype, device."""
     task: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["task"])]
-    """Card name, source, protocol, counts, metrics; of metrics that are not ttabench's own what they declare."""
+    """Card name, source, protocol, counts, metrics; for metrics of others, their declaration."""
     source: str
     seeds: dict[str, int]
     n: int
     """Queries answered."""
     sample_digests: dict[str, str] = Field(default_factory=dict)
-    """Of the samples, by column, see `score_digests`. Records of older versions lack them."""
+    """Digests of the sample columns, see `column_digest`. Records of older versions lack them."""
     rows: tuple[Row, ...]
     cost: dict[str, float | int | None]
-    """adapt_seconds (encode_seconds of it to encode the patch all queries share), ask_ms, state_bytes (what is kept
-    between queries), patch_bytes, peak_memory_bytes, pieces, tokens_read ...
+    """adapt_seconds (including encode_seconds, for the patch that all queries share), ask_ms,
+    state_bytes (kept between queries), patch_bytes, peak_memory_bytes, pieces, tokens_read ...
 
-    Of the whole run, loading included: wall_seconds, cpu_seconds, and the machine's load average over a minute at start
-    and end (None where the system counts none). Records of older versions lack these."""
+    Totals of the run, including loading: wall_seconds, cpu_seconds, and the machine's load average
+    over one minute at start and end (`None` if the system has none). Records of older versions lack
+    these.
+    """
     dropped: dict[str, int]
-    """Rows of the source that were not used, by reason."""
+    """Unused rows of the source, by reason."""
     auto: dict[str, Json] = Field(default_factory=dict)
-    """What options and settings that are "auto" came to, by name. Records of older versions lack it."""
+    """Resolved values of options and settings that are "auto". Records of older versions lack
+    it."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str]
     hardware: Annotated[dict[str, Json], _types_validator(RECORD_TYPES["hardware"])]
@@ -157,53 +168,54 @@ class RunRecord(BaseModel):
     code: dict[str, Json]
 
     def model_post_init(self, _: Any) -> None:
-        """Whoever shows the figures of a record knows by then how they are read.
+        """Register the display of metrics of others.
 
         Raises:
-            UserError: another record has declared a metric of the same name otherwise.
+            UserError: another record declares a metric of the same name differently.
         """
         for name, declared in self.task.get("declared", {}).items():
             register_metric(name, declared, f"run {self.id}")
 
     def value(self, metric: str) -> Row | None:
-        """The row of a metric over all steps and sub-tasks."""
+        """Find the row of a metric over all steps and sub-tasks."""
         totals = (row for row in self.rows if row.step is None and row.subtask is None)
         return next((row for row in totals if row.metric == metric), None)
 
     @property
     def base(self) -> str:
-        """The base model as tables name it, see `RunConfig.base`."""
+        """Name of the base model in tables, see `RunConfig.base`."""
         return self.rows[0].model if self.rows else str(self.config.get("model", ""))
 
     @property
     def state_of(self) -> str:
-        """Whose state answered, one of `run_fields.ANSWERING_STATES`."""
+        """The state that answered, one of `run_fields.ANSWERING_STATES`."""
         return str(self.config.get("state_of", "own"))
 
     @property
     def unit(self) -> SamplingUnit:
-        """The unit that varies from one reader to the next, see `stats.clusters`."""
+        """The sampling unit of the task, see `stats.clusters`."""
         return sampling_unit(self.task)
 
     @property
     def main_metric(self) -> str:
-        """The metric its task is known by."""
+        """The main metric of the task."""
         return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))
 
 
 FileVersion: TypeAlias = tuple[Path, tuple[int, ...]]
-"""A file with its number, size and time, nothing where it is not there: while it is the same, it is read once."""
+"""A path with inode, size and modification time, or () if the file is missing; the key of read
+caches."""
 
 
 class PackedRun(NamedTuple):
-    """A packed run."""
+    """Record and creation time of a packed run."""
 
     record: str
     created: str
 
 
 def record_text(record: RunRecord) -> str:
-    """The text of `run.json`."""
+    """Format a record as the text of `run.json`."""
     return json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -213,43 +225,43 @@ def save_record(record: RunRecord, folder: Path) -> None:
 
 
 def is_stored(folder: Path) -> bool:
-    """Whether the record of this run is there: in its folder, or packed with those of its suite."""
+    """Return True if the record of this run exists, in its folder or packed with its suite."""
     return (folder / RECORD_FILE).exists() or folder.name in packed_runs(folder.parent)
 
 
 def load_record(path: Path) -> RunRecord:
-    """Read a record from `run.json`, from the run's folder, or from where it is packed (`lab-b.parquet/ID`).
+    """Load a record from `run.json`, a run's folder, or a packed file (`lab-b.parquet/ID`).
 
     Raises:
-        UserError: missing, corrupted, or of another schema.
+        UserError: the record is missing, damaged, or of another schema version.
     """
     file = path / RECORD_FILE if path.is_dir() else path
     if file.name == RUNS_FILE:
-        packed_runs(file.parent)  # says what is wrong with it
+        packed_runs(file.parent)  # raises a more specific error
     if file.name != RECORD_FILE and file.exists():
         raise UserError(
-            f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}."
+            f"{path} is not a run record.", f"Use the folder of a run, or its {RECORD_FILE}."
         )
     packed = None if file.is_file() else packed_runs(path.parent).get(path.name)
     if packed is None and not file.exists():
-        raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.")
+        raise UserError(f"{path} has no run record.", "Run `ttabench list runs` to see all runs.")
     with reading_file(file, RECORD_REMEDY, max_bytes=None):
         content = (
             read_json(file, hint=RECORD_REMEDY) if packed is None else parse_json(packed.record)
         )
         if (version := content["schema_version"]) != SCHEMA_VERSION:
-            fault = f"The record {file} has schema version {version!r:.20}, this ttabench reads {SCHEMA_VERSION}."
-            raise UserError(fault, "Install the ttabench that wrote it, or run it again.")
+            fault = f"The record {file} has schema version {version!r:.20}, not {SCHEMA_VERSION}."
+            raise UserError(fault, "Use the ttabench version that wrote it, or run it again.")
         return RunRecord.model_validate(content)
 
 
 def submission_file(run: Path) -> Path | None:
-    """The submission that a run lies in; None of one in a folder."""
+    """Return the submission file that contains a run; `None` for a run in a folder."""
     return run.parent if run.parent.suffix == SUBMISSION_SUFFIX and run.parent.is_file() else None
 
 
 def is_submission(file: Path) -> bool:
-    """Whether a file is one, whole enough to be read."""
+    """Return True if the file is a readable submission."""
     try:
         return file.suffix == SUBMISSION_SUFFIX and file.is_file() and bool(packed_runs(file))
     except UserError:
@@ -257,7 +269,7 @@ def is_submission(file: Path) -> bool:
 
 
 def packed_runs(suite: Path) -> dict[str, PackedRun]:
-    """The packed runs of a suite, or those of a submission, by id, the oldest first; none where nothing is packed."""
+    """Read the packed runs of a suite or a submission by id, oldest first; {} if there are none."""
     is_single_file = suite.suffix == SUBMISSION_SUFFIX and suite.is_file()
     path, version = file_version(suite if is_single_file else suite / RUNS_FILE)
     return _runs(path, version, is_single_file) if version else {}
@@ -274,12 +286,13 @@ def _runs(path: Path, _version: tuple[int, ...], is_single_file: bool) -> dict[s
             table = table.filter(table["record"].is_valid())
         run_names, records, created = (text_column(table, name) for name in names)
         return {
-            name: PackedRun(*own) for name, *own in zip(run_names, records, created, strict=True)
+            name: PackedRun(*values)
+            for name, *values in zip(run_names, records, created, strict=True)
         }
 
 
 def file_version(path: Path) -> FileVersion:
-    """A file as it is now."""
+    """Return the current version of a file."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -288,8 +301,12 @@ def file_version(path: Path) -> FileVersion:
 
 
 def text_column(table: Any, name: str) -> list[str]:
-    """A column of a `pyarrow.Table`, which holds texts alone."""
+    """Return a column of a `pyarrow.Table` as texts.
+
+    Raises:
+        ValueError: a value is not a text.
+    """
     values: list[str] = table[name].to_pylist()
     if not all(isinstance(value, str) for value in values):
-        raise ValueError(f"the column {name} has what is no text")
+        raise ValueError(f"the column {name} has values that are not texts")
     return values

@@ -1,4 +1,4 @@
-"""Writes runs into one file, for others: no text, no path of this machine."""
+"""Export of runs into one file for publication, without texts and without local paths."""
 
 from __future__ import annotations
 
@@ -18,43 +18,48 @@ from ttabench.records.samples import (
 from ttabench.records.schema import RunRecord, is_submission, record_text
 
 TOKENIZER_TEXTS = ("start", "chat_end")
-"""Of the model, texts that its tokenizer puts around what is read."""
+"""Model fields with texts that the tokenizer puts around the input."""
 
 
 def subtask_names(record: RunRecord) -> set[str]:
-    """Names that stand in a run's figures."""
+    """Collect the sub-task names in a run's figures."""
     return {row.subtask or "" for row in record.rows}
 
 
 def join_samples(
     samples: Mapping[str, Any], first: Mapping[str, Mapping[str, str]] | None = None
 ) -> Any:
-    """One table of the samples of runs (None where one has none), in this order, and of each texts by name that stand
-    in its first row alone (`first`); columns that only some of them have are null elsewhere."""
+    """Join the samples of runs (`None` for a run without samples) into one table, in this order.
+
+    `first` has texts by column for each run, which are stored only in the run's first row. Columns
+    that a run lacks are null.
+    """
     import pyarrow as pa
 
     tables = []
     for name, table in samples.items():
-        own = table or pa.table({})
-        count, metadata = max(1, len(own)), {"run": name, "own_columns": " ".join(own.column_names)}
+        known = table or pa.table({})
+        count = max(1, len(known))
+        metadata = {"run": name, "own_columns": " ".join(known.column_names)}
         columns = {key: pa.array([text] * count) for key, text in metadata.items()}
         for key, text in (first or {}).get(name, {}).items():
             columns[key] = pa.array([text, *[None] * (count - 1)])
         tables.append(
-            pa.table([*columns.values(), *own.columns], names=[*columns, *own.column_names])
+            pa.table([*columns.values(), *known.columns], names=[*columns, *known.column_names])
         )
     return pa.concat_tables(tables, promote_options="permissive")
 
 
 ExportedRun: TypeAlias = tuple[RunRecord, Any]
-"""Of a run what may be passed on: its record, and a `pyarrow.Table`, a row a query; None where no answers are kept."""
+"""A record and a `pyarrow.Table` of one row per query, both publishable; `None` if there are no
+samples."""
 
 
 def export_run(folder: Path, record: RunRecord) -> ExportedRun:
-    """The part of a run that may be passed on."""
+    """Remove texts and local paths from a run."""
     table = None
     if has_samples(folder):
-        read_samples(folder, record=record)  # refuses those of another run
+        read_samples(folder, record=record)  # raises if they do not match
         table = without_texts(samples_table(folder), subtask_names(record))
     model = {
         name: digest_of(str(value)) if name in TOKENIZER_TEXTS else value
@@ -65,7 +70,7 @@ def export_run(folder: Path, record: RunRecord) -> ExportedRun:
 
 
 def write_submission(path: Path, exported: Sequence[ExportedRun]) -> None:
-    """Write runs as one Parquet file, whole or not at all; the same runs give the same bytes."""
+    """Write runs as one Parquet file, atomically; equal runs give equal bytes."""
     first = {
         record.id: {"created": record.created, "record": record_text(record)}
         for record, _ in exported

@@ -1,1 +1,1 @@
-"""Figures from answers: metrics, what queries add to them, one estimate."""
+"""Statistics of answers: metrics, standard errors, intervals and tests."""

@@ -1,23 +1,28 @@
-"""How far a sum of pulls varies: over clusters, or both ways where the same clusters stand in several groups.
+"""Variance of a sum of influence values, clustered in one or two ways.
 
-    spread([Observed("doc1"), Observed("doc1"), Observed("doc2")], pulls, weights)                 over two documents
+    values = [Observation("doc1"), Observation("doc1"), Observation("doc2")]
+    estimate_variance(values, influence_values, weights)            clustered over two documents
 
-One way, with e_c the sum of the pulls of cluster c, in strata s of G_s clusters each: var = sum_s G_s/(G_s - 1)
-sum_c (e_c - mean_s e)^2 (Cochran 1977, sections 5A and 6.4; Liang and Zeger 1986), sum_s (G_s - 1) degrees of freedom.
-Where every stratum has one cluster only, its questions are what varies, and the error is too small: nothing tells how
-another cluster would differ. The same where clusters agree by luck, so that an error of 0 is none of theirs. A single
-cluster of its stratum counts by how far it is from the whole figure; where every stratum has one question, they are
-taken as of one stratum.
+One way: e_c is the sum of the influence values of cluster c, and stratum s has G_s clusters. Then
+var = sum_s G_s/(G_s - 1) sum_c (e_c - mean_s e)^2 (Cochran 1977, sections 5A and 6.4; Liang and
+Zeger 1986), with sum_s (G_s - 1) degrees of freedom. If every stratum has only one cluster, the
+variance is that over questions. It is too small, because the variance between clusters is unknown.
+The same applies if clusters agree by chance, so that the clustered error is 0. A single cluster in
+its stratum counts with its distance from the overall figure. If every stratum has one question, all
+questions are treated as one stratum.
 
-Both ways (`two_way_variance`), the model: a cell's mean is an effect of its row, one of its column and one of its own, all
-independent. Of cells with weights w (summing to 1) the figure then varies by V = A sum_i w_i.^2 + B sum_j w_.j^2 +
-C sum_ij w_ij^2, with A, B, C the variances of the effects. What the sums of squares of pulls over rows, columns and
-cells are expected to be is linear in A, B and C, and so V is estimated without bias (the method of moments: Henderson
-1953, method 1). Of many rows and columns it is V_rows + V_columns - V_cells, the two-way clustered variance (Cameron,
-Gelbach and Miller 2011); where columns are nested in rows, V_rows. V is at least V_rows and V_columns, the variances
-clustered one way. Of these let V_few have the fewer degrees of freedom, f, and V_many more, m. Where V = V_many there
-are m degrees of freedom, else 1/(s/f + (1 - s)/m) with s = V_few/V: Satterthwaite's, but with shares in place of their
-squares, for with three columns that rule holds the truth in as few as 91 per cent (tests/stats/test_crossing.py).
+Two ways (`two_way_variance`): the mean of a cell is the sum of a row effect, a column effect and a
+cell effect, all independent. With cell weights w (summing to 1), the figure has the variance V = A
+sum_i w_i.^2 + B sum_j w_.j^2 + C sum_ij w_ij^2, where A, B, C are the variances of the effects. The
+expected sums of squares of influence values over rows, columns and cells are linear in A, B and C.
+So V is estimated without bias by the method of moments (Henderson 1953, method 1). For many rows
+and columns it is V_rows + V_columns - V_cells, the two-way clustered variance (Cameron, Gelbach and
+Miller 2011). If columns are nested in rows, it is V_rows. V is at least V_rows and V_columns, the
+variances clustered one way. Of these two, V_few has fewer degrees of freedom (f) and V_many has
+more (m). If V = V_many, there are m degrees of freedom. Otherwise there are 1/(s/f + (1 - s)/m)
+with s = V_few/V. This is Satterthwaite's rule with shares instead of their squares: with three
+columns, the original rule covers the true value in as few as 91 per cent of cases
+(tests/stats/test_crossing.py).
 """
 
 from __future__ import annotations
@@ -28,75 +33,76 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 CellSums: TypeAlias = dict[tuple[str, str], tuple[float, float]]
-"""(sum of pulls, weight) by row and column, of one stratum."""
+"""(sum of influence values, weight) by (row, column), for one stratum."""
 ZERO_ERROR_RATIO = 1e-9
-"""Below this share of the error over questions an error over clusters is 0."""
+"""A clustered error below this share of the error over questions counts as 0."""
 SINGULAR_VALUE_RATIO = 1e-9
-"""Below this share of the largest, a singular value is 0."""
+"""Singular values below this share of the largest one count as 0."""
 
 
 class Observation(NamedTuple):
-    """The terms of one query, or of one scored stretch of text."""
+    """Terms and cluster membership of one query or one scored text segment."""
 
     cluster: str
-    """Which document, draw or book it is of."""
+    """Document, draw or book."""
     terms: tuple[Any, ...] = ()
-    """As many numbers as the figure sums; before it has made these, what it makes them of."""
+    """The numbers that the figure sums; before `Figure.to_observations`, the values they are made
+    from."""
     stratum: str = ""
-    """Clusters of different strata differ by more than chance: sub-tasks."""
+    """Sub-task. Clusters of different strata differ by more than chance."""
     crossed: str = ""
-    """What else varies, and may hold several clusters and be held by several: of draws the question, of documents the
-    draw. Of worlds that share nothing it is empty."""
+    """Second source of variance, crossed with clusters: the question for draws, the draw for
+    documents. Empty for synthetic worlds that share nothing."""
     question: str = ""
-    """Which question, where one may be asked several times; empty where every query asks another."""
+    """Identity of a question that may be asked several times; empty if every query is different."""
 
 
 class VarianceEstimate(NamedTuple):
-    """How far a sum varies."""
+    """Standard error of a sum and its degrees of freedom."""
 
     stderr: float
-    """Standard error."""
     degrees_of_freedom: float
-    """Degrees of freedom."""
     units: int
-    """Clusters, or questions where every stratum has one cluster."""
+    """Number of clusters, or of questions if every stratum has one cluster."""
     effective_units: float
-    """How many units tell the error: where two things vary, one more than degrees of freedom."""
+    """Number of units that determine the error; with two-way clustering, degrees of freedom plus
+    one."""
     is_independent: bool = False
-    """Whether every unit is one query, and nothing else is known to vary."""
+    """True if every unit is one query and there is no second source of variance."""
     crossed: int = 0
-    """How many of what else varies; 0 where nothing does."""
+    """Number of units of the second source of variance; 0 if there is none."""
 
 
 def estimate_variance(
     observations: Sequence[Observation], influence_values: Sequence[float], weights: Sequence[float]
 ) -> VarianceEstimate | None:
-    """Of the sum of pulls (how far each pulls the figure away from where it is), with the weights of its mean (tokens,
-    or 1 a query). None where there is one cluster with one question."""
+    """Estimate the variance of the sum of influence values.
+
+    An influence value is the contribution of one observation to the deviation of the figure.
+    `weights` are those of the mean: tokens, or 1 per query. `None` for one cluster with one
+    question.
+    """
     cells: defaultdict[str, CellSums] = defaultdict(dict)
     for term, influence, weight in zip(observations, influence_values, weights, strict=True):
-        own, key = cells[term.stratum], (term.cluster, term.crossed)
-        before = own.get(key, (0.0, 0.0))
-        own[key] = before[0] + influence, before[1] + weight
+        stratum_cells = cells[term.stratum]
+        key = (term.cluster, term.crossed)
+        total_influence, total_weight = stratum_cells.get(key, (0.0, 0.0))
+        stratum_cells[key] = total_influence + influence, total_weight + weight
     strata = _sums_by_name(
         observations,
         influence_values,
         [term.question or str(place) for place, term in enumerate(observations)],
     )
     clusters, crossed = (
-        sum(len({key[side] for key in own}) for own in cells.values()) for side in (0, 1)
+        sum(len({key[side] for key in keys}) for keys in cells.values()) for side in (0, 1)
     )
-    if len(strata) > 1 and all(
-        len(questions) == 1 for questions in strata.values()
-    ):  # as if they were of one stratum
+    if len(strata) > 1 and all(len(questions) == 1 for questions in strata.values()):
         one = _one_way({"": [questions[0] for questions in strata.values()]}, len(influence_values))
         if one is None or clusters == len(strata):
             return one
         return one._replace(units=clusters, crossed=len(strata))
-    is_nested = len(cells) < crossed < clusters  # documents in draws that share none
-    is_crossed = sum(map(len, cells.values())) > max(
-        clusters, crossed
-    )  # else one of them holds the other
+    is_nested = len(cells) < crossed < clusters  # documents in draws that share no document
+    is_crossed = sum(map(len, cells.values())) > max(clusters, crossed)
     if is_nested or is_crossed:
         stderr, degrees_of_freedom = two_way_variance(list(cells.values()))
         return VarianceEstimate(
@@ -122,17 +128,18 @@ def estimate_variance(
 def _sums_by_name(
     observations: Sequence[Observation], influence_values: Sequence[float], names: Sequence[str]
 ) -> dict[str, list[float]]:
-    """Pulls summed by name, in strata."""
+    """Sum influence values by name, per stratum."""
     sums: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one, influence, name in zip(observations, influence_values, names, strict=True):
         sums[one.stratum][name].append(influence)
     return {
-        stratum: [math.fsum(own) for own in clusters.values()] for stratum, clusters in sums.items()
+        stratum: [math.fsum(values) for values in clusters.values()]
+        for stratum, clusters in sums.items()
     }
 
 
 def _one_way(strata: Mapping[str, list[float]], n: int) -> VarianceEstimate | None:
-    """None where every stratum has one cluster."""
+    """Clustered variance; `None` if every stratum has one cluster."""
     units = sum(map(len, strata.values()))
     if units == len(strata):
         return None
@@ -144,14 +151,15 @@ def _one_way(strata: Mapping[str, list[float]], n: int) -> VarianceEstimate | No
             if count > 1
             else mean**2
         )
-        variance += squares  # of a single one, how far it is from all of them
+        variance += squares
     return VarianceEstimate(
         math.sqrt(variance), units - len(strata), units, units, is_independent=units == n
     )
 
 
 def two_way_variance(strata: Sequence[CellSums]) -> tuple[float, float]:
-    """(standard error of the sum of all pulls, degrees of freedom) of a crossed design."""
+    """Compute (standard error of the sum of all influence values, degrees of freedom) of a crossed
+    design."""
     degrees_by_side = [
         sum(len({key[side] for key in cells}) - 1 for cells in strata) for side in (0, 1)
     ]
@@ -167,7 +175,7 @@ def two_way_variance(strata: Sequence[CellSums]) -> tuple[float, float]:
 
 
 def _variances(cells: CellSums) -> tuple[float, float, float]:
-    """Of one stratum: of both ways, and clustered by row and by column. Shape letters: R rows, C columns."""
+    """Variances of one stratum: two-way, by row, by column. Shape letters: R rows, C columns."""
     import numpy as np
 
     rows, columns = (
@@ -175,9 +183,8 @@ def _variances(cells: CellSums) -> tuple[float, float, float]:
     )
     influence_RC, weights_RC = np.zeros((2, max(rows) + 1, max(columns) + 1))
     influence_RC[rows, columns], weights_RC[rows, columns] = zip(*cells.values(), strict=True)
-    squared_total = (
-        float(influence_RC.sum()) ** 2
-    )  # from the whole figure: all that one row or column tells
+    # the only information on the variance if there is one row or one column
+    squared_total = float(influence_RC.sum()) ** 2
     influence_RC -= influence_RC.sum() / weights_RC.sum() * weights_RC
     weights_RC /= weights_RC.sum()
     sums = influence_RC.sum(1), influence_RC.sum(0)
@@ -185,8 +192,8 @@ def _variances(cells: CellSums) -> tuple[float, float, float]:
         [float((influence_values**2).sum()) for influence_values in (*sums, influence_RC)]
     )
     clustered = [
-        square * len(own) / (len(own) - 1) if len(own) > 1 else squared_total
-        for square, own in zip(squares.tolist(), sums, strict=False)
+        square * len(side) / (len(side) - 1) if len(side) > 1 else squared_total
+        for square, side in zip(squares.tolist(), sums, strict=False)
     ]
     factors = np.linalg.lstsq(*_moments(weights_RC), rcond=SINGULAR_VALUE_RATIO)[0]
     return (
@@ -197,8 +204,11 @@ def _variances(cells: CellSums) -> tuple[float, float, float]:
 
 
 def _moments(weights_RC: Any) -> tuple[Any, Any]:
-    """What sums of squares over rows, columns and cells are expected to be, and the variance of the figure: how much of
-    each variance of an effect (of rows, columns, cells) they hold, where pulls are w_ij (mean_ij - figure)."""
+    """Expected sums of squares over rows, columns and cells, and the variance of the figure.
+
+    Both are coefficients of the effect variances (rows, columns, cells), for influence values w_ij
+    (mean_ij - figure).
+    """
     import numpy as np
 
     rows, columns, squared = (
@@ -219,30 +229,30 @@ def _moments(weights_RC: Any) -> tuple[Any, Any]:
     return np.outer(weight_squares, weight_squares) + moments, weight_squares
 
 
-# --- what varies from one reader to the next: the `unit` of a task ---------------------------------------------------
+# --- sampling units: the `unit` of a task ----------------------------------------------------
 
 SamplingUnit: TypeAlias = Literal[
     "query", "document", "group", "draw", "book", "conversation", "dialogue", "user", "context"
 ]
-"""By default a query by itself, or what makes queries resemble each other:
+"""Unit whose sampling causes the variance: a query, or the source of similarity between queries.
 
-document      queries about one document resemble each other
-group         documents that are read together, which one state answers, and the queries about them resemble each other
-draw          all queries of a sub-task are asked after the demonstrations of one draw; a run is one draw
-book          strides of one text resemble each other
-conversation  queries about one conversation, and its turns, resemble each other
-dialogue      turns of one dialogue resemble each other
-user          queries of one user resemble each other, those after more of a profile too
-context       queries about one context resemble each other
+    document      queries about one document are correlated
+    group         documents read together into one state, and their queries, are correlated
+    draw          queries of a sub-task follow the demonstrations of one draw; a run is one draw
+    book          strides of one text are correlated
+    conversation  queries about one conversation, and its turns, are correlated
+    dialogue      turns of one dialogue are correlated
+    user          queries of one user are correlated, also those with a longer profile
+    context       queries about one context are correlated
 
-Published questions and documents stand in several draws: then both vary. Groups of one draw share no document, so
-their error is that of documents, too; another draw puts the same documents into other groups, and both vary. Every
-seed of the miniature world is a world of its own, with other questions and documents.
+Published questions and documents occur in several draws, so both vary. Groups of one draw share no
+document, so their error is also that of documents. Another draw puts the same documents into other
+groups, and both vary. Every seed of the synthetic world has its own questions and documents.
 """
 RESAMPLED_SOURCES = ("mini", "generated")
-"""Sources whose every seed has rows of its own."""
+"""Sources that produce new rows for every seed."""
 EPISODE_UNITS: tuple[SamplingUnit, ...] = ("book", "conversation", "dialogue", "user", "context")
-"""An episode is one of these."""
+"""Units that are one episode each."""
 UNIT_BY_READER: dict[str, SamplingUnit] = {
     "qa_stream": "document",
     "demonstrations": "draw",
@@ -250,31 +260,34 @@ UNIT_BY_READER: dict[str, SamplingUnit] = {
     "book": "book",
     "sessions": "conversation",
 }
-"""By reader, of records that do not say it: those of earlier versions."""
+"""Unit by dataset reader, for records of earlier versions, which lack it."""
 
 
 def sampling_unit(task: Mapping[str, object]) -> SamplingUnit:
-    """Of a task as records describe it."""
+    """Return the sampling unit of a task as records describe it."""
     unit = task.get("unit") or UNIT_BY_READER.get(str(task.get("reader")), "query")
     assert unit in get_args(SamplingUnit), unit
     return unit  # type: ignore[return-value]
 
 
 class Draw(NamedTuple):
-    """A run as one of several that differ in their seed."""
+    """One run of several that differ in their seed."""
 
     unit: SamplingUnit
     seed: int
     is_fresh: bool
-    """Whether every seed has rows of its own; published rows are the same, and their order or demonstrations differ."""
+    """True if every seed has its own rows. Published rows are the same, only their order or
+    demonstrations differ."""
 
 
 def observation_of_query(
     draw: Draw, episode: str, key: str, source_key: str = "", question: str = ""
 ) -> Observation:
-    """Where a query of a run stands among what varies, by its episode, its key and that of the document it is about (""
-    where that is not known); `question` is what is the same wherever the same is asked, with the same right answers, by
-    default the key."""
+    """Build the observation of a query from its episode, its key and the key of its document.
+
+    `source_key` is "" if the document is not known. `question` is the same for equal questions with
+    equal right answers; by default it is the key.
+    """
     seed, world = str(draw.seed), f"{draw.seed} {episode} " if draw.is_fresh else ""
     questions = world + (question or key)
     if draw.unit == "draw":

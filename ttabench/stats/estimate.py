@@ -1,15 +1,16 @@
-"""THE statistics: one figure with its standard error and 95 % interval, and the difference of two.
+"""Estimates: a figure with its standard error and 95 % interval, and the difference of two figures.
 
-    estimate([Observed("doc1", (1.0, 1)), Observed("doc1", (0.0, 1)), Observed("doc2", (1.0, 1))])      mean 0.667
-    difference(left, right)                                                      paired by what varies
-    mcnemar(12, 3)                      0.0352: of 15 queries that changed, 12 changed for the better
+    values = [Observation("a", (1.0, 1)), Observation("a", (0.0, 1)), Observation("b", (1.0, 1))]
+    estimate(values)                    mean 0.667
+    difference(left, right)             paired by query
+    mcnemar(12, 3)                      0.0352: of 15 queries that changed, 12 improved
     holm([0.01, 0.04, None])            [0.02, 0.04, None]
 
-A figure is a function of summed terms (figures.py): a mean, a ratio, a perplexity, macro-F1. What varies are clusters:
-queries about one document, or asked after one draw of demonstrations, resemble each other, and another document or draw
-is what the next reader meets. Where the same questions are asked under several draws, both vary. With the pulls of
-queries (of a ratio r: (a_c - r b_c) / sum b) the error is that of their sum: the delta method; see `clusters`.
-Intervals take Student's t.
+A figure is a function of summed terms (figures.py): a mean, a ratio, a perplexity, macro-F1. The
+sampling units are clusters: queries about one document, or after one draw of demonstrations, are
+correlated. If the same questions are asked under several draws, both vary. The standard error is
+that of the sum of influence values (of a ratio r: (a_c - r b_c) / sum b), which is the delta
+method; see `clusters`. Intervals use Student's t.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from ttabench.stats.clusters import Observation, VarianceEstimate, estimate_vari
 from ttabench.stats.figures import MAX_LOG, MEAN, PROPORTION, Figure
 
 SIGNIFICANCE_LEVEL = 0.05
-"""Below it a difference is called beyond chance."""
+"""A difference with a p below it is significant."""
 NORMAL_QUANTILE_975 = 1.959963984540054
 MCNEMAR, STUDENT, SIGN = "McNemar's exact test", "Student's t", "sign test"
 STRATIFIED = f"{STUDENT} over tasks"
 ROUNDING_TOLERANCE = 1e-12
-"""Errors below this share of a figure are those of floats."""
+"""Errors below this share of a figure are rounding errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A figure with its standard error and 95 % interval (None where a single observation shows none)."""
+    """A figure with its standard error and 95 % interval (`None` for a single observation)."""
 
     mean: float
     n: int
     units: int
-    """Clusters, or questions where every stratum has one cluster."""
+    """Number of clusters, or of questions if every stratum has one cluster."""
     stderr: float | None
     ci_low: float | None
     ci_high: float | None
@@ -51,7 +52,8 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedDifference:
-    """The difference of two figures with its 95 % interval and two-sided p (None where a single one shows none)."""
+    """The difference of two figures with its 95 % interval and two-sided p (`None` for a single
+    unit)."""
 
     value: float
     units: int
@@ -60,20 +62,23 @@ class PairedDifference:
     p: float | None = None
     stderr: float | None = None
     degrees_of_freedom: float | None = None
-    """Degrees of freedom of the test; None where it has none."""
+    """Degrees of freedom of the test; `None` for tests without them."""
     test: str = ""
-    """The test that p is of: the exact one of single queries, Student's t over what varies, or where all that varies
-    differs alike the exact test that as many coins fall alike; empty where there is none."""
+    """The test of p: McNemar's exact test for single queries, or Student's t over sampling units.
+
+    If all units differ by the same amount, it is the exact sign test. Empty if there is no test.
+    """
     crossed: int = 0
-    """How many of what else varies, where two things are crossed; see `clusters.VarianceEstimate`."""
+    """Number of units of the second source of variance; see `clusters.VarianceEstimate`."""
 
 
 def estimate(values: Sequence[Observation], figure: Figure = MEAN) -> Estimate | None:
-    """The figure of at least one value; None where it is no number: where no word begins, one word has all tokens, or a
-    log-probability is not finite.
+    """Estimate the figure of at least one value.
 
-    The interval of a share of right (1) and wrong (0) answers is Wilson's (1927), with as many trials as would give
-    this error (Korn and Graubard 1998).
+    `None` if the figure is not a number: no word begins, one word has all tokens, or a
+    log-probability is not finite. The interval of a proportion of right (1) and wrong (0) answers
+    is Wilson's (1927), with the number of trials that would give this error (Korn and Graubard
+    1998).
     """
     observations, n = figure.to_observations(values), len(values)
     if observations is None:
@@ -111,27 +116,30 @@ def estimate(values: Sequence[Observation], figure: Figure = MEAN) -> Estimate |
 def difference(
     left: Sequence[Observation], right: Sequence[Observation], figure: Figure = MEAN
 ) -> PairedDifference | None:
-    """Left less right, of the same queries in the same order; None where a figure is no number, see `estimate`."""
-    assert len(left) == len(right), f"{len(left)} and {len(right)} values are no pairs"
+    """Estimate left minus right, for the same queries in the same order.
+
+    `None` if a figure is not a number, see `estimate`.
+    """
+    assert len(left) == len(right), f"{len(left)} and {len(right)} values are not pairs"
     left_terms, right_terms = map(figure.to_observations, (left, right))
     if left_terms is None or right_terms is None:
         return None
     left, right = left_terms, right_terms
-    ours, theirs = _sums(left), _sums(right)
-    one, other = _figure(ours, figure), _figure(theirs, figure)
-    if one is None or other is None:
+    left_sums, right_sums = _sums(left), _sums(right)
+    left_value, right_value = _figure(left_sums, figure), _figure(right_sums, figure)
+    if left_value is None or right_value is None:
         return None
-    value, sides = one - other, (*left, *right)
+    value, sides = left_value - right_value, (*left, *right)
     mean = figure.inner is MEAN.inner and not figure.exponential
     is_plain_mean = mean and all(observation.terms[1] == 1 for observation in sides)
-    if is_plain_mean:  # exact where values are
+    if is_plain_mean:  # avoids rounding errors
         value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(
             left
         )
     influence_values = map(
         sub,
-        _influence_values(left, ours, one, figure),
-        _influence_values(right, theirs, other, figure),
+        _influence_values(left, left_sums, left_value, figure),
+        _influence_values(right, right_sums, right_value, figure),
     )
     variance_estimate = estimate_variance(left, list(influence_values), _weights(left, figure))
     if variance_estimate is None:
@@ -141,15 +149,14 @@ def difference(
         return _binary_difference(
             value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)]
         )
-    if variance_estimate.stderr <= ROUNDING_TOLERANCE * max(
-        1.0, abs(value)
-    ):  # all units agree: nothing tells how far another would differ
+    # all units agree, so the variance cannot be estimated
+    if variance_estimate.stderr <= ROUNDING_TOLERANCE * max(1.0, abs(value)):
         n_agreeing = min(
             variance_estimate.units, variance_estimate.crossed or variance_estimate.units
         )
         if abs(value) <= ROUNDING_TOLERANCE:
             return PairedDifference(value=value, units=variance_estimate.units, p=1.0)
-        p = min(1.0, 2.0 ** (1 - n_agreeing))  # that as many coins fall alike
+        p = min(1.0, 2.0 ** (1 - n_agreeing))
         return PairedDifference(value=value, units=variance_estimate.units, p=p, test=SIGN)
     most, half = (
         1.0 if is_binary else figure.span,
@@ -171,8 +178,11 @@ def difference(
 
 
 def _binary_difference(value: float, signs: Sequence[int]) -> PairedDifference:
-    """Of paired right and wrong answers that are independent: the interval of Bonett and Price (2012), which holds in
-    small samples and stays within -1 and 1, and the exact test of McNemar."""
+    """Difference of paired right and wrong answers that are independent.
+
+    The interval of Bonett and Price (2012) is valid in small samples and within -1 and 1. The test
+    is McNemar's exact test.
+    """
     n, won, lost = len(signs), signs.count(1), signs.count(-1)
     up, down = (won + 1) / (n + 2), (lost + 1) / (n + 2)
     error = math.sqrt((up + down - (up - down) ** 2) / (n + 2))
@@ -192,7 +202,7 @@ def _sums(observations: Sequence[Observation]) -> tuple[float, ...]:
 
 
 def _figure(sums: tuple[float, ...], figure: Figure) -> float | None:
-    """The figure alone; None where it is no number."""
+    """The figure alone; `None` if it is not a number."""
     inner = figure.inner(sums)
     if inner is None or (figure.exponential and inner > MAX_LOG):
         return None
@@ -202,26 +212,25 @@ def _figure(sums: tuple[float, ...], figure: Figure) -> float | None:
 def _influence_values(
     observations: Sequence[Observation], sums: tuple[float, ...], value: float, figure: Figure
 ) -> list[float]:
-    """How far each observation pulls the figure away from where it is."""
+    """Influence of each observation on the figure."""
     influence, slope = figure.influence(sums), figure.slope(value)
     return [slope * influence(one.terms) for one in observations]
 
 
 def _weights(observations: Sequence[Observation], figure: Figure) -> list[float]:
-    """The weights of the figure's mean."""
     return [one.terms[-1] if figure.is_weighted else 1.0 for one in observations]
 
 
 @cache
 def t_quantile_975(degrees_of_freedom: float) -> float:
-    """The 97.5 % quantile of Student's t."""
+    """Return the 97.5 % quantile of Student's t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees_of_freedom, 0.975))
 
 
 def two_sided_p(t: float, degrees_of_freedom: float) -> float:
-    """The p of Student's t."""
+    """Return the two-sided p of Student's t."""
     from scipy.special import stdtr
 
     return 2 * float(stdtr(degrees_of_freedom, -abs(t)))
@@ -230,7 +239,7 @@ def two_sided_p(t: float, degrees_of_freedom: float) -> float:
 def _wilson_of_clusters(
     proportion: float, variance_estimate: VarianceEstimate, n: int
 ) -> tuple[float, float]:
-    """Wilson's, with as many trials as would give this error, and no more than there are observations."""
+    """Wilson's interval with the number of trials that would give this error, at most n."""
     if variance_estimate.is_independent:
         return wilson(proportion, n)
     trials = variance_estimate.effective_units
@@ -249,7 +258,7 @@ def _wilson_of_clusters(
 def wilson(
     proportion: float, n: float, quantile: float = NORMAL_QUANTILE_975
 ) -> tuple[float, float]:
-    """The interval of a share of n independent trials: the shares whose test does not reject this one."""
+    """Compute Wilson's interval of a proportion of n independent trials."""
     square = quantile**2
     centre = (proportion + square / (2 * n)) / (1 + square / n)
     half = (
@@ -264,8 +273,11 @@ def wilson(
 def interval_of_mean(
     parts: Sequence[tuple[float, float | None, float | None]],
 ) -> tuple[float | None, float | None]:
-    """The 95 % interval of the mean of independent figures, from (figure, lower end, upper end) of each; None where one
-    has none (MOVER, Zou and Donner 2008). Of intervals within 0 and 1 it stays there."""
+    """Compute the 95 % interval of the mean of independent figures (MOVER, Zou and Donner 2008).
+
+    `parts` are (figure, lower end, upper end). (None, None) if one of them has no interval. If all
+    intervals are within 0 and 1, the result is, too.
+    """
     below = [value - low for value, low, _ in parts if low is not None]
     above = [high - value for value, _, high in parts if high is not None]
     if min(len(below), len(above)) < len(parts):
@@ -277,13 +289,15 @@ def interval_of_mean(
 def stratified_mean(
     parts: Sequence[tuple[str, PairedDifference]], most: float = math.inf
 ) -> PairedDifference:
-    """The mean of at least one difference, each with its task; no interval and no p where none of them shows an error.
+    """Average at least one difference, each with its task.
 
-    With d_b the difference on part b of B parts, the mean is sum_b d_b / B. Tasks are independent strata (Cochran 1977,
-    section 5.4), so its variance is the sum over tasks of (sum_{b of the task} s_b / B)^2: parts of one task (lengths,
-    shots) may ask the same questions, and are taken to err together, which is never too small. Degrees of freedom are
-    those of Satterthwaite (1946) from the tasks' own. It speaks of these tasks: no other task is drawn. The interval
-    stays within `most`, the farthest that two figures can lie apart.
+    There is no interval and no p if no part has a standard error. With d_b the difference on part b
+    of B parts, the mean is sum_b d_b / B. Tasks are independent strata (Cochran 1977, section 5.4),
+    so the variance is the sum over tasks of (sum_{b of the task} s_b / B)^2. Parts of one task
+    (lengths, shots) may ask the same questions, so their errors are treated as fully correlated,
+    which never underestimates the variance. Degrees of freedom combine those of the tasks
+    (Satterthwaite 1946). The result describes only these tasks, not a population of tasks. The
+    interval stays within `most`, the largest possible difference.
     """
     value, units = (
         math.fsum(part.value for _, part in parts) / len(parts),
@@ -293,24 +307,24 @@ def stratified_mean(
     for task, part in parts:
         strata.setdefault(task, []).append(part)
     variances = [
-        ((math.fsum(part.stderr or 0.0 for part in own) / len(parts)) ** 2, own)
-        for own in strata.values()
+        ((math.fsum(part.stderr or 0.0 for part in members) / len(parts)) ** 2, members)
+        for members in strata.values()
     ]
     variance = math.fsum(each for each, _ in variances)
     if variance <= 0:
         return PairedDifference(value=value, units=units)
     degrees = [
         (each, min(known))
-        for each, own in variances
+        for each, members in variances
         if each > 0
         and (
             known := [
-                part.degrees_of_freedom for part in own if part.degrees_of_freedom is not None
+                part.degrees_of_freedom for part in members if part.degrees_of_freedom is not None
             ]
         )
     ]
     degrees_of_freedom = (
-        variance**2 / math.fsum(each**2 / own for each, own in degrees) if degrees else math.inf
+        variance**2 / math.fsum(each**2 / df for each, df in degrees) if degrees else math.inf
     )
     error = math.sqrt(variance)
     low, high = (
@@ -333,11 +347,12 @@ def stratified_mean(
 def pool_estimates(
     figures: Sequence[tuple[float, float | None, float]], figure: Figure
 ) -> tuple[float, float | None]:
-    """One figure from those of runs that differ in their seed, where what their queries add is not kept; of each run
-    (value, standard error, weight).
+    """Pool the figures of runs that differ in their seed, if their per-query terms are not stored.
 
-    The value is that of all their queries aggregated at once. Its error is that of runs and, on top, the mean of their
-    own: too wide, for part of it is in both, and runs may ask the same. None where neither is known.
+    `figures` are (value, standard error, weight) of each run. The value is that of all queries
+    aggregated at once. The error combines the error between runs and the mean error within runs. It
+    is too wide, because part of it is in both, and runs may ask the same questions. `None` if
+    neither is known.
     """
     runs = [
         (math.log(value) if figure.exponential else value, weight) for value, _, weight in figures
@@ -348,18 +363,21 @@ def pool_estimates(
         Observation(str(place), (inner * weight, weight))
         for place, (inner, weight) in enumerate(runs)
     ]
-    of_runs = estimate(terms, replace(figure, to_observations=list))
-    errors = [of_runs.stderr] if of_runs and of_runs.stderr is not None else []
+    between_runs = estimate(terms, replace(figure, to_observations=list))
+    errors = [between_runs.stderr] if between_runs and between_runs.stderr is not None else []
     if all(error is not None for _, error, _ in figures):
-        own = (
+        inner_errors = (
             weight * (error or 0.0) / figure.slope(each) / total for each, error, weight in figures
         )
-        errors.append(figure.slope(value) * sum(own))
+        errors.append(figure.slope(value) * sum(inner_errors))
     return value, math.hypot(*errors) if errors else None
 
 
 def mcnemar(won: int, lost: int) -> float:
-    """Two-sided exact p of paired right and wrong answers (McNemar 1947): a fair coin for every query that changed."""
+    """Compute the two-sided exact p of paired right and wrong answers (McNemar 1947).
+
+    `won` and `lost` count the queries that changed.
+    """
     from scipy.special import bdtr
 
     changed = won + lost
@@ -367,9 +385,12 @@ def mcnemar(won: int, lost: int) -> float:
 
 
 def holm(p_values: Sequence[float | None], family: int = 0) -> list[float | None]:
-    """p values adjusted so that one false alarm among all of them is as rare as each alone (Holm 1979). None is the p
-    of a test that was not made, which does not count. Of a `family` of more tests, among which those were chosen by
-    what was found, the others count as if they had the largest p: never too small whatever the choice."""
+    """Adjust p values to control the family-wise error rate (Holm 1979).
+
+    `None` is the p of a test that was not made; it does not count. `family` is the number of tests
+    from which these were selected by their results. The other tests count as if they had the
+    largest p, which never underestimates p.
+    """
     order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest, family = 0.0, max(family, len(order))

@@ -1,12 +1,13 @@
-"""Our metrics of generated texts as modules of Hugging Face `evaluate`, alone or combined with others; offline.
+"""Text metrics as modules of Hugging Face `evaluate`, alone or combined with others; works offline.
 
     import evaluate
     from ttabench.stats.evaluation import load
 
     both = evaluate.combine([load("f1"), load("em_prefix")])
-    both.compute(predictions=["212 passengers"], references=[["212", "212 people"]])  # {"f1": 0.667, "em_prefix": 1.0}
+    both.compute(predictions=["212 passengers"], references=[["212", "212 people"]])
+    # {"f1": 0.667, "em_prefix": 1.0}
 
-The figures are those of records: fractions, means over the queries.
+Values equal those of records: fractions, averaged over queries.
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ TEXT_METRICS = tuple(
 
 
 def load(name: str, cache_dir: str | None = None) -> Any:
-    """A metric of `TEXT_METRICS` as an `evaluate.Metric`; nothing is downloaded.
+    """Load a metric of `TEXT_METRICS` as an `evaluate.Metric`, without downloading anything.
 
-    Its `compute(predictions, references)` gives `{name: mean}`. A reference is one gold answer or a list of them, the
-    target first, see `metrics`. What it is fed is kept in memory; `evaluate` itself writes to `cache_dir`.
+    `compute(predictions, references)` returns `{name: mean}`. A reference is one gold answer or a
+    list of them, the target first; see `metrics`. Inputs are kept in memory. `evaluate` writes only
+    to `cache_dir`.
+
+    Raises:
+        UserError: the metric needs log-probabilities.
     """
     chosen = metric(name)
     if name not in TEXT_METRICS:
         raise UserError(
-            f"The metric {name} needs log-probabilities.",
-            f"Metrics of texts: {', '.join(TEXT_METRICS)}.",
+            f"The metric {name} needs log-probabilities.", f"Use one of: {', '.join(TEXT_METRICS)}."
         )
     return _evaluate_class(chosen)(config_name=name, cache_dir=cache_dir, keep_in_memory=True)
 
@@ -43,35 +47,40 @@ def load(name: str, cache_dir: str | None = None) -> Any:
 def mean(
     chosen: Metric, predictions: Sequence[str], references: Sequence[str | Sequence[str]]
 ) -> float:
-    """The figure of all queries, for most metrics a mean; a reference without a gold answer is refused."""
-    golds = [(own,) if isinstance(own, str) else tuple(own) for own in references]
+    """Compute the figure of all queries, for most metrics a mean.
+
+    Raises:
+        UserError: a reference has no gold answer.
+    """
+    golds = [(gold,) if isinstance(gold, str) else tuple(gold) for gold in references]
     if () in golds:
         fault = f"Reference {golds.index(())} has no gold answer."
-        raise UserError(fault, "Give one, or a list of them, target first.")
+        raise UserError(fault, "Add one, or a list with the target first.")
     values = list[Observation]()
-    for place, (prediction, own) in enumerate(zip(predictions, golds, strict=True)):
-        query = Query(prompt="", key=str(place), want=Generate(answers=own))
-        terms = (prediction, own[0], False) if chosen.corpus else (chosen(prediction, query), 1.0)
+    for index, (prediction, answers) in enumerate(zip(predictions, golds, strict=True)):
+        query = Query(prompt="", key=str(index), want=Generate(answers=answers))
+        target = answers[0]
+        terms = (prediction, target, False) if chosen.corpus else (chosen(prediction, query), 1.0)
         values.append(Observation(query.key, terms))
-    figure = estimate(values, chosen.figure)
-    assert figure is not None, "answers have a figure"
-    return figure.mean
+    estimated = estimate(values, chosen.figure)
+    assert estimated is not None, "answers always have a figure"
+    return estimated.mean
 
 
 def _evaluate_class(chosen: Metric) -> Any:
-    """The class of the metric; `evaluate` asks for one each, so that modules can be told apart."""
+    """A class per metric, because `evaluate` distinguishes modules by their class."""
     import datasets
     import evaluate
 
     text = datasets.Value("string")
     forms = [datasets.Sequence(text), text]
 
-    class EvaluateMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no types, so its base class is Any
+    class EvaluateMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
             return evaluate.MetricInfo(
                 description=chosen.summary,
                 citation="",
-                inputs_description="predictions: texts; references: one gold answer each, or a list, target first",
+                inputs_description="predictions: texts; references: a gold answer or a list each",
                 features=[
                     datasets.Features({"predictions": text, "references": form}) for form in forms
                 ],

@@ -1,19 +1,21 @@
-"""Figures of summed terms: what a metric adds up over queries, and what becomes of the sums.
+"""Figures: functions of terms that a metric sums over queries.
 
-    MEAN.inner((3.0, 4.0))                                      0.75: three of four are right
-    MACRO_F1.inner((1, 1, 1,  0, 1, 2))                         labels of (both, predicted, gold): (1 + 0) / 2
-    RATIOS["ppl"].observed([Observed("a", (4.0, 2, 1))])        (4.0, 2.0): every token counts alike
-    CORPORA["macro_f1"].observed([Observed("d1", ("sports", "politics", False))])
+    MEAN.inner((3.0, 4.0))                                   0.75: three of four are right
+    MACRO_F1.inner((1, 1, 1,  0, 1, 2))                      (both, predicted, gold): (1 + 0) / 2
+    RATIO_FIGURES["ppl"].to_observations([Observation("a", (4.0, 2, 1))])    (4.0, 2): by token
+    CORPUS_FIGURES["macro_f1"].to_observations([Observation("d1", ("sports", "politics", False))])
 
-A ratio's values are scored stretches of text: the sum of the negative log-likelihoods of its tokens (natural log), how
-many these are, and how many words begin in it. Those of a corpus are answers: what was written, what is right, and
-whether it was chosen among given options, and so is a label of its own.
+The values of a ratio are scored text segments: the sum of the negative log-likelihoods of its
+tokens (natural log), the number of tokens, and the number of words that begin in it. The values of
+a corpus figure are answers: the prediction, the target, and whether it was chosen among given
+options, in which case it is a label of its own.
 
-Every figure stays the same where all sums are multiplied by one number, so the pulls of all queries sum to 0.
+Every figure is unchanged if all sums are multiplied by one number, so the influence values of all
+queries sum to 0.
 
-Labels are the right ones and the options that were chosen, compared without case and surrounding blanks. An answer
-without a number counts as the one that is furthest from the right one of the smallest and the largest right ones, as in
-LaMP's own evaluation (arXiv 2304.11406), where these are 1 and 5.
+Labels are the targets and the options that were chosen, compared without case and surrounding
+blanks. An answer without a number counts as the smallest or the largest target, whichever is
+further from its own target, as in LaMP's evaluation (arXiv 2304.11406), where these are 1 and 5.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from ttabench.stats.clusters import Observation
 
 NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)")
 MAX_NUMBER = 1e100
-"""Beyond, an answer counts as no number."""
+"""An answer with a larger number counts as one without a number."""
 MAX_LOG = 300.0
-"""exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
+"""Larger logarithms count as not a number. Errors square such figures, and exp(709) is the largest
+float."""
 Sums: TypeAlias = Sequence[float]
 
 
@@ -40,30 +43,33 @@ class Figure:
     """A function of summed terms."""
 
     inner: Callable[[Sums], float | None]
-    """The figure, or its logarithm; None where it is no number."""
+    """The figure or its logarithm; `None` if it is not a number."""
     influence: Callable[[Sums], Callable[[Sums], float]]
-    """How far the terms of one query pull `inner` away from where it is at these sums: its gradient times the terms."""
+    """Influence of the terms of one query on `inner` at these sums: its gradient times the terms.
+    """
     exponential: bool = False
-    """The figure is the exponential of `inner`, and its interval that of `inner`."""
+    """True if the figure is the exponential of `inner`; then its interval is that of `inner`,
+    transformed."""
     least: float = -math.inf
     most: float = math.inf
-    """No `inner` lies outside; intervals end there."""
+    """`inner` is between `least` and `most`; intervals end there."""
     is_weighted: bool = False
-    """The last sum is what the figure is a mean over (tokens, words); else queries are."""
+    """True if the last sum is the weight of the mean (tokens, words); otherwise every query has
+    weight 1."""
     to_observations: Callable[[Sequence[Observation]], Sequence[Observation] | None] = list
-    """With the terms that values, answers or stretches of text add; None where one is no number."""
+    """Convert values, answers or text segments to terms; `None` if a term is not a number."""
 
     @property
     def span(self) -> float:
-        """How far two figures can lie apart."""
+        """Largest possible difference of two figures."""
         return math.inf if self.exponential else self.most - self.least
 
     def from_inner(self, inner: float) -> float:
-        """From `inner` to the figure."""
+        """Convert `inner` to the figure."""
         return math.exp(min(inner, MAX_LOG)) if self.exponential else inner
 
     def slope(self, figure: float) -> float:
-        """How much the figure grows with `inner`."""
+        """Compute the derivative of the figure with respect to `inner`."""
         return figure if self.exponential else 1.0
 
 
@@ -107,10 +113,10 @@ def _macro_f1_influence(sums: Sums) -> Callable[[Sums], float]:
     known = sum(score is not None for score in scores)
 
     def influence(terms: Sums) -> float:
-        own = zip(_label_terms(terms), scores, wholes, strict=True)
+        labels = zip(_label_terms(terms), scores, wholes, strict=True)
         contributions = [
             (2 * t[0] - score * (t[1] + t[2])) / whole
-            for t, score, whole in own
+            for t, score, whole in labels
             if score is not None
         ]
         return math.fsum(contributions) / known
@@ -123,7 +129,7 @@ MEAN = Figure(inner=_ratio, influence=_ratio_influence, is_weighted=True)
 PROPORTION = replace(MEAN, least=0.0, most=1.0)
 """(sum of fractions from 0 to 1, count)."""
 NON_NEGATIVE_MEAN = replace(MEAN, least=0.0)
-"""(sum of what is never negative, count)."""
+"""(sum of non-negative values, count)."""
 PERPLEXITY = replace(NON_NEGATIVE_MEAN, exponential=True)
 """exp of a ratio: (negative log-likelihood, tokens)."""
 MEAN_PERPLEXITY = replace(MEAN, least=1.0)
@@ -131,19 +137,20 @@ MEAN_PERPLEXITY = replace(MEAN, least=1.0)
 ROOT_MEAN_SQUARE = Figure(inner=_root, influence=_root_influence, least=0.0, is_weighted=True)
 """(sum of squares, count)."""
 MACRO_F1 = Figure(inner=_macro_f1, influence=_macro_f1_influence, least=0.0, most=1.0)
-"""(both, answered, right) of each label; the mean over labels that are right or were answered somewhere."""
+"""(both, answered, right) of each label; the mean over labels that are right or answered at least
+once."""
 
 
 def figure_of_terms(
     terms: Callable[[Sequence[Any]], Sequence[tuple[float, ...]]], figure: Figure
 ) -> Figure:
-    """The figure of the sums of what the terms of all values together come to."""
+    """Build a figure whose terms are computed from all values together."""
 
     def to_observations(values: Sequence[Observation]) -> list[Observation] | None:
         made = terms([value.terms for value in values])
-        if not all(math.isfinite(part) for own in made for part in own):
+        if not all(math.isfinite(number) for numbers in made for number in numbers):
             return None
-        return [value._replace(terms=own) for value, own in zip(values, made, strict=True)]
+        return [value._replace(terms=new) for value, new in zip(values, made, strict=True)]
 
     return replace(figure, to_observations=to_observations)
 
@@ -151,18 +158,18 @@ def figure_of_terms(
 def ratio(
     terms: Callable[[float, int, int], tuple[float, float]], figure: Figure = PERPLEXITY
 ) -> Figure:
-    """(exp of) a ratio of sums of the terms of stretches of text, whose texts are clusters."""
-    return figure_of_terms(lambda stretches: [terms(*stretch) for stretch in stretches], figure)
+    """Build a ratio (or its exp) of summed terms of text segments, clustered by text."""
+    return figure_of_terms(lambda segments: [terms(*segment) for segment in segments], figure)
 
 
-def _text_perplexities(stretches: Sequence[Observation]) -> list[Observation] | None:
-    """The perplexity of every text."""
+def _text_perplexities(segments: Sequence[Observation]) -> list[Observation] | None:
+    """Perplexity of every text."""
     texts: dict[str, list[tuple[Any, ...]]] = {}
-    for stretch in stretches:
-        texts.setdefault(stretch.cluster, []).append(stretch.terms)
+    for segment in segments:
+        texts.setdefault(segment.cluster, []).append(segment.terms)
     means = [
-        math.fsum(nll for nll, *_ in own) / (sum(tokens for _, tokens, _ in own) or math.nan)
-        for own in texts.values()
+        math.fsum(nll for nll, *_ in terms) / (sum(tokens for _, tokens, _ in terms) or math.nan)
+        for terms in texts.values()
     ]
     if not all(mean <= MAX_LOG for mean in means):
         return None
@@ -192,7 +199,10 @@ RATIO_FIGURES: dict[str, Figure] = {
 
 
 def _label_counts(values: Sequence[tuple[str, str, bool]]) -> list[tuple[float, ...]]:
-    """(both, answered, right) of every label, in order; what is written and is none of the right ones is no label."""
+    """(both, answered, right) of every label, in order.
+
+    A written answer that equals no target is not a label.
+    """
     pairs = [(_label(prediction), _label(target)) for prediction, target, _ in values]
     chosen = {
         answer
@@ -221,13 +231,18 @@ def _number(text: str) -> float | None:
 
 
 def _absolute_errors(values: Sequence[tuple[str, str, bool]]) -> list[float]:
-    """How far each number is from the right one."""
+    """Absolute error of each predicted number.
+
+    Raises:
+        UserError: a target has no number.
+    """
     right = [_number(target) for _, target, _ in values]
     known = [target for target in right if target is not None]
     if len(known) < len(right):
         text = values[right.index(None)][1]
         raise UserError(
-            f"The right answer {text[:40]!r} is no number.", "Give the task another metric."
+            f"The right answer {text[:40]!r} is not a number.",
+            "Choose another metric for the task.",
         )
     low, high = min(known), max(known)
     errors = []

@@ -1,14 +1,17 @@
-"""Metrics: what they are and how their figures are read; those of ttabench (em, em_prefix, f1 against the target
-answer, f1_max against the best gold answer, acc of choices, perplexities), of other packages, and of files.
+"""Metrics: their definition and the display of their figures.
 
-SQuAD's normalisation and token F1 (arXiv 1606.05250); `em_prefix` is what CaMeLS (arXiv 2305.15076) and MAC
-(arXiv 2403.04317) print as "EM". The target is `ask.answers[0]`, the shortest published answer, as in the papers.
+There are metrics of ttabench (em, em_prefix, f1 against the target answer, f1_max against the best
+gold answer, acc of choices, perplexities), of other packages, and of Python files.
 
-    def closeness(prediction, ask):                   # ./mine.py: what was answered, and the query with its answers
-        return float(prediction in ask.answers)       # one number from 0 to 1, more is better
+Texts use SQuAD's normalisation and token F1 (arXiv 1606.05250). `em_prefix` is the "EM" that CaMeLS
+(arXiv 2305.15076) and MAC (arXiv 2403.04317) report. The target is `query.answers[0]`, the shortest
+published answer, as in the papers.
 
-A `Metric` in place of the function says a name, a range, a direction. Records keep `declared` of a metric that is not
-ttabench's own: its figures are shown wherever the records are.
+    def closeness(prediction, query):         # ./mine.py: the answer, the query with gold answers
+        return float(prediction in query.answers)      # a number from 0 to 1, higher is better
+
+A `Metric` instead of a function sets a name, a range and a direction. Records keep `declared` for
+metrics of others, so that their figures can be displayed without the metric's code.
 """
 
 from __future__ import annotations
@@ -48,56 +51,58 @@ from ttabench.stats.figures import CORPUS_FIGURES, MEAN, RATIO_FIGURES, Figure
 ENTRY_POINT_GROUP = "ttabench.metrics"
 """Entry points of other packages: functions of a prediction and a query, or metrics."""
 DISPLAY_FIELDS = ("scale", "digits", "higher_is_better", "least", "most")
-"""Fields of a metric that its figures are read by."""
+"""Fields of a metric that determine how its figures are displayed."""
 MAX_VALUE = 1e100
-"""Of one query; squares of larger values overflow in sums."""
+"""Limit for the value of one query; the squares of larger values overflow in sums."""
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"\d+\.\d+|\d+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _UNSPACED = re.compile(
-    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff])"
 )
 """Characters of scripts without blanks: Thai, Lao, Burmese, Khmer, kana, Chinese characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric; call one of queries with a prediction and its `Query`, and the log-probabilities of a choice."""
+    """A metric of queries; call it with a prediction, its `Query`, and the log-probabilities of a
+    choice."""
 
     name: str
     summary: str
     function: Callable[[str, Query], float] | None = None
-    """Of the predicted text."""
+    """Value of the predicted text."""
     of_choice: Callable[[Answer, Query], float] | None = None
-    """Of the log-probabilities of the options."""
+    """Value of the log-probabilities of the options."""
     ratio: Figure | None = None
-    """Of all scored stretches together; such a metric has no value for one query."""
+    """Figure of all scored text segments together; such a metric has no value for one query."""
     corpus: Figure | None = None
-    """Of all answers together; such a metric has no value for one query, either."""
+    """Figure of all answers together; such a metric has no value for one query, either."""
     scale: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = 100.0
-    """Multiply by this to print (percent); stored values stay as they are."""
+    """Factor for display (100 for percent); stored values are not scaled."""
     digits: Annotated[int, Field(ge=0, le=9)] = 1
-    """Printed after the point."""
+    """Displayed decimal places."""
     higher_is_better: bool = True
     least: FiniteFloat | None = 0.0
-    """No value of a query is below; None where there is no such number."""
+    """Smallest value of a query; `None` if there is no minimum."""
     most: FiniteFloat | None = 1.0
     origin: str = ""
-    """The package, or a digest of the file, that it is from; "" for ttabench's own."""
+    """The package or the digest of the file that defines it; "" for metrics of ttabench."""
 
     @property
     def declared(self) -> dict[str, Json]:
-        """What it is and how its figures are read, for a record."""
+        """Description and display of the metric, for records."""
         return {name: getattr(self, name) for name in ("summary", *DISPLAY_FIELDS)}
 
     @property
     def query_function(self) -> Callable[[Any, Query], float] | None:
-        """Its function of one query; None of one that has no value for it."""
+        """The function of one query; `None` if the metric has no value for one query."""
         return self.function or self.of_choice
 
     @property
     def figure(self) -> Figure:
-        """What it sums over queries, with the range of its figures."""
+        """The figure that the metric sums over queries, with its range."""
         least, most = (
             -math.inf if self.least is None else self.least,
             math.inf if self.most is None else self.most,
@@ -105,35 +110,44 @@ class Metric:
         return self.ratio or self.corpus or replace(MEAN, least=least, most=most)
 
     def __call__(self, prediction: str, query: Query, scored: Answer | None = None) -> float:
-        """The value for one query, from `least` to `most`."""
+        """Compute the value for one query, from `least` to `most`."""
         if self.function is not None:
             return self.function(prediction, query)
-        assert self.of_choice is not None, f"metric {self.name} has no value for one query"
+        assert self.of_choice is not None, f"{self.name} has no value for one query"
         assert scored is not None, f"metric {self.name} needs log-probabilities"
         return self.of_choice(scored, query)
 
 
 METRIC_FIELDS = get_type_hints(Metric, include_extras=True)
-"""Annotations of a metric by field: of those that others declare, and of records that tell of them."""
+"""Annotations of the fields of a metric, used to validate metrics of others and records."""
 
 
 def normalise(text: str) -> str:
-    """SQuAD's normalisation (arXiv 1606.05250): lower case, no punctuation, no a/an/the, single blanks."""
+    """Apply SQuAD's normalisation (arXiv 1606.05250).
+
+    Lower case, no punctuation, no a/an/the, single blanks.
+    """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, gold: str) -> float:
-    """1.0 when both are equal after normalisation."""
+    """Return 1.0 if both are equal after normalisation."""
     return float(normalise(prediction) == normalise(gold))
 
 
 def prefix_match(prediction: str, gold: str) -> float:
-    """1.0 when the normalised prediction begins with the normalised gold; an empty gold is therefore always right."""
+    """Return 1.0 if the normalised prediction begins with the normalised gold answer.
+
+    An empty gold answer is therefore always right.
+    """
     return float(normalise(prediction).startswith(normalise(gold)))
 
 
 def token_f1(prediction: str, gold: str) -> float:
-    """Harmonic mean of token precision and recall; when either side is empty, 1.0 if both are (SQuAD v2's rule)."""
+    """Compute the harmonic mean of token precision and recall.
+
+    If one side is empty, the value is 1.0 if both are, else 0.0 (SQuAD v2).
+    """
     predicted, expected = normalise(prediction).split(), normalise(gold).split()
     if not predicted or not expected:
         return float(predicted == expected)
@@ -142,7 +156,10 @@ def token_f1(prediction: str, gold: str) -> float:
 
 
 def character_f1(prediction: str, gold: str) -> float:
-    """Harmonic mean of the precision and recall of letters and digits; 0 when either side has none."""
+    """Compute the harmonic mean of the precision and recall of letters and digits.
+
+    The value is 0 if one side has none.
+    """
     predicted, expected = (
         [character for character in text.lower() if character.isalnum()]
         for text in (prediction, gold)
@@ -152,7 +169,10 @@ def character_f1(prediction: str, gold: str) -> float:
 
 
 def first_number_match(prediction: str, gold: str) -> float:
-    """1.0 when the first number without a sign in the prediction is the gold one (InfiniteBench, arXiv 2402.13718)."""
+    """Return 1.0 if the first unsigned number of the prediction is the gold one.
+
+    Source: InfiniteBench, arXiv 2402.13718. For an integer gold answer, the fraction is cut off.
+    """
     number, expected = _NUMBER.search(prediction), gold.strip()
     if number is None or not _NUMBER.fullmatch(expected):
         return 0.0
@@ -163,11 +183,14 @@ def first_number_match(prediction: str, gold: str) -> float:
 
 
 class AnyScriptTokenizer:
-    """The tokenizer of ROUGE for text that `rouge_score` would drop: words of letters, marks and digits of any script,
-    single characters where a script has no blanks between words."""
+    """ROUGE tokenizer for text that `rouge_score` would drop.
+
+    Tokens are words of letters, marks and digits of any script, or single characters for scripts
+    without blanks between words.
+    """
 
     def tokenize(self, text: str) -> list[str]:
-        """The tokens of a text, in order."""
+        """Split a text into tokens, in order."""
         kept = "".join(
             character if category(character)[0] in "LMN" else " "
             for character in normalize("NFKC", text).lower()
@@ -179,9 +202,12 @@ _ANY_SCRIPT = AnyScriptTokenizer()
 
 
 def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Query], float]:
-    """ROUGE ("rouge1", "rougeL") of a prediction and the target (Lin 2004), by Google's `rouge_score`; the part is
-    "fmeasure", "recall" or "precision". Its tokenizer keeps only a-z and 0-9. Where it would drop most of the target,
-    target and prediction are read by `AnyScriptTokenizer`."""
+    """Build ROUGE ("rouge1", "rougeL") against the target (Lin 2004), using Google's `rouge_score`.
+
+    `part` is "fmeasure", "recall" or "precision". The tokenizer of `rouge_score` keeps only a-z and
+    0-9. If it would drop most of the target, `AnyScriptTokenizer` is used for target and
+    prediction.
+    """
 
     @cache
     def scorer(tokenizer: AnyScriptTokenizer | None) -> Any:
@@ -198,8 +224,10 @@ def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Query], float]:
 
 
 def string_match(prediction: str, query: Query) -> float:
-    """RULER's score (arXiv 2404.06654): the share of the gold answers that stand in the prediction, in whatever case;
-    where any one of them is right, whether one does."""
+    """Compute RULER's score (arXiv 2404.06654): the share of gold answers found in the prediction.
+
+    Case is ignored. If any one gold answer is sufficient, the value is 1 if one is found, else 0.
+    """
     found = [gold.lower() in prediction.lower() for gold in query.answers]
     assert found, f"{query.key} has no gold answer"
     needs_all = isinstance(query.want, Generate) and query.want.all_of
@@ -207,7 +235,7 @@ def string_match(prediction: str, query: Query) -> float:
 
 
 def against_target(compare_texts: Callable[[str, str], float]) -> Callable[[str, Query], float]:
-    """A function of a prediction and a text as one of the target answer."""
+    """Convert a function of two texts to one of a prediction and the target answer."""
 
     def value(prediction: str, query: Query) -> float:
         assert query.answers, f"{query.key} has no gold answer"
@@ -219,7 +247,8 @@ def against_target(compare_texts: Callable[[str, str], float]) -> Callable[[str,
 def highest_scored_option(
     score_options: Callable[[Answer, Query], Sequence[float]],
 ) -> Callable[[Answer, Query], float]:
-    """1.0 when the option of the largest worth is the right one; of equal ones the first is chosen."""
+    """Return 1.0 if the option with the highest score is the right one; the first of equal ones is
+    chosen."""
 
     def right(scored: Answer, query: Query) -> float:
         (want,) = wants_of_kind([query], Choose)
@@ -250,7 +279,7 @@ def _per_character(scored: Answer, query: Query) -> list[float]:
 
 LIKELIHOOD_METRICS = ("answer_nll", "answer_nll_sum")
 _NLL_DISPLAY: dict[str, Any] = {"scale": 1.0, "digits": 3, "higher_is_better": False}
-"""How nats, and errors of numbers, are read."""
+"""Display of values in nats, and of errors of numbers."""
 _PERPLEXITY_DISPLAY = {**_NLL_DISPLAY, "digits": 2}
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -263,7 +292,8 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="em_prefix",
             function=against_target(prefix_match),
-            summary="prediction cut to the length of the target answer: the 'EM' of CaMeLS and MAC; can exceed F1",
+            summary="prediction cut to the target's length: the 'EM' of CaMeLS and MAC; "
+            "can exceed F1",
         ),
         Metric(
             name="f1",
@@ -278,43 +308,43 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="f1_characters",
             function=lambda one, query: max(character_f1(one, gold) for gold in query.answers),
-            summary="F1 of characters, without punctuation and blanks, against the best of all gold answers (for "
-            "Chinese)",
+            summary="F1 of letters and digits against the best of all gold answers (for Chinese)",
         ),
         Metric(
             name="contains_em",
             function=lambda one, query: float(
                 any(normalise(gold) in normalise(one) for gold in query.answers)
             ),
-            summary="a gold answer stands in the prediction, both in SQuAD's normalisation",
+            summary="the prediction contains a gold answer, both after SQuAD normalisation",
         ),
         Metric(
             name="first_number",
             function=against_target(first_number_match),
-            summary="the first number of the prediction is the target answer; of a whole one its whole part",
+            summary="the first number of the prediction equals the target; its fraction is ignored "
+            "for a whole target",
         ),
         Metric(
             name="string_match",
             function=string_match,
-            summary="share of the gold answers that the prediction holds; of alternatives, whether it holds one "
-            "(RULER)",
+            summary="share of the gold answers in the prediction; one of several alternatives is "
+            "enough (RULER)",
         ),
         Metric(
             name="macro_f1",
             corpus=CORPUS_FIGURES["macro_f1"],
-            summary="mean F1 of the labels that are right or chosen somewhere, each counting alike",
+            summary="mean F1 of the labels that are right or chosen at least once",
         ),
         Metric(
             name="mae",
             corpus=CORPUS_FIGURES["mae"],
             **_NLL_DISPLAY,
-            summary="mean absolute error of the number that is answered",
+            summary="mean absolute error of the answered number",
         ),
         Metric(
             name="rmse",
             corpus=CORPUS_FIGURES["rmse"],
             **_NLL_DISPLAY,
-            summary="root of the mean squared error of it",
+            summary="root of the mean squared error of the answered number",
         ),
         Metric(
             name="rouge1",
@@ -329,12 +359,12 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="rougeLsum",
             function=rouge("rougeLsum"),
-            summary="the same of a summary, line by line",
+            summary="ROUGE-L F-measure of a summary, computed by line, without stemming",
         ),
         Metric(
             name="rougeL_recall",
             function=rouge("rougeL", "recall"),
-            summary="ROUGE-L recall: the share of the target's words, in their order, that the answer has",
+            summary="ROUGE-L recall: share of the target's words in the answer, in order",
         ),
         Metric(
             name="acc",
@@ -344,7 +374,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="acc_norm",
             of_choice=highest_scored_option(_per_character),
-            summary="the same with sums divided by the characters of the option (lm-eval's acc_norm)",
+            summary="acc with sums divided by the characters of the option (lm-eval's acc_norm)",
         ),
         Metric(
             name="acc_mean",
@@ -354,15 +384,15 @@ METRICS: dict[str, Metric] = {
                     for value, count in zip(scored.logprobs, scored.tokens, strict=True)
                 ]
             ),
-            summary="the same with sums divided by the tokens of the option",
+            summary="acc with sums divided by the tokens of the option",
         ),
         Metric(
             name="option_nll",
             of_choice=_option_nll,
             most=None,
             **_NLL_DISPLAY,
-            summary="negative log-likelihood of the right "
-            "option among the options, in nats: its exp is a perplexity",
+            summary="negative log-likelihood of the right option among the options, in nats; "
+            "its exp is a perplexity",
         ),
         Metric(
             name="ppl",
@@ -374,62 +404,61 @@ METRICS: dict[str, Metric] = {
             name="ppl_unit_mean",
             ratio=RATIO_FIGURES["ppl_unit_mean"],
             **_PERPLEXITY_DISPLAY,
-            summary="mean of the perplexities of the "
-            "strides, by their tokens (Temp-LoRA's figure); never under ppl",
+            summary="mean of the perplexities of the strides, weighted by tokens (Temp-LoRA); "
+            "never below ppl",
         ),
         Metric(
             name="ppl_book_mean",
             ratio=RATIO_FIGURES["ppl_book_mean"],
             **_PERPLEXITY_DISPLAY,
-            summary="mean of the perplexities of the texts, each counting alike",
+            summary="mean of the perplexities of the texts, with equal weights",
         ),
         Metric(
             name="ppl_dialogue_mean",
             ratio=RATIO_FIGURES["ppl_dialogue_mean"],
             **_PERPLEXITY_DISPLAY,
-            summary="the same of dialogues: short turns weigh as much as long ones",
+            summary="mean of the perplexities of the dialogues, with equal weights",
         ),
         Metric(
             name="ppl_word",
             ratio=RATIO_FIGURES["ppl_word"],
             **_PERPLEXITY_DISPLAY,
-            summary="exp of the negative log-likelihood a word: comparable between tokenizers",
+            summary="exp of the negative log-likelihood per word: comparable between tokenizers",
         ),
         Metric(
             name="answer_nll",
             ratio=RATIO_FIGURES["answer_nll"],
             **_NLL_DISPLAY,
-            summary="negative log-likelihood a token of the target answer and its end, in nats",
+            summary="negative log-likelihood per token of the target answer and its end, in nats",
         ),
         Metric(
             name="answer_nll_sum",
             ratio=RATIO_FIGURES["answer_nll_sum"],
             **_NLL_DISPLAY,
-            summary="the same an answer",
+            summary="negative log-likelihood per answer, including its end, in nats",
         ),
     )
 }
 
 
 _EXTERNAL_METRICS: dict[str, tuple[Metric, str]] = {}
-"""Metrics of others that this process has met, by name: what they declare, and where that was said first."""
+"""Metrics of others seen by this process, by name: the declaration and its first source."""
 
 
 def metric(name: str, *, files: bool = False) -> Metric:
-    """The metric of that name: of ttabench, of a package that is installed, or (`files`) of `./mine.py:closeness`.
+    """Find a metric by name: of ttabench, of an installed package, or (`files`) of
+    `./mine.py:closeness`.
 
     Raises:
-        UnknownName: there is none; the message names the closest one.
-        UserError: a package or file that offers it fails, or offers something else.
+        UnknownName: there is no such metric; the message names the closest one.
+        UserError: loading it from a package or file fails, or the object is not a metric.
     """
     if name in METRICS:
         return METRICS[name]
     if in_file := PYTHON_FILE_PATTERN.fullmatch(name):
         if not files:
-            hint = "Name it with --metric, or offer it in a package."
-            raise UserError(
-                f"The metric {name} is a file of Python, and a task card runs none.", hint
-            )
+            hint = "Use --metric, or add it to a package as an entry point."
+            raise UserError(f"A task card cannot use a Python file as metric: {name}.", hint)
         other = file_metric(Path(in_file["path"]).expanduser(), in_file["name"] or "")
     elif name in plugin_entry_points(ENTRY_POINT_GROUP):
         other = package_metric(plugin_entry_points(ENTRY_POINT_GROUP)[name])
@@ -440,8 +469,11 @@ def metric(name: str, *, files: bool = False) -> Metric:
 
 
 def register_metric(name: str, declared: Mapping[str, Json], where: str) -> None:
-    """Take down how figures of a metric that is not ttabench's own are read, as a run or a file (`where`) says it;
-    another one of this name that was declared otherwise is refused."""
+    """Register the display of a metric of others, as declared by the run or file `where`.
+
+    Raises:
+        UserError: a metric of this name was declared differently before.
+    """
     made = Metric(
         name=name, summary="", **{key: declared[key] for key in DISPLAY_FIELDS if key in declared}
     )
@@ -450,20 +482,18 @@ def register_metric(name: str, declared: Mapping[str, Json], where: str) -> None
         keys = ", ".join(
             key for key in DISPLAY_FIELDS if getattr(before, key) != getattr(made, key)
         )
-        fault = (
-            f"The metric {name} of {where} and that of {first} declare different values of {keys}."
-        )
-        raise UserError(fault, "Show these runs one by one, or rename one metric and run it again.")
+        fault = f"The metric {name} of {where} and of {first} declares different values of {keys}."
+        raise UserError(fault, "Show these runs one by one, or rename one metric and run again.")
 
 
 def metric_or_default(name: str) -> Metric:
-    """How figures of a metric are read, whosever it is; as they are where nobody says."""
+    """Find the display of a metric of any origin; by default values are displayed unscaled."""
     plain = Metric(name=name, summary="", scale=1.0, least=None, most=None)
     return METRICS.get(name) or _EXTERNAL_METRICS.get(name, (plain, ""))[0]
 
 
 def supports_mode(chosen: Metric, mode: Mode) -> bool:
-    """Whether a metric is one of queries that are answered so."""
+    """Return True if the metric applies to queries of this mode."""
     if mode == "score":
         return chosen.ratio is not None
     if mode == "choose":
@@ -476,26 +506,26 @@ def supports_mode(chosen: Metric, mode: Mode) -> bool:
 
 
 def check_metric_modes(task: str, metrics: Iterable[Metric], mode: Mode) -> None:
-    """Refuse a metric that does not judge what a task asks, and say which do."""
+    """Raise a `UserError` if a metric does not apply to the mode of a task."""
     for chosen in metrics:
         if not supports_mode(chosen, mode):
-            asks = {
+            task_kind = {
                 "score": "scores given texts",
                 "choose": "chooses among options",
-                "generate": "writes answers",
+                "generate": "generates answers",
             }
             known = ", ".join(name for name, other in METRICS.items() if supports_mode(other, mode))
             raise UserError(
-                f"{task} {asks[mode]}, which {chosen.name} does not judge.",
-                f"Metrics of that: {known}.",
+                f"{task} {task_kind[mode]}, so the metric {chosen.name} does not apply.",
+                f"Use one of: {known}.",
             )
 
 
-# --- metrics of other packages and of files --------------------------------------------------------------------------
+# --- metrics of other packages and of files ----------------------------------------------------
 
 
 def package_metric(offer: PluginEntryPoint) -> Metric:
-    """The metric that an installed package offers, under the name that it is offered by."""
+    """Load the metric of an installed package, under the name of its entry point."""
     made = replace(_as_metric(offer.load(), offer.name), name=offer.name, origin=offer.origin)
     validate_model(
         create_fields_model(METRIC_FIELDS), vars(made), f"{offer.package}: metric {offer.name}"
@@ -504,7 +534,11 @@ def package_metric(offer: PluginEntryPoint) -> Metric:
 
 
 def file_metric(path: Path, requested: str) -> Metric:
-    """The metric of a file, by name where it holds several ("": the only one); what cannot be used is refused."""
+    """Load the metric of a Python file, by name if it has several ("" for the only one).
+
+    Raises:
+        UserError: the file has no usable metric of this name.
+    """
     module = import_file(path)
     objects = [value for value in vars(module).values() if isinstance(value, Metric)]
     for value in objects:
@@ -520,7 +554,7 @@ def file_metric(path: Path, requested: str) -> Metric:
         and not name.startswith("_")
     }
     known = {**functions, **metrics} if requested or not metrics else metrics
-    needed = "Write a function there: def closeness(prediction, ask)."
+    needed = "Add a function: def closeness(prediction, query)."
     name = select_object("metric", path, requested, {name: name for name in known}, needed)
     return _with_range_check(
         replace(_as_metric(known[name], name), origin=module_code_digest(module)),
@@ -530,7 +564,7 @@ def file_metric(path: Path, requested: str) -> Metric:
 
 
 def _as_metric(value: Any, name: str) -> Metric:
-    """A metric as it is, a function as one from 0 to 1."""
+    """The metric itself, or a function as a metric with values from 0 to 1."""
     if isinstance(value, Metric):
         return value
     return Metric(
@@ -539,15 +573,17 @@ def _as_metric(value: Any, name: str) -> Metric:
 
 
 def _with_range_check(made: Metric, module: str, place: Path | str) -> Metric:
-    """The same, of which whatever is no number within its range is said in one line; what is no metric of answers is
-    refused."""
+    """The same metric, raising a `UserError` for values that are not numbers within its range.
+
+    A metric that is not a function of one answer is refused.
+    """
     query_function, range_of = made.query_function, made.figure
     low, high = max(range_of.least, -MAX_VALUE), min(range_of.most, MAX_VALUE)
     if made.name in METRICS:
-        raise UserError(f"{place}: {made.name} has a name of ttabench's own.", FIX_PLUGIN_HINT)
+        raise UserError(f"{place}: {made.name} is the name of a ttabench metric.", FIX_PLUGIN_HINT)
     if not PLUGIN_NAME_PATTERN.fullmatch(made.name):
         raise UserError(
-            f"{place}: the name {made.name!r} may hold lower-case letters, digits and _ only.",
+            f"{place}: the name {made.name!r} may only have lower-case letters, digits and _.",
             FIX_PLUGIN_HINT,
         )
     if (
@@ -556,7 +592,8 @@ def _with_range_check(made: Metric, module: str, place: Path | str) -> Metric:
         or not callable(query_function)
         or iscoroutinefunction(query_function)
     ):
-        raise UserError(f"{place}: {made.name} is no function of one answer.", FIX_PLUGIN_HINT)
+        fault = f"{place}: {made.name} is not a function of one answer."
+        raise UserError(fault, FIX_PLUGIN_HINT)
 
     def value(answer: Any, query: Query) -> float:
         with plugin_errors_as_user_errors(module, f"metric {made.name}, query {query.key[:40]}"):
@@ -566,8 +603,10 @@ def _with_range_check(made: Metric, module: str, place: Path | str) -> Metric:
                 or not math.isfinite(number)
                 or not low <= number <= high
             ):
-                fault = f"{place}: {made.name} gives {number!r:.40} for the query {query.key[:40]}, and declares"
-                raise UserError(f"{fault} {low:g} to {high:g}.", FIX_PLUGIN_HINT)
+                fault = (
+                    f"{place}: {made.name} returned {number!r:.40} for the query {query.key[:40]}"
+                )
+                raise UserError(f"{fault}, outside {low:g} to {high:g}.", FIX_PLUGIN_HINT)
             return float(number)
 
     return (

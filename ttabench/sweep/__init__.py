@@ -1,1 +1,1 @@
-"""Many runs: a suite becomes runs, an engine runs those that are not stored."""
+"""Sweeps: a suite is expanded to runs, and an engine computes those that are not stored."""

@@ -1,4 +1,4 @@
-"""Runs by names: `ttabench.evaluate`, `ttabench.compare` and `ttabench.load`, for a few lines of Python."""
+"""Python functions by name: `ttabench.evaluate`, `ttabench.compare` and `ttabench.load`."""
 
 from __future__ import annotations
 
@@ -49,15 +49,19 @@ class Run:
 
     @property
     def table(self) -> pandas.DataFrame:
-        """Its figures, one a row; `step` is missing in those over all steps, `subtask` over all sub-tasks."""
+        """Figures, one per row; `step` is missing for figures over all steps, `subtask` over all
+        sub-tasks."""
         import pandas
 
         return pandas.DataFrame([row.model_dump() for row in self.record.rows])
 
     @property
     def samples(self) -> pandas.DataFrame:
-        """Its queries, one a row: prompt, prediction, right answers, a value of every metric, milliseconds; a UserError
-        where they were not kept, or are damaged."""
+        """Queries, one per row: prompt, prediction, right answers, metrics, milliseconds.
+
+        Raises:
+            UserError: the samples were not stored, or are damaged.
+        """
         import pandas
 
         return pandas.DataFrame(read_samples(self.folder, record=self.record))
@@ -83,8 +87,8 @@ class ComparisonResult:
     notes: tuple[str, ...]
     """Excluded and untrained rows, and baselines that may be wrong."""
     tables: Mapping[str, pandas.DataFrame]
-    """Tables of `ttabench compare --json` by name: "runs", and if not empty "differences" (paired, p
-    adjusted), "steps", "overall", "memory", "set_aside". Values as stored: 0.719 for F1."""
+    """Tables of `ttabench compare --json` by name: "runs", and if not empty "differences" (paired,
+    p adjusted), "steps", "overall", "memory", "set_aside". Values as stored: 0.719 for F1."""
 
     def __str__(self) -> str:
         return self.verdict
@@ -102,16 +106,17 @@ def evaluate(
     threads: PositiveInt | None = None,
     **options: object,
 ) -> Run:
-    """Run a method on a task as `ttabench eval` does; the same call again returns or resumes it.
+    """Run a method on a task as `ttabench eval` does; repeating a call returns or resumes the run.
 
     Args:
-        out: folder of the runs; by default that of the command line.
+        out: folder of runs; by default that of the command line.
         force: run again even if it is stored.
-        threads: of the processor, for this call.
-        options: any other of a run, as `ttabench eval --help` lists them: `limit=8`, `metric="./mine.py:closeness"`,
+        threads: number of CPU threads, for this call.
+        options: other options of `ttabench eval --help`: `limit=8`, `metric="./mine.py:closeness"`,
             `set={"hierarchy": 16}`, `task_set={"documents": 8}`, `state="folder"` ...
 
-    A UserError of an option, name or value that means nothing, and of what `ttabench eval` refuses.
+    Raises:
+        UserError: an option, name or value is invalid, or `ttabench eval` refuses it.
     """
     run_names = {"method": str(method), "task": str(task), "model": str(model), "seed": seed}
     run_options = {
@@ -121,8 +126,8 @@ def evaluate(
     run_cells = expand_suite({"include": [{**run_names, **run_options}]})
     if len(run_cells) > 1:
         raise UserError(
-            f"A call makes one run, and these options make {len(run_cells)}.",
-            "Call it for each of them.",
+            f"These options define {len(run_cells)} runs, but a call computes one.",
+            "Use a call for each.",
         )
     with restore_global_state(threads) if threads else nullcontext():
         plan = make_plan(run_cells[0].request, run_cells[0].seed)
@@ -132,7 +137,7 @@ def evaluate(
 
 
 def _to_option_value(name: str, value: object) -> object:
-    """A value of an option as a suite has it; a list in a setting is one value there."""
+    """Value of an option as a suite has it; a list in a setting is a single value there."""
     if name in FIELD_OF_OPTION and isinstance(value, Mapping):
         return {
             key: format_setting(part) if isinstance(part, list | tuple) else part
@@ -142,10 +147,13 @@ def _to_option_value(name: str, value: object) -> object:
 
 
 def load(*names: UserPath) -> list[Run]:
-    """Stored runs, in the order of the names: folders of runs, or of such folders; single runs; patterns of them,
-    `"results/**"`.
+    """Load stored runs, in the order of the names.
 
-    A UserError of a name that is nothing of this, or of damaged runs alone; other damaged ones are a warning each.
+    Names are folders of runs, parents of such folders, single runs, or patterns: `"results/**"`.
+    Each damaged run is a warning.
+
+    Raises:
+        UserError: a name leads to no run, or all runs are damaged.
     """
     validate_model(create_fields_model({"names": tuple[UserPath, ...]}), {"names": names}, "load")
     folders: dict[Path, None] = {}
@@ -154,7 +162,7 @@ def load(*names: UserPath) -> list[Run]:
         if not runs:
             raise UserError(
                 f"{name} leads to no run.",
-                'Name a folder, or a pattern: ttabench.load("results/**").',
+                'Use a folder, or a pattern: ttabench.load("results/**").',
             )
         folders.update(dict.fromkeys(runs))
     found = load_runs(folders)
@@ -165,10 +173,13 @@ def load(*names: UserPath) -> list[Run]:
 
 @validate_arguments
 def compare(runs: Iterable[Run], metric: str = "", *, all_pairs: bool = False) -> ComparisonResult:
-    """Compare runs by a metric, by default each task's main one: who leads, quality beside cost, and every difference,
-    paired, with its interval; `all_pairs` tests every pair.
+    """Compare runs by a metric, by default the main metric of each task.
 
-    A UserError of no runs, or of a metric that none has; runs that are left out are a warning each.
+    The result has the best method, quality and cost, and every paired difference with its interval.
+    `all_pairs` tests every pair. Each excluded run is a warning.
+
+    Raises:
+        UserError: there are no runs, or none has the metric.
     """
     import pandas
 

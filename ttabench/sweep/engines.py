@@ -1,7 +1,7 @@
-"""A sweep, and where its runs are made: processes of this machine, a Ray cluster, or a job array of Slurm.
+"""Sweep execution and its engines: local processes, a Ray cluster, or a Slurm job array.
 
-An engine gives a `JobReport` of every job, in any order, and decides nothing else: what is stored is read from the results
-folder, and two sweeps that meet in one folder keep out of each other's way by the locks in it.
+An engine yields a `JobReport` per job, in any order, and decides nothing else. Stored runs are
+found in the results folder, and its locks protect two sweeps that share a folder.
 """
 
 from __future__ import annotations
@@ -31,65 +31,65 @@ from ttabench.run.evaluation import MODEL_CACHE, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
-OUT_OF_MEMORY_HINT = (
-    "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
-)
+OUT_OF_MEMORY_HINT = "Use a smaller batch_size, model or task_set, or fewer --jobs."
 RunStatus = Literal["stored", "continued", "new", "failed", "busy", "lost"]
-"""Of a run: the first three are stored; busy: another process makes it; lost: the process that made it ended."""
+"""Status of a run: the first three are stored. busy: another process computes it; lost: its
+process ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run of a sweep, as it travels to where it is made."""
+    """One run of a sweep, as it is sent to a worker."""
 
     id: str
     request: RunRequest
     seed: int
     base: str
-    """Base model that a process has to load for it, as text; runs of one base stand together."""
+    """Base model that a process has to load, as text; runs with the same base model are
+    adjacent."""
     method: str
-    """With what was said of it alone."""
+    """Method with its non-default settings and options."""
     task: str
     out: str = ""
     """Folder of all runs."""
     folder: str = ""
-    """Where the command was given: relative paths begin there."""
+    """Working directory of the command, for relative paths."""
     force: bool = False
     notes: tuple[str, ...] = ()
     """Caveats of its method."""
     waits_for_others: bool = False
-    """Waits where another process is making this run; else that is a report."""
+    """True to wait if another process computes this run; otherwise the status is "busy"."""
 
     @property
     def label(self) -> str:
-        """The run in words."""
+        """Description of the run."""
         return f"{self.method} on {self.task} under {self.request.base_name} seed {self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobReport:
-    """The outcome of a run in a sweep."""
+    """The outcome of one run in a sweep."""
 
     id: str
     status: RunStatus
     reason: str = ""
-    """One line, of what did not work."""
+    """Reason of a failure, in one line."""
     seconds: float = 0.0
-    """Of this run, loading its base model included."""
+    """Seconds of this run, including loading its base model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The resources of a sweep's runs."""
+    """The resources for the runs of a sweep."""
 
     jobs: int = 1
-    """Runs at a time."""
+    """Number of concurrent runs."""
     threads: int | None = None
-    """Of a run; None leaves torch's own choice."""
+    """Threads per run; `None` for the default of torch."""
     gpus: int = 0
-    """Of a run."""
+    """GPUs per run."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of the engine, as typed."""
+    """Options of the engine, as typed."""
 
 
 Engine: TypeAlias = Callable[[Sequence[Job], Resources], Iterator[JobReport]]
@@ -98,7 +98,10 @@ Engine: TypeAlias = Callable[[Sequence[Job], Resources], Iterator[JobReport]]
 def run_jobs(
     runs: Sequence[Job], out: Path, engine: Engine, resources: Resources, *, force: bool = False
 ) -> Generator[JobReport]:
-    """Make these runs where they are not stored; for every one a report. What was lost, or busy, is made once more."""
+    """Compute the runs that are not stored, and yield a report for every run.
+
+    Lost and busy runs are tried once more.
+    """
     jobs = {
         run.id: replace(run, out=str(out.absolute()), folder=str(Path.cwd()), force=force)
         for run in runs
@@ -119,13 +122,17 @@ def run_jobs(
 
 
 def find_engine(name: str, options: Iterable[str] = ()) -> Engine:
-    """The engine of this name; its package is missing, or it has no such option: a UserError."""
+    """Find an engine by name.
+
+    Raises:
+        UserError: the engine or an option is unknown, or its package is not installed.
+    """
     if name not in ENGINES:
         raise UnknownName("engine", name, list(ENGINES))
     found, package, known = ENGINES[name]
     if package and find_spec(package) is None:
         fault = f"The engine {name} needs the package {package}, which is not installed."
-        raise UserError(fault, f"Install it: pip install {package} (or ttabench[{name}]).")
+        raise UserError(fault, f"Run: pip install {package} (or ttabench[{name}]).")
     for option in options:
         if option not in known:
             raise UnknownName(f"option of the engine {name}", option, list(known))
@@ -133,7 +140,7 @@ def find_engine(name: str, options: Iterable[str] = ()) -> Engine:
 
 
 def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
-    """Processes of this machine, so many at a time, each of which takes many runs; one that is killed is replaced."""
+    """Local worker processes, each for many runs; a killed process is replaced."""
     count = min(resources.jobs, len(jobs))
     threads = resources.threads or (
         max(1, (available_cores() or 1) // count) if count > 1 else None
@@ -155,7 +162,7 @@ def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
             children.pop(slot).close()
             detail = f"ended with code {report.code}: {report.last_line}"
             if report.code == -signal.SIGKILL:
-                detail = "was killed (signal 9), as a system does that runs out of memory."
+                detail = "was killed (signal 9). The system may have run out of memory."
             report = JobReport(id=job.id, status="lost", reason=f"Its process {detail}")
         free_slots.put(slot)
         assert isinstance(report, JobReport)
@@ -172,7 +179,11 @@ def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
 
 
 def split_gpus(count: int, gpus: int) -> list[dict[str, str]]:
-    """The environment of each of so many processes, which names the GPUs that it may use."""
+    """Return the environment variables of `count` processes, with `gpus` visible GPUs each.
+
+    Raises:
+        UserError: there are not enough GPUs.
+    """
     if not gpus:
         return [{}] * count
     visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -182,8 +193,8 @@ def split_gpus(count: int, gpus: int) -> list[dict[str, str]]:
         visible_gpus = ",".join(map(str, range(torch.cuda.device_count())))
     devices = [device for device in visible_gpus.split(",") if device]
     if count * gpus > len(devices):
-        fault = f"{count} runs at a time with {gpus} GPUs each are more than the {len(devices)} GPUs here."
-        raise UserError(fault, "Give fewer --jobs, or less to --gpus-per-run.")
+        fault = f"--jobs {count} with {gpus} GPUs each need more than the {len(devices)} GPUs here."
+        raise UserError(fault, "Use fewer --jobs, or a smaller --gpus-per-run.")
     return [
         {"CUDA_VISIBLE_DEVICES": ",".join(devices[index * gpus : (index + 1) * gpus])}
         for index in range(count)
@@ -191,7 +202,8 @@ def split_gpus(count: int, gpus: int) -> list[dict[str, str]]:
 
 
 def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
-    """A run is a task of a Ray cluster; `resources.jobs` counts only on one of this machine, which ends with us."""
+    """Ray tasks, one per run; `resources.jobs` applies only to a local cluster, which ends with
+    us."""
     import ray
 
     address = resources.options.get("address", "auto")
@@ -200,13 +212,12 @@ def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
         if address == "local"
         else {"address": address}
     )
-    with redirect_stdout(
-        sys.stderr
-    ):  # Ray tells of lost processes there, and standard output is for results
+    # Ray reports lost processes on standard output, which is reserved for results
+    with redirect_stdout(sys.stderr):
         try:
             ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         except Exception as error:
-            hint = "Start one: ray start --head; or set address=HOST:PORT, or local."
+            hint = "Run `ray start --head`, or set address=HOST:PORT or address=local."
             raise UserError(
                 f"No Ray cluster can be reached at {address} ({_one_line(error)}).", hint
             ) from None
@@ -223,23 +234,21 @@ def _ray(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
 
 
 def _slurm(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
-    """A job array through submitit, each of whose tasks takes its share of the runs.
+    """A job array through submitit; each of its tasks has a share of the runs.
 
-    Of jobs that were lost a task takes one: the others of a task are lost with the one that ends it.
+    A lost run is retried in a task of its own, because a crash loses all runs of a task.
     """
     import submitit
 
-    options, count = (
-        dict(resources.options),
-        len(jobs) if jobs[0].waits_for_others else min(resources.jobs, len(jobs)),
-    )
-    # neighbours, which have the same base model
+    options = dict(resources.options)
+    count = len(jobs) if jobs[0].waits_for_others else min(resources.jobs, len(jobs))
+    # a share has adjacent jobs, which have the same base model
     shares = [
         list(jobs[len(jobs) * index // count : len(jobs) * (index + 1) // count])
         for index in range(count)
     ]
     cluster = options.pop("cluster", "slurm")
-    python = f"{quote(sys.executable)} -P"  # which imports nothing from the current folder
+    python = f"{quote(sys.executable)} -P"  # -P: imports nothing from the current folder
     try:
         folder = Path(jobs[0].out) / ".submitit"
         executor = submitit.AutoExecutor(
@@ -258,8 +267,8 @@ def _slurm(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
         )
         tasks = executor.map_array(run_job_list, shares, [resources.threads] * count)
     except Exception as error:
-        fault = f"The cluster {cluster} takes no jobs ({_one_line(error)})."
-        raise UserError(fault, "Mend --engine-set, or try --engine-set cluster=local.") from None
+        fault = f"The cluster {cluster} does not accept jobs ({_one_line(error)})."
+        raise UserError(fault, "Fix --engine-set, or use --engine-set cluster=local.") from None
     try:
         for task, share in zip(tasks, shares, strict=True):
             yield from _results(task.result, share)
@@ -270,16 +279,16 @@ def _slurm(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
 
 
 def _results(result: Callable[[], list[JobReport]], share: Sequence[Job]) -> list[JobReport]:
-    """The reports of a task's runs; where its process or machine went away, they are lost."""
+    """Reports of a task's runs; they are "lost" if its process or machine disappeared."""
     try:
         return result()
-    except Exception as error:  # whatever Ray or submitit tells of a task that has no result
-        reason = f"The task that made it ended ({type(error).__name__}: {_one_line(error)})"
+    except Exception as error:  # Ray and submitit raise various errors for a task without result
+        reason = f"Its task ended ({type(error).__name__}: {_one_line(error)})"
         return [JobReport(id=job.id, status="lost", reason=reason) for job in share]
 
 
 def _one_line(error: object) -> str:
-    """A reason on one line, 300 characters of it."""
+    """The text on one line, at most 300 characters."""
     return " ".join(str(error).split())[:300]
 
 
@@ -292,46 +301,43 @@ ENGINES: Mapping[str, tuple[Engine, str, tuple[str, ...]]] = {
         ("cluster", "partition", "qos", "account", "constraint", "timeout_min", "mem_gb"),
     ),
 }
-"""By name: the engine, the package that it needs, and its options."""
+"""(engine, required package, options) by name."""
 
 
 def run_job(job: Job) -> JobReport:
-    """Make a run, or find it; whatever goes wrong is the reason in the report."""
+    """Compute or load a run; the report has the reason of any failure."""
     started, status, reason = time.monotonic(), "failed", ""
     try:
         os.chdir(job.folder)
-        if not job.force and is_stored(
-            Path(job.out) / job.id
-        ):  # by another process, since the sweep began
+        # another process may have stored it since the sweep began
+        if not job.force and is_stored(Path(job.out) / job.id):
             return JobReport(id=job.id, status="stored")
         plan = make_plan(job.request, job.seed)
         if plan.config.identity() != job.id:
-            raise UserError(
-                "What it reads has changed since the sweep began.", "Give the same command again."
-            )
+            raise UserError("Its inputs changed since the sweep began.", "Run the command again.")
         if not job.waits_for_others and is_locked(Path(job.out) / job.id):
             status = "busy"
         else:
             status = execute(plan, MODEL_CACHE, Path(job.out), force=job.force).status
     except UserError as error:
         reason = _one_line(error)
-    except (
-        Exception
-    ) as error:  # a method or a file of somebody else may do anything; the other runs go on
+    # code and files of others may raise anything; the other runs must continue
+    except Exception as error:
         is_out_of_memory = environment.is_out_of_memory(error)
         reason = _one_line(
             environment.out_of_memory_error(OUT_OF_MEMORY_HINT)
             if is_out_of_memory
             else f"{type(error).__name__}: {error}"
         )
-    return JobReport(id=job.id, status=status, reason=reason, seconds=time.monotonic() - started)  # type: ignore[arg-type]
+    seconds = time.monotonic() - started
+    return JobReport(id=job.id, status=status, reason=reason, seconds=seconds)  # type: ignore[arg-type]
 
 
 def run_job_list(jobs: list[Job], threads: int | None) -> list[JobReport]:
-    """Make runs with so many threads in a process of their own."""
+    """Compute runs with this number of threads, in a process of their own."""
     use_threads(threads)
     return [run_job(job) for job in jobs]
 
 
-def _child_main(request: tuple[Job, int | None], tell: SendMessage) -> None:
-    tell(*run_job_list([request[0]], request[1]))
+def _child_main(request: tuple[Job, int | None], send: SendMessage) -> None:
+    send(*run_job_list([request[0]], request[1]))

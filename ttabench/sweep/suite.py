@@ -1,9 +1,10 @@
-"""What a suite may say, and its runs: methods x tasks x models x seeds x whatever else is a list.
+"""Suites and their runs: methods x tasks x models x seeds x other options that are lists.
 
-Models of pydantic check a suite, which stands in a file of YAML or is typed: the options of `ttabench eval`, each once,
-and lists of them. What is said of all, of a model, a task and a method comes together in this order, later ones
-winning, settings key by key. Budgets and options of tasks that are said of all go to the methods and tasks that have
-them."""
+A suite is a YAML file or typed options. Pydantic models validate it: the options of `ttabench eval`
+and lists of them. Options of the suite, of a model, a task and a method are merged in this order.
+The later value wins, and settings are merged by key. Budgets and task options of the whole suite
+apply to the methods and tasks that support them.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +42,20 @@ SUITE_KIND = "suite of runs"
 SEED = Annotated[int, Field(ge=0)]
 Key = Annotated[str, Field(pattern=r"^[^=\s]+$")]
 Value: TypeAlias = str | int | float | bool | None
-"""Of a setting; a list of them stands for a run each."""
+"""Value of a setting; a list of values stands for one run each."""
 AXES = {"method": "methods", "task": "tasks", "model": "models", "seed": "seeds"}
-"""What a grid is made of, and what each is called at the top of a suite."""
+"""Axes of a grid, and their names at the top level of a suite."""
 OPTION_OF_FIELD = {"settings": "set", "task_options": "task_set"}
-"""Fields of a request that have another name as options."""
+"""Request fields that have another name as options."""
 FIELD_OF_OPTION = {option: name for name, option in OPTION_OF_FIELD.items()}
 SWAP_OPTION = "swap_state"
-"""Three runs in place of one: `state_of` of a request is not said otherwise."""
+"""Option that replaces a run by three runs, one per `state_of`; the only way to set `state_of`."""
 AUTO = "auto"
 BUDGET_OPTIONS = ("keep", "keep_tokens")
 
 
 def _option_type(field: Option) -> Any:
-    """The annotation of a value, without None: what is not said is left out."""
+    """Type annotation of a value, without `None`: unset options are left out."""
     if field.name in OPTION_OF_FIELD:
         return dict[Key, Value | list[Value]]
     plain = next((kind for kind in get_args(field.kind) if kind is not type(None)), field.kind)
@@ -71,31 +72,31 @@ OPTIONS: Mapping[str, Any] = {
     },
     SWAP_OPTION: bool,
 }
-"""Type of a value, as an annotation, by name."""
+"""Type annotation of a value by option name."""
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Values of YAML, and no key twice."""
+    """YAML loader that refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Json]:
-        """The mapping of a node."""
+        """Construct the mapping of a node."""
         keys = [key.value for key, _ in node.value]
         for number, (key, _) in enumerate(node.value):
             if key.value in keys[:number]:
                 raise yaml.MarkedYAMLError(
-                    problem=f"{key.value} stands there twice", problem_mark=key.start_mark
+                    problem=f"the key {key.value} is a duplicate", problem_mark=key.start_mark
                 )
         return super().construct_mapping(node, deep)
 
 
 def read_suite(path: Path) -> Json:
-    """What a suite in a file says."""
+    """Load the YAML data of a suite file."""
     with reading_file(path):
         return _UniqueKeyLoader(read_checked_yaml(path, SUITE_KIND)).get_single_data()
 
 
 def to_suite_options(typed: Mapping[str, Any]) -> dict[str, Json]:
-    """Fields of a request that were typed, as a suite says them."""
+    """Convert typed request fields to suite options."""
     options: dict[str, Json] = {}
     for name, value in typed.items():
         if name in OPTION_OF_FIELD:
@@ -110,7 +111,7 @@ def to_suite_options(typed: Mapping[str, Any]) -> dict[str, Json]:
 
 
 def make_request(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest:
-    """The request that options ask for."""
+    """Build a request from suite options."""
     values: dict[str, Any] = {}
     for name, value in typed.items():
         if name in FIELD_OF_OPTION:
@@ -124,7 +125,7 @@ def make_request(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest
 
 
 class _NamedEntry(BaseModel):
-    """An entry of a list, which may be its name alone."""
+    """An entry of a list; a string stands for its name."""
 
     model_config = STRICT_CONFIG
     axis: ClassVar[str]
@@ -136,7 +137,7 @@ class _NamedEntry(BaseModel):
 
 
 def _value_or_list_fields(kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a model: each one value or a list."""
+    """Model fields that accept one value or a list each."""
     lists = {
         name: kind | Annotated[list[kind], Field(min_length=1)]  # type: ignore[valid-type]
         for name, kind in kinds.items()
@@ -148,7 +149,7 @@ def _value_or_list_fields(kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make_entry_model(axis: str) -> type[_NamedEntry]:
-    """The entry of a method, a task or a model: it, and options of its runs."""
+    """Model of a method, task or model entry: its name and options of its runs."""
     entry_model: type[_NamedEntry] = create_model(
         axis.capitalize(),
         __base__=_NamedEntry,
@@ -168,7 +169,7 @@ RunPattern = create_model(
     __config__=STRICT_CONFIG,
     **_value_or_list_fields({**dict.fromkeys(AXES, str), "seed": SEED, **OPTIONS}),
 )
-"""Runs, by any of their options."""
+"""A set of runs, selected by any of their options."""
 Suite = create_model(
     "Suite",
     __config__=STRICT_CONFIG,
@@ -180,15 +181,15 @@ Suite = create_model(
     exclude=(list[RunPattern], []),  # type: ignore[valid-type]
     **_value_or_list_fields(OPTIONS),
 )
-"""A grid of runs: methods x tasks x models x seeds, without `exclude`, and those of `include`."""
+"""A grid of runs: methods x tasks x models x seeds, without `exclude`, plus `include`."""
 
 
 def check_suite(data: Json) -> dict[str, Json]:
-    """What a suite says, the names of its entries written out, and nothing that it does not say."""
+    """Validate a suite and expand the names of its entries; unset options stay unset."""
     if not isinstance(data, dict):
         raise UserError(
             f"This is not a {SUITE_KIND}.",
-            "Its top level must be a mapping: methods, tasks, models, seeds ...",
+            "Use a mapping at the top level: methods, tasks, models, seeds ...",
         )
     values: dict[str, Json] = validate_model(Suite, data, "The suite").model_dump(
         mode="json", exclude_unset=True
@@ -197,11 +198,11 @@ def check_suite(data: Json) -> dict[str, Json]:
 
 
 MAX_RUNS = 10_000
-"""Runs of a suite."""
+"""Limit for the runs of a suite."""
 
 
 class Cell(NamedTuple):
-    """One run, as it was asked for."""
+    """Request and seed of one run."""
 
     request: RunRequest
     seed: int
@@ -209,35 +210,33 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """The values at one place of a suite."""
+    """Options from one level of a suite."""
 
     values: Mapping[str, Json]
     strict_axes: frozenset[str] = frozenset()
-    """Of `method` and `task`: whose settings these must be."""
+    """Axes among `method` and `task` that must accept these options."""
 
 
 @dataclass
 class _Grid:
-    """The cells of a suite as they are found, and what was said of all: by option, and key of a setting."""
+    """Expansion of a suite, with the suite-wide options by (option, setting key)."""
 
     options_by_key: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """Options that tasks have there."""
+    """Task options known to the tasks, for error messages."""
     accepted: set[tuple[str, str]] = field(default_factory=set)
-    """What means something to a method or a task."""
+    """Options that at least one method or task accepts."""
 
     def expand(
         self, layers: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], common: Sequence[_Layer]
     ) -> Iterator[tuple[dict[str, Json], Cell]]:
-        """The cells of methods x tasks x models x seeds: what each says in words, and the cell."""
+        """Yield (option values, cell) for methods x tasks x models x seeds."""
         for model, task, method in product(layers["model"], layers["task"], layers["method"]):
             names = {
-                axis: str(one.values[axis])
-                for axis, one in zip(AXES, (method, task, model), strict=False)
+                axis: str(layer.values[axis])
+                for axis, layer in zip(AXES, (method, task, model), strict=False)
             }
-            spec, order = (
-                registry.find_method(names["method"]),
-                [common[0], model, task, method, *common[1:]],
-            )
+            spec = registry.find_method(names["method"])
+            order = [common[0], model, task, method, *common[1:]]
             options = _task_options(names, order)
             flat = {
                 (name, key): value
@@ -258,7 +257,7 @@ class _Grid:
     def _applies(
         self, layer: _Layer, name: str, key: str, spec: MethodSpec, options: Collection[str] | None
     ) -> bool:
-        """Whether what a layer says is for this method and a task of these options."""
+        """True if an option of a layer applies to this method and to a task with these options."""
         if name == "task_set" and "task" not in layer.strict_axes:
             is_accepted = options is None or resolve_key(key, options) in options
         elif name in BUDGET_OPTIONS and "method" not in layer.strict_axes:
@@ -270,19 +269,19 @@ class _Grid:
         return is_accepted
 
     def refuse_unaccepted(self) -> None:
-        """Refuse what was said of all and means nothing to any."""
+        """Raise an error for suite-wide options that no method or task accepts."""
         for name, key in self.options_by_key.keys() - self.accepted:
             if key:
                 raise UnknownName(
                     "setting of these tasks", key, sorted(self.options_by_key[name, key])
                 )
             raise UserError(
-                f"None of these methods takes --{name.replace('_', '-')}.", "Leave it out."
+                f"None of these methods supports --{name.replace('_', '-')}.", "Remove it."
             )
 
 
 def _task_options(names: Mapping[str, str], order: Sequence[_Layer]) -> Collection[str] | None:
-    """Options that a task has, by the source that is said last; None where nobody knows."""
+    """Options of a task for the last source given; `None` if they are unknown."""
     card = load_card(OWN_QUESTIONS_TASK if is_readable(Path(names["task"])) else names["task"])
     sources = [layer.values["source"] for layer in order if layer.values.get("source")]
     return known_options(
@@ -291,14 +290,14 @@ def _task_options(names: Mapping[str, str], order: Sequence[_Layer]) -> Collecti
 
 
 def _has_budget(spec: MethodSpec, name: str) -> bool:
-    """Whether a method has a budget of this kind, a share or tokens."""
+    """True if a method has a budget of this kind, a share or tokens."""
     with suppress(ValueError):
         return spec.keep is not None and bool(spec.keep(0.5 if name == "keep" else 1024))
     return False
 
 
 def expand_suite(data: Json) -> list[Cell]:
-    """The runs of a suite in their order: model by model, then task by task."""
+    """List the runs of a suite, ordered by model, then by task."""
     suite = check_suite(data)
     grid = _Grid()
     axes = {
@@ -315,13 +314,13 @@ def expand_suite(data: Json) -> list[Cell]:
     for pattern in suite.get("exclude", []):
         kept = [(words, cell) for words, cell in run_cells if not matches_pattern(pattern, words)]
         if len(kept) == len(run_cells):
-            raise UserError(f"exclude: {pattern} excludes no run.", "Mend it, or leave it out.")
+            raise UserError(f"exclude: {pattern} matches no run.", "Fix or remove it.")
         run_cells = kept
     for more in suite.get("include", []):
         run_cells = _limit_runs(chain(run_cells, _included_cells(grid, more, axes, seeds, top)))
     grid.refuse_unaccepted()
     if not run_cells:
-        raise UserError("The suite names no run.", "Give methods and tasks.")
+        raise UserError("The suite has no runs.", "Add methods and tasks.")
     return _unique([cell for _, cell in run_cells])
 
 
@@ -329,12 +328,11 @@ _LISTS = {*AXES.values(), "include", "exclude"}
 
 
 def _limit_runs(runs: Iterator[tuple[dict[str, Json], Cell]]) -> list[tuple[dict[str, Json], Cell]]:
-    """These runs; more than are made of one suite are refused."""
+    """The runs as a list, at most `MAX_RUNS`."""
     limited = list(islice(runs, MAX_RUNS + 1))
     if len(limited) > MAX_RUNS:
         raise UserError(
-            f"The suite asks for more than {MAX_RUNS:,} runs.",
-            "Shorten its lists, or write several suites.",
+            f"The suite has more than {MAX_RUNS:,} runs.", "Use shorter lists, or several suites."
         )
     return limited
 
@@ -346,26 +344,26 @@ def _included_cells(
     seeds: Sequence[int],
     top: _Layer,
 ) -> Iterator[tuple[dict[str, Json], Cell]]:
-    """The cells that an entry of `include` adds: what it does not name of method, task, model, seed is the suite's."""
+    """Cells of an `include` entry; axes that it does not name come from the suite."""
     named_axes = {axis: _as_list(value) for axis, value in more.items() if axis in AXES}
-    own = {
+    axis_layers = {
         axis: [_Layer({axis: name}) for name in named_axes[axis]]
         if axis in named_axes
         else axes[axis]
         for axis in axes
     }
-    for axis, layers in own.items():
+    for axis, layers in axis_layers.items():
         if not layers:
             raise UserError(
-                f"include: {more} names no {axis}, and neither does the suite.", f"Add {axis}."
+                f"include: {more} has no {axis}, and neither has the suite.", f"Add {axis}."
             )
     options = {name: value for name, value in more.items() if name not in AXES}
     layer = _Layer(options, strict_axes=frozenset(named_axes) - {"seed"})
-    return grid.expand(own, named_axes.get("seed", seeds), [top, layer])
+    return grid.expand(axis_layers, named_axes.get("seed", seeds), [top, layer])
 
 
 def _layer_items(layer: _Layer) -> Iterator[tuple[str, str, Json]]:
-    """(option, key, value) of all that a layer says but names; the key is empty but of settings."""
+    """(option, key, value) of a layer without its names; the key is empty except for settings."""
     for name, value in layer.values.items():
         if name in FIELD_OF_OPTION:
             yield from ((name, key, part) for key, part in value.items())
@@ -374,7 +372,7 @@ def _layer_items(layer: _Layer) -> Iterator[tuple[str, str, Json]]:
 
 
 def _expand_choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
-    """Options with one value each, for every choice of those that have several."""
+    """Options with one value each, for every combination of listed values."""
     for values in product(*map(_as_list, flat.values())):
         chosen: dict[str, Json] = {}
         for (name, key), value in zip(flat, values, strict=True):
@@ -390,12 +388,12 @@ def _as_list(value: Json) -> list[Json]:
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:
-    """Each value once, in order; 1, 1.0 and True are three values."""
+    """Unique values in order; 1, 1.0 and True are different values."""
     return list({repr(value): value for value in values}.values())
 
 
 def matches_pattern(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:
-    """Whether a run, in words, is one of those that a pattern names: an entry of `exclude`, say."""
+    """Return True if option values match a pattern, such as an entry of `exclude`."""
     for name, expected in pattern.items():
         present, expected_settings = (
             (words.get(name, {}), expected)
@@ -411,13 +409,13 @@ def matches_pattern(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> b
 
 
 def plan_jobs(cells: Sequence[Cell]) -> list[Job]:
-    """The runs of these cells, each once, in an order that keeps base models."""
+    """Plan the jobs of cells, without duplicates, grouped by base model."""
     job_of_cell: dict[int, Job] = {}
 
     def rows(run: tuple[int, Cell]) -> tuple[str, int]:
         return run[1].request.task, run[1].seed
 
-    # those that read the same rows one after the other: rows are made once, and only theirs are kept
+    # cells that read the same rows are adjacent, so that only one set of rows is in memory
     for _, group in groupby(sorted(enumerate(cells), key=rows), rows):
         shared = PlanCache()
         job_of_cell |= {
@@ -428,16 +426,19 @@ def plan_jobs(cells: Sequence[Cell]) -> list[Job]:
     for number in range(len(cells)):
         runs.setdefault(job_of_cell[number].id, job_of_cell[number])
     order = {
-        base: place for place, base in enumerate(dict.fromkeys(run.base for run in runs.values()))
+        base: index for index, base in enumerate(dict.fromkeys(run.base for run in runs.values()))
     }
     return sorted(runs.values(), key=lambda run: order[run.base])
 
 
 def select_shard(runs: Sequence[Job], part: str) -> list[Job]:
-    """`--shard 2/5`: every fifth run, from the second on; the same ones wherever the same suite is given."""
+    """Select the runs of `--shard 2/5`: every fifth run, starting with the second.
+
+    The same suite gives the same shards on every machine.
+    """
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise UserError(f"--shard {part[:40]!r} is no part.", "Write --shard 1/4 to 4/4.")
+        raise UserError(f"--shard {part[:40]!r} is invalid.", "Use --shard 1/4 to 4/4.")
     return list(runs[int(match[1]) - 1 :: int(match[2])])
 
 
