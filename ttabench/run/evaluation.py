@@ -78,8 +78,8 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
         name: name of the checkpoint in records.
 
     Raises:
-        UserError: the checkpoint's method reads contexts, or the checkpoint it was trained on top of
-            is missing or has changed.
+        UserError: the checkpoint's method reads contexts, or the checkpoint that it was trained on
+            top of is missing or has changed.
     """
     import torch
 

@@ -186,7 +186,7 @@ def _input_digests(
 def file_digests(
     request: RunRequest, resolved: ResolvedMethod, cache: PlanCache | None = None
 ) -> dict[str, str]:
-    """Return digests of the files that a run loads after planning, by names of `RunConfig.inputs`."""
+    """Return digests of the files that a run loads after planning, named as `RunConfig.inputs`."""
     base = (request.model, request.base_checkpoint, request.random_weights)
     cache = PlanCache() if cache is None else cache
     digests = {

@@ -101,9 +101,9 @@ def make_record(
 def make_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
     """Aggregate samples into rows: one per metric, plus one per step and per sub-task if several.
 
-    Several sub-tasks also get their unweighted mean (sub-task "mean"), the average that papers report.
-    For tasks with `lengths`, a query counts at its own length and at every greater one, and there
-    are no rows per sub-task and length.
+    Several sub-tasks also get their unweighted mean (sub-task "mean"), the average that papers
+    report. For tasks with `lengths`, a query counts at its own length and at every greater one, and
+    there are no rows per sub-task and length.
     """
     lengths = [int(length) for length in plan.task_record.get("lengths", ())]
     steps = lengths or sorted({sample.step for sample in samples})
@@ -219,8 +219,8 @@ def total_cost(
 ) -> dict[str, float | int | None]:
     """Aggregate the costs of a run.
 
-    Seconds are sums over episodes, `ask_ms` is the mean over queries, and bytes are the maximum over
-    episodes. Peaks are None on devices that do not report them.
+    Seconds are sums over episodes, `ask_ms` is the mean over queries, and bytes are the maximum
+    over episodes. Peaks are None on devices that do not report them.
     """
     read = [cost.tokens_read for cost in costs if cost.tokens_read is not None]
     # encoding a patch once for all queries counts as adaptation
@@ -314,7 +314,7 @@ def generation_caveats(lm: LM) -> list[str]:
 
 
 def position_caveats(method: BaseMethod[Any]) -> list[str]:
-    """Note that cached keys keep their original positions because this model cannot re-rotate them."""
+    """Note that cached keys keep their original positions, as this model cannot move them."""
     from ttabench.lm.forward.capabilities import get_capabilities
 
     if (
@@ -322,9 +322,7 @@ def position_caveats(method: BaseMethod[Any]) -> list[str]:
         or get_capabilities(method.lm).rotary is not None
     ):
         return []
-    return [
-        f"positions=auto means original here: keys of {method.lm.name} cannot be moved to cache positions"
-    ]
+    return [f"positions=auto means original here: cached keys of {method.lm.name} cannot be moved"]
 
 
 def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
@@ -342,8 +340,11 @@ def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> lis
         if len(kept_whole) == len(counts)
         else f" from {len(kept_whole)} of {len(counts)} contexts"
     )
-    reason = f"{method.name} evicted nothing{where}: {max(kept_whole):,} tokens of context fit its budget"
-    return [f"{reason}, so this measures full context (icl), not {method.name}"]
+    reason = f"{max(kept_whole):,} tokens of context fit its budget"
+    return [
+        f"{method.name} evicted nothing{where}: {reason}, "
+        f"so this measures full context (icl), not {method.name}"
+    ]
 
 
 def truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:

@@ -1,4 +1,6 @@
-"""User requests: the options of `ttabench eval`, as typed. Recorded ones are in `records.run_fields`.
+"""User requests: the options of `ttabench eval`, as typed.
+
+Options that a record stores as typed are declared in `records.run_fields`.
 
 A state's header stores the request that made it, so `ask` needs no options. A method file named in
 a header is never executed unless the user names the same file.
@@ -108,8 +110,8 @@ class RunRequest(RunFields):
     source: Annotated[
         str,
         OptionInfo(
-            "Data source: mini (synthetic version), hub (published data), generated, or a file or folder. "
-            "(default: mini for nano, generated for ruler, else hub)",
+            "Data source: mini (synthetic version), hub (published data), generated, or a file or "
+            "folder. (default: mini for nano, generated for ruler, else hub)",
             RUN_GROUP,
             default=False,
         ),
@@ -124,8 +126,8 @@ class RunRequest(RunFields):
     metric: Annotated[
         str,
         OptionInfo(
-            "Main metric: a name, or a function in a file (./mine.py:closeness). The task's metrics are still "
-            "reported. (default: the task's main metric)",
+            "Main metric: a name, or a function in a file (./mine.py:closeness). The task's metrics "
+            "are still reported. (default: the task's main metric)",
             QUERY_GROUP,
             default=False,
         ),
@@ -133,8 +135,8 @@ class RunRequest(RunFields):
     chat_template: Annotated[
         bool | None,
         OptionInfo(
-            "Put context and question into the tokenizer's chat template, as a user turn. (default: on if the "
-            "model has a template and the task has a chat prompt)",
+            "Put context and question into the tokenizer's chat template, as a user turn. "
+            "(default: on if the model has a template and the task has a chat prompt)",
             QUERY_GROUP,
             default=False,
             flags=("--chat-template/--no-chat-template",),

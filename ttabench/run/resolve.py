@@ -95,7 +95,7 @@ class ResolvedMethod:
         return made
 
     def checkpoint_name(self) -> str:
-        """Return the checkpoint's display name: its path, or `shipped:NAME` for a bundled adapter."""
+        """Return the checkpoint's name: its path, or `shipped:NAME` for a bundled adapter."""
         if self.checkpoint is None:
             return PAIR_SEPARATOR.join(
                 name for part in self.parts if (name := part.checkpoint_name())
@@ -124,7 +124,7 @@ class ResolvedMethod:
             return [note for part in self.parts for note in part.notes()]
         name = self.spec.name
         return [
-            f"{name} has no checkpoint: its modules are untrained, so the result does not measure {name}"
+            f"{name} has no checkpoint: its modules are untrained, so this does not measure {name}"
         ]
 
     def state_identity(self, lm: LM) -> dict[str, Json]:
@@ -169,8 +169,8 @@ def _digest_if_exists(value: str) -> str:
 def resolve_method(request: RunRequest) -> ResolvedMethod:
     """Resolve the method of a request: spec, preset, settings and checkpoint.
 
-    Settings are merged in this order, later ones win: defaults, preset (or the settings stored in the
-    checkpoint), `--keep`, `--set`.
+    Settings are merged in this order, later ones win: defaults, preset (or the settings stored in
+    the checkpoint), `--keep`, `--set`.
     """
     spec = registry.find_method(request.method)
     amount = parse_budget(request.keep, request.keep_tokens)
@@ -207,10 +207,10 @@ def _resolve_single(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
 
 
 def _resolve_pair(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
-    """Resolve each part with its own settings; a given checkpoint goes to the part of its method."""
+    """Resolve each part with its own settings; a checkpoint goes to the part of its method."""
     changes = parse_settings(spec, request.settings)
     preset = resolve_preset(spec, request.preset, request.model)
-    # the part that gets the checkpoint: its name, "" for the default, NO_CHECKPOINT for untrained parts
+    # name of the part that gets the checkpoint; "" for the defaults, NO_CHECKPOINT for none
     checkpoint_owner = request.checkpoint
     if checkpoint_owner not in ("", NO_CHECKPOINT):
         path = checkpoint_path(request.checkpoint, request.base_name)
@@ -300,7 +300,7 @@ def _adapter_folder(adapter: str) -> Path:
     if adapter not in folders:
         raise UserError(
             f"The adapter {adapter} is not part of the installed package.",
-            f"Download results/adapters/{adapter} from the repository, and use its path as --checkpoint.",
+            f"Download results/adapters/{adapter} from the repository. Use its path as --checkpoint.",
         )
     return folders[adapter]
 

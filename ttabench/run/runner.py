@@ -5,9 +5,9 @@
 
 Consecutive queries share one patch, encoded once ("encode"), unless the method is query-aware.
 
-`state_of` tests whether a score comes from memory of the context: queries are answered under the own
-state, the state of a swapped context, or an empty state. The context window always holds the own
-text: the method's `unswapped_tensors` and the chunks that a task keeps in the window.
+`state_of` tests whether a score comes from memory of the context: queries are answered under the
+own state, the state of a swapped context, or an empty state. The context window always holds the
+own text: the method's `unswapped_tensors` and the chunks that a task keeps in the window.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RunContext:
     ask_only: bool = False
     """True to skip all chunks."""
     state_of: str = "own"
-    """State that answers, one of `run_fields.ANSWERING_STATES`. Only "own" measures adaptation costs."""
+    """State that answers, one of `run_fields.ANSWERING_STATES`. Only "own" measures all costs."""
     boost: float = 1.0
     """Factor of the largest weight deltas, see `lm.patch.boost_deltas`."""
     batch_contexts: int = 1
@@ -84,7 +84,8 @@ def run_episodes(
         The batch size of queries, as it was at the end.
 
     Raises:
-        UserError: the context or a query does not fit the model, or the task does not fit the method.
+        UserError: the context or a query does not fit the model, or the task does not fit the
+            method.
     """
     size = BatchSize(context.batch_size, context.lm.device.type)
     counts = _ProgressCounts(
@@ -213,7 +214,10 @@ class _EpisodeRun:
             fault = (
                 f"{method.name} reads a context only once, but this task reads more after a query."
             )
-            hint = "Set a single query step (metaicl, lamp, dailydialog: --task-set steps=12), or use snapkv."
+            hint = (
+                "Set a single query step (metaicl, lamp, dailydialog: --task-set steps=12), "
+                "or use snapkv."
+            )
             raise UserError(fault, hint)
 
     def _read(self, chunks: list[tuple[Chunk, ...]]) -> None:
@@ -311,8 +315,9 @@ class _EpisodeRun:
             tokens_read=_tokens_read(state, row),
             adapt_seconds=meter.seconds["adapt"] / rows,
             encode_seconds=meter.seconds["encode"] / rows,
-            # A patch shared by all queries stays in memory, so its KV prefix counts. Weight deltas do not:
-            # they duplicate the state or are trained parameters. With --swap-state, the swapped state counts.
+            # A patch shared by all queries stays in memory, so its KV prefix counts. Weight deltas
+            # do not: they duplicate the state or are trained parameters. With --swap-state, the
+            # swapped state counts.
             state_bytes=max(self.session.answer_state().nbytes // rows, self.cached_bytes),
             patch_bytes=self.rows[row].patch_bytes,
             adapt_peak_bytes=largest_peak([meter.peak_bytes["adapt"], meter.peak_bytes["encode"]]),
@@ -345,7 +350,7 @@ def _tokens_read(state: State, row: int) -> int | None:
 def pair_episodes(
     task: Task[Any], lm: LM, state_of: str
 ) -> Iterator[tuple[Episode, Episode | None]]:
-    """Yield every episode with the episode that its swapped state comes from, None if not swapped."""
+    """Yield every episode with the episode of its swapped state, None if not swapped."""
     if state_of != "other":
         yield from ((episode, None) for episode in task.episodes(lm))
         return
@@ -369,8 +374,8 @@ class SwappedSession(Session):
     """Session that answers under a swapped or empty state, with its own context window.
 
     Args:
-        other: episode to read in parallel, one group of consecutive chunks at a time. Its queries are
-            ignored. After its end, its last state stays. None for an empty state.
+        other: episode to read in parallel, one group of consecutive chunks at a time. Its queries
+            are ignored. After its end, its last state stays. None for an empty state.
     """
 
     def __init__(

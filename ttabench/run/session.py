@@ -34,8 +34,8 @@ class Session(session.Session):
         checkpoint, preset, settings, device: as the options of `ttabench eval`.
 
     Raises:
-        UserError: a name is unknown, or a setting, checkpoint or state does not fit. The message says
-            how to fix it.
+        UserError: a name is unknown, or a setting, checkpoint or state does not fit. The message
+            says how to fix it.
     """
 
     @validate_arguments
@@ -73,7 +73,7 @@ class Session(session.Session):
 
     @validate_arguments
     def read(self, pieces: str | Sequence[str | Chunk]) -> None:
-        """Read more context in order, such as documents or dialogue turns; a single text is one chunk."""
+        """Read more context in order, such as documents or turns. A single text is one chunk."""
         texts = [pieces] if isinstance(pieces, str) else pieces
         chunks = [Chunk(text=text) if isinstance(text, str) else text for text in texts]
         refuse_unreadable_texts([chunk.text for chunk in chunks])
