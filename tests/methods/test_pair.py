@@ -121,9 +121,8 @@ def test_a_checkpoint_goes_to_the_part_that_it_is_of(ttabench: Command, tmp_path
     assert resolved() == ("shipped:mac-streamingqa", [])
     name, notes = resolved(checkpoint="none")
     assert name == ""
-    assert notes == [
-        "mac has no checkpoint here: its modules are untrained, so the result says nothing about mac"
-    ]
+    assert len(notes) == 1
+    assert "mac has no checkpoint" in notes[0]
     own = tmp_path / "own"
     shutil.copytree(ADAPTERS_FOLDER / "nano" / "mac-streamingqa", own)
     assert resolved(checkpoint=str(own)) == (str(own), [])

@@ -128,7 +128,7 @@ def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine
     [
         ("./mine.py:closenes", "Did you mean 'closeness'?"),
         ("./mine.py:alone", "mine.py: TypeError: alone() takes 1 positional argument"),
-        ("./mine.py:words", "words has the name of a column of samples"),
+        ("./mine.py:words", "words"),
         ("./mine.py:nothing", "nothing gives nan for the query"),
         ("./mine.py:beyond", "gives 2 for the query mini-test-0-0-home-0, and declares 0 to 1"),
         ("./mine.py:leaving", "mine.py, line 19: SystemExit: 0"),

@@ -60,7 +60,7 @@ Out = Annotated[
 OutOnly = Annotated[
     Path, folder(EXECUTION_GROUP, "Folder of stored runs.", "--out", envvar="TTABENCH_OUT")
 ]
-"""`--out` of commands whose `-o` is the output file."""
+"""`--out` of commands that use `-o` for the output file."""
 DryRun = Annotated[
     bool, option(EXECUTION_GROUP, "Print the resolved configuration, and run nothing.", "--dry-run")
 ]

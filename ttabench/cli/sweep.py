@@ -193,7 +193,7 @@ def _run_jobs(
             if states[status]
         )
         render.print_line(f"{len(runs)} runs in {timedelta(seconds=round(seconds))}: {counts}.")
-        render.print_line(f"Next: ttabench compare --out {quote(str(out))}")
+        render.print_line(f"Compare: ttabench compare --out {quote(str(out))}")
         if states["failed"]:
             render.print_line("Repeat the command to retry the failed runs.")
     return not states["failed"]

@@ -55,9 +55,9 @@ CHECKPOINT_TASK = {OWN_QUESTIONS_TASK: "streamingqa"}
 """Tasks that use the bundled checkpoints of another task, with the same prompts."""
 
 READERS_WITH_PROMPTS = ("qa_stream", "sessions")
-"""Dataset readers whose tasks have prompt templates."""
+"""Dataset readers of tasks with prompt templates."""
 SCORING_READERS = ("book", "dialogue")
-"""Dataset readers whose queries score given texts."""
+"""Dataset readers of tasks that score given texts."""
 TRAINING_PROMPT_KEY = "asked"
 """Key of the prompt in a checkpoint's training record."""
 
