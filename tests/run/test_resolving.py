@@ -180,11 +180,11 @@ def test_the_fastest_number_format_is_tried_and_recorded(
 ) -> None:
     times = {"float32": 2.0, "bfloat16": 2.0} | {fast: 1.0}
     monkeypatch.setattr(devices, "time_dtypes", lambda: times)
-    run_fields._fastest.cache_clear()
+    run_fields._fastest_dtype.cache_clear()
     made = [
         RunRequest(method="none", task="streamingqa", device="cpu", dtype=word)
         for word in ("fastest", fast)
     ]
-    run_fields._fastest.cache_clear()
+    run_fields._fastest_dtype.cache_clear()
     assert [one.dtype for one in made] == [fast, fast]
     assert f"--dtype fastest is {fast} here" in capsys.readouterr().err
