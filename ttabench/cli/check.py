@@ -108,7 +108,7 @@ def _check_model(typed: Mapping[str, Any], *, json: bool) -> bool:
 
 
 def new(
-    what: Annotated[Literal["method"], typer.Argument(help="Kind of template: method.")],  # noqa: ARG001  # one kind so far
+    what: Annotated[Literal["method"], typer.Argument(help="Kind of template: method.")],  # noqa: ARG001
     name: Annotated[
         str, typer.Argument(help="Name of the method: lower-case letters, digits and _.")
     ],
