@@ -30,7 +30,7 @@ def state(ttabench: Command, notes: Path) -> Path:
     """What `adapt` made of it with MAC, where it writes by default."""
     ran = ttabench("adapt", "--context", notes, "--method", "mac")
     assert ran.code == 0, ran.err
-    assert ran.out.rstrip().endswith('Ask it: ttabench ask "..."')
+    assert ran.out.rstrip().endswith('ttabench ask "..."')
     return Path("state")
 
 
@@ -51,7 +51,7 @@ def test_a_state_brings_its_model_and_method(ttabench: Command, state: Path) -> 
     ("words", "told"),
     [
         ("ask Who? --state nowhere", "There is no state in nowhere"),
-        ("ask --state nowhere", "There is no question"),
+        ("ask --state nowhere", "--questions FILE"),
         ("ask Who? --context README.md --method nope", "Unknown method"),
         ("adapt --context README.md --device bogus", "Unknown device 'bogus'"),
     ],

@@ -55,7 +55,7 @@ def test_the_same_eval_again_returns_what_is_stored(
     monkeypatch.setattr(evaluation.ModelCache, "get", refuse)
     again = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
     assert again == first | {"how": "stored"}
-    assert "stored already" in ttabench("eval", "--method", "none", *common).err
+    assert "--force" in ttabench("eval", "--method", "none", *common).err
     monkeypatch.undo()
     fresh = ttabench("eval", "--method", "none", *common, "--json", "--force").json()["runs"][0]
     assert fresh["how"] == "new"

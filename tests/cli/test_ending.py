@@ -234,9 +234,8 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 def test_an_output_that_is_full_is_one_line(words: str) -> None:
     done = shell(f"$TTABENCH {words} > /dev/full")
     assert done.returncode == 2
-    assert done.stderr == (
-        "Error: Standard output cannot be written: No space left on device. What was stored is stored.\n"
-    )
+    assert len(done.stderr.splitlines()) == 1
+    assert "No space left on device" in done.stderr
 
 
 def test_a_reader_who_goes_away_is_no_fault() -> None:
@@ -256,4 +255,5 @@ def test_any_exhaustion_of_memory_is_one_line(
 
     monkeypatch.setattr("ttabench.run.runner._EpisodeRun._read", full)
     line = error_line(ttabench("eval", "--method", "icl", *common))
-    assert line.startswith("Error: Out of memory. Take less at once (--batch-size")
+    assert line.startswith("Error: Out of memory.")
+    assert "--batch-size" in line

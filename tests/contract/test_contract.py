@@ -268,7 +268,7 @@ def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> No
 
 def test_what_cannot_be_checked_is_refused(ttabench: Command) -> None:
     for words, told in (
-        (("new", "method", "Tail"), "'Tail' is no name for a new method"),
+        (("new", "method", "Tail"), "'Tail'"),
         (("new", "task", "mine"), "'task' is not one of 'method'"),
         (("check", "icll"), "Did you mean 'icl'"),
     ):

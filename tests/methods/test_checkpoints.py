@@ -61,7 +61,7 @@ def test_a_base_on_a_checkpoint_is_the_base_under_its_patch(make: str, tmp_path:
 def test_a_method_that_reads_first_is_no_base(tmp_path: Path) -> None:
     lm = tiny_llama()
     checkpoints.save(tiny_method("mac", lm), tmp_path / "mac")
-    with pytest.raises(UserError, match="Give --base-checkpoint a checkpoint of lora"):
+    with pytest.raises(UserError, match="lora as --base-checkpoint"):
         merge_checkpoint(lm, tmp_path / "mac", "mac")
 
 

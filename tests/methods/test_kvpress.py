@@ -106,7 +106,7 @@ def test_a_run_is_recorded_and_a_state_is_asked(
     assert ran.code == 0, ran.err
     record = load_record(next((tmp_path / "runs").iterdir()))
     assert record.config["method"] == record.method["name"] == ADA
-    assert "is stored already" in ttabench(*words).err
+    assert "--force" in ttabench(*words).err
     notes, state = tmp_path / "notes.txt", tmp_path / "state"
     notes.write_text("\n".join(TEXTS))
     method = ["--method", "kvpress:LastPress", "--set", "budget=16", "--model", common[5]]

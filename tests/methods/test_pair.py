@@ -121,16 +121,13 @@ def test_a_checkpoint_goes_to_the_part_that_it_is_of(ttabench: Command, tmp_path
     assert resolved() == ("shipped:mac-streamingqa", [])
     name, notes = resolved(checkpoint="none")
     assert name == ""
-    assert notes == [
-        "mac has no checkpoint here: its modules are untrained, so the result says nothing about mac"
-    ]
+    assert len(notes) == 1
+    assert "mac has no checkpoint" in notes[0]
     own = tmp_path / "own"
     shutil.copytree(ADAPTERS_FOLDER / "nano" / "mac-streamingqa", own)
     assert resolved(checkpoint=str(own)) == (str(own), [])
     words = ("eval", "--method", "rag+templora", "--task", "streamingqa", "--checkpoint", own)
-    assert "is a checkpoint of mac. Use --method mac, or mac with others" in error_line(
-        ttabench(*words)
-    )
+    assert "is a checkpoint of mac. Use --method mac" in error_line(ttabench(*words))
 
 
 def test_a_state_of_both_is_stored_and_asked(ttabench: Command, tmp_path: Path) -> None:

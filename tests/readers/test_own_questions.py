@@ -97,7 +97,7 @@ def test_a_data_file_may_be_named_as_the_task(
     assert record["rows"][0]["stderr"] is not None
     again = ttabench("eval", "--task", "qa", "--source", path, *words, "--json").json()["runs"][0]
     assert again["id"] == record["id"]
-    assert "is a file of data, so --source cannot be given" in error_line(
+    assert "Remove --source" in error_line(
         ttabench("eval", "--task", path, "--source", path, *words)
     )
     assert "'nope.jsonl' of qa" in error_line(ttabench("eval", "--task", "nope.jsonl", *words))

@@ -290,7 +290,7 @@ def test_the_command_writes_it_and_refuses_what_compare_refuses(
     monkeypatch.chdir(tmp_path)
     ran = ttabench("report", *folders, "-o", "a.html", "--samples", 1)
     assert ran.code == 0, ran.err
-    assert "a.html: 4 runs in 1 block, " in ran.out
+    assert "a.html (runs: 4, " in ran.out
     assert Path("a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     (tmp_path / "empty").mkdir()
     for words in (

@@ -99,8 +99,8 @@ def test_what_holds_no_runs_is_skipped_and_counted(
     empty.mkdir()
     ran = ttabench("compare", table, out, empty)
     assert ran.code == 0
-    assert f"Skipped 2 of 3 names, which hold no runs: {table}, {empty}" in " ".join(
-        ran.err.split()
-    )
+    err = " ".join(ran.err.split())
+    assert "Skipped 2 of 3 names" in err
+    assert f"{table}, {empty}" in err
     assert str(table) in error_line(ttabench("compare", table))
     assert "There are no runs in" in error_line(ttabench("compare", empty))

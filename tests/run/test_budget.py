@@ -106,8 +106,8 @@ def test_a_budget_is_its_settings_and_changes_no_other_id() -> None:
     ("words", "fault"),
     [
         (("--keep-tokens", "0"), "--keep-tokens must be at least 1, got 0"),
-        (("--keep", "0.2", "--keep-tokens", "9"), "Both --keep 0.2 and --keep-tokens 9 are given"),
-        (("--keep", "0.2", "--set", "heavy=5"), "--keep sets heavy=0.1 of h2o, and --set says 5"),
+        (("--keep", "0.2", "--keep-tokens", "9"), "--keep 0.2"),
+        (("--keep", "0.2", "--set", "heavy=5"), "heavy=0.1"),
     ],
 )
 def test_bad_budgets_are_refused_in_one_line(

@@ -1,1 +1,1 @@
-"""The command line: what can be typed, what each option says, what a command does."""
+"""Command line: commands, their options, and their output."""

@@ -1,4 +1,4 @@
-"""`ttabench adapt`: read files, write the state, and say how to ask it."""
+"""`ttabench adapt`: read files and write the adapted state."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from ttabench.run.resolve import ResolvedMethod
 
 READING_OPTIONS = (*READING_FIELDS, "device", "dtype")
-"""Options of `eval` that say how files are read, and where."""
+"""Options of `eval` that `adapt` and `ask` have, too."""
 CHUNK_SEPARATORS = {"file": None, "paragraphs": "\n\n", "lines": "\n"}
-"""What stands between pieces, by their name."""
+"""Separators of chunks, by value of `--pieces`; None for no split."""
 DEFAULT_STATE = Path("state")
-"""Where `adapt` writes and `ask` looks."""
+"""Default folder of the state."""
 
 
 @o.add_options("request", RunRequest, only=READING_OPTIONS, method="icl", task="streamingqa")
@@ -41,19 +41,24 @@ def adapt(
     command: typer.Context,
     request: RunRequest,
     more: Annotated[
-        list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")
+        list[Path] | None,
+        typer.Argument(
+            help="Text files to read after those of --context, in this order.",
+            metavar="FILE...",
+            show_default=False,
+        ),
     ] = None,
     context: o.Context = None,
     out: Annotated[
-        Path, o.folder(EXECUTION_GROUP, "Folder the state is written to.", "--out", "-o")
+        Path, o.folder(EXECUTION_GROUP, "Folder to write the state to.", "--out", "-o")
     ] = DEFAULT_STATE,
     state: Annotated[
         Path | None,
-        o.option(RUN_GROUP, "Continue from a state that `adapt` wrote, by its own method."),
+        o.option(RUN_GROUP, "State folder written by `adapt`, to continue with its own method."),
     ] = None,
     add: Annotated[
         list[Path] | None,
-        o.option(RUN_GROUP, "Add another state of the same method; repeat for more."),
+        o.option(RUN_GROUP, "Another state of the same method, to merge in. Repeatable."),
     ] = None,
     pieces: o.Pieces = "file",
     threads: o.Threads = None,
@@ -61,17 +66,18 @@ def adapt(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Replace the state in --out; other files there are never replaced."
+            "--force", help="Replace an existing state in --out. Other files are never replaced."
         ),
     ] = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Read files and write the adapted state for `ask`; --state continues an earlier one, --add puts another to it.
+    """Adapt a model to text files, and write the resulting state for `ask`.
 
-    An earlier state is continued by the method, settings and model that it was made with.
+    --state continues an earlier state, and --add merges in another one.
+    Method, settings and model are then those of that state, unless you set them.
 
-    --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
+    --task selects the bundled adapter and the default of --chat-template.
     """
     earlier_states = (*([state] if state else []), *(add or []))
     if earlier_states:
@@ -83,9 +89,11 @@ def adapt(
     from ttabench.run.resolve import resolve_method, resolve_prompt
 
     apply_resource_limits(threads, memory_limit, request.device)
-    request, files = replace(request, state=state), (*(context or []), *(more or []))
-    texts = read_chunks(files, pieces) if files or not add else []
-    chat, resolved = resolve_prompt(request).chat, resolve_method(request)
+    request = replace(request, state=state)
+    files = (*(context or []), *(more or []))
+    chunks = read_chunks(files, pieces) if files or not add else []
+    chat = resolve_prompt(request).chat
+    resolved = resolve_method(request)
     provenance = {
         REQUEST_KEY: state_header(request, chat=chat),
         FILES_READ_KEY: _provenance_of_files(earlier_states, files, pieces, out),
@@ -112,13 +120,17 @@ def adapt(
         with reporting_misfit(state, method.name):
             session = Session(lm, method, combined_state)
             written, notes = _write_state(
-                session, read_into_session(session, texts, on_progress), resolved, provenance, write
+                session,
+                read_into_session(session, chunks, on_progress),
+                resolved,
+                provenance,
+                write,
             )
     result = {
         "method": resolved.spec.name,
         "model": request.base_name,
         "files": len(files),
-        "pieces": len(texts),
+        "pieces": len(chunks),
     }
     if "tokens_read" in written["meta"]:
         *before, tokens_in_all = (
@@ -131,32 +143,36 @@ def adapt(
         result["peft"] = str(out / "peft")
         if written["window_tokens"]:
             result["peft_without"] = (
-                f"the last {written['window_tokens']} tokens, which stand in the window"
+                f"the last {written['window_tokens']} tokens, which stay in the context window"
             )
     result |= {"notes": notes} if json else {}
     ask_options = "" if out == DEFAULT_STATE else f" --state {quote(str(out))}"
     ask_options += f" --method {quote(request.method)}" if names_file(request.method) else ""
     o.show_result(
-        "adapted", result, f'Ask it: ttabench ask "..."{ask_options}', json=json, quiet=quiet
+        "adapted", result, f'Next: ttabench ask "..."{ask_options}', json=json, quiet=quiet
     )
     for note in notes if is_verbose else ():
         render.print_note(f"Note: {note}.")
 
 
 def read_chunks(files: Sequence[Path], separator: str) -> list[Chunk]:
-    """The files' text as pieces, in order; empty pieces are left out."""
+    """Read files and split them into chunks, in order; empty chunks are dropped.
+
+    Raises:
+        UserError: no file is given, a file cannot be read, or all files are empty.
+    """
     if not files:
-        raise UserError("There is nothing to read.", "Give --context FILE.")
+        raise UserError("No context is given.", "Add --context FILE.")
     if separator not in CHUNK_SEPARATORS:
         raise UnknownName("value of --pieces", separator, list(CHUNK_SEPARATORS))
     from ttabench.readers.formats import is_readable
 
-    pieces = []
+    chunks = []
     for file in files:
         text = read_text(file)
         if is_readable(file):
             render.print_note(
-                f"Note: {file} is read as plain text, with all its punctuation and names of fields."
+                f"Note: {file} is read as plain text, including its markup and field names."
             )
         parts = [
             part.strip()
@@ -164,19 +180,19 @@ def read_chunks(files: Sequence[Path], separator: str) -> list[Chunk]:
                 text.split(CHUNK_SEPARATORS[separator]) if CHUNK_SEPARATORS[separator] else [text]
             )
         ]
-        pieces += [
+        chunks += [
             Chunk(text=part, key=f"{file.name}#{number}")
             for number, part in enumerate(filter(None, parts))
         ]
-    if not pieces:
-        raise UserError(f"{files[0]} holds no text.", "Give a file with text.")
-    return pieces
+    if not chunks:
+        raise UserError(f"{files[0]} has no text.", "Use a file with text.")
+    return chunks
 
 
 def _provenance_of_files(
     earlier_states: Sequence[Path], files: Sequence[Path], separator: str, out: Path
 ) -> list[dict[str, Json]]:
-    """The files that a state in `out` has read, earlier ones first; nothing where an earlier state names none."""
+    """List the files that a state in `out` has read; empty if an earlier state lists none."""
     from ttabench.methods.states import FILES_READ_KEY, read_header
 
     entries: list[dict[str, Json]] = []
@@ -199,7 +215,7 @@ def _write_state(
     provenance: Mapping[str, Json],
     write: Callable[..., dict[str, Any]],
 ) -> tuple[dict[str, Json], list[str]]:
-    """Write the state: its header, and notes on it."""
+    """Write the state; return its header and its notes."""
     from ttabench.lm.patch import Patch
     from ttabench.methods.checkpoints import is_exportable, save_peft
     from ttabench.run.recording import state_caveats
@@ -208,19 +224,18 @@ def _write_state(
     patch = Patch() if method.query_aware else method.patch(state, [])
     window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
     header_fields = {**resolved.state_identity(lm), **provenance, "window_tokens": window}
-    duplicates_text = (
-        patch.prefix is not None and method.growth != "constant"
-    )  # all of a long text is not written twice
+    # a KV cache that grows with the text would be stored twice
+    duplicates_text = patch.prefix is not None and method.growth != "constant"
     exports_peft = is_exportable(patch) and not duplicates_text
     written = write(state, header_fields, partial(save_peft, lm, patch) if exports_peft else None)
     return written, [*resolved.notes(), *state_caveats(method, state)]
 
 
 def read_into_session(
-    session: Session, pieces: Sequence[Chunk], on_progress: ProgressCallback
+    session: Session, chunks: Sequence[Chunk], on_progress: ProgressCallback
 ) -> State:
-    """The state of one reader who has read these pieces in order."""
-    session.read(pieces)
+    """Read chunks into a session, in order, and return its state."""
+    session.read(chunks)
     while session.adapt_pending():
-        on_progress("read", len(pieces) - session.pending, len(pieces))
+        on_progress("read", len(chunks) - session.pending, len(chunks))
     return session.state

@@ -1,4 +1,4 @@
-"""The command line. Everything heavy is imported inside the commands, so `--help` answers at once."""
+"""The `ttabench` command. Heavy imports are inside the commands, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from ttabench.core import __version__
 
 app = typer.Typer(
     name="ttabench",
-    help="Benchmark of test-time adaptation: a frozen language model reads a context in pieces; what does it then know,"
-    " and what did knowing it cost?",
+    help="Benchmark for test-time adaptation: measure how well a frozen language model answers"
+    " questions about a context it was adapted to, and what the adaptation costs in memory, time"
+    " and compute.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -62,21 +63,25 @@ for _command in (
 
 
 RESUMABLE_COMMANDS = ("eval", "sweep", "profile")
-"""Commands that store results as they go; `train` itself says which step is saved."""
+"""Commands that store partial results; `train` has its own message on interruption."""
 
 
 def run(arguments: Sequence[str] | None = None, signals: Sequence[int] = ()) -> int:
-    """Run a command line and return its exit code, see `errors`. Signal handlers and environment stay as they are.
+    """Run a command line and return its exit code, see `errors`.
 
-    `signals`: the list that `sigterm_as_interrupt` fills.
+    Signal handlers and environment variables are not changed.
+
+    Args:
+        arguments: words after `ttabench`; None for those of this process.
+        signals: the list yielded by `sigterm_as_interrupt`.
     """
     command_words = sys.argv[1:] if arguments is None else list(arguments)
     resume_hint = ""
     if {*command_words[:1]} & {*RESUMABLE_COMMANDS}:
         resume_advice = (
-            "With --force, it starts again"
+            "With --force, the command starts over"
             if "--force" in command_words
-            else "Repeat the same command to continue"
+            else "Repeat the command to resume"
         )
         resume_hint = f"Finished results are kept. {resume_advice}."
     return run_command(
@@ -87,8 +92,8 @@ def run(arguments: Sequence[str] | None = None, signals: Sequence[int] = ()) -> 
 
 
 def main() -> None:
-    """Entry point of the `ttabench` command: the process is ours."""
-    # what the hub's client logs about its retries, and bars beside our own, would stand around our one line
+    """Run the `ttabench` command as the entry point of this process."""
+    # log lines and progress bars of the hub client would mix with our single error line
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     with sigterm_as_interrupt() as signals:

@@ -1,4 +1,4 @@
-"""`ttabench ask`: questions about one's own texts, read before by `adapt` or now; beside floor and ceiling if asked."""
+"""`ttabench ask`: answer questions about your own texts, read by `adapt` or now."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 NO_CONTEXT, FULL_CONTEXT = "none", "icl"
 SCORE_METRICS = ("em", "f1")
 SCORE_COLUMNS = ("right answer", "#em", "#f1")
-"""Columns of questions whose right answers are known."""
+"""Columns that need gold answers."""
 QUERIES_PER_BATCH = 32
-"""Questions answered in one batch."""
+"""Number of questions answered in one batch."""
 
 
 @o.add_options("request", RunRequest, only=READING_OPTIONS, method="icl", task="streamingqa")
@@ -42,14 +42,14 @@ def ask(
     request: RunRequest,
     questions: Annotated[
         list[str] | None,
-        typer.Argument(help="Questions.", metavar="QUESTION...", show_default=False),
+        typer.Argument(help="Questions to answer.", metavar="QUESTION...", show_default=False),
     ] = None,
     file: Annotated[
         Path | None,
         o.option(
             QUERY_GROUP,
-            "File of questions: .txt, one a line; or .jsonl, .json, .csv with a column question, and answers"
-            " where the right ones are known.",
+            "File of questions: a .txt with one per line, or a .jsonl, .json or .csv with the"
+            " column question and, for scores, answers.",
             "--questions",
         ),
     ] = None,
@@ -57,7 +57,8 @@ def ask(
         Path | None,
         o.option(
             QUERY_GROUP,
-            "State that `adapt` wrote; it brings its model and method. (default: state, without --context)",
+            "State folder written by `adapt`. Model and method come from it, unless you set them. "
+            "(default: ./state, unless --context is given)",
         ),
     ] = None,
     context: o.Context = None,
@@ -65,24 +66,24 @@ def ask(
     max_new_tokens: Annotated[
         int | None,
         o.option(
-            QUERY_GROUP, "Most tokens of a written answer. (default: 16, as the task says)", min=1
+            QUERY_GROUP, "Maximum tokens per answer. (default: set by the task, usually 16)", min=1
         ),
     ] = None,
     compare: Annotated[
         bool,
         o.option(
             QUERY_GROUP,
-            "Ask the same under none (nothing read) and icl (all of it in view).",
+            "Also answer with the baselines none (no context) and icl (full context).",
             "--compare",
         ),
     ] = False,
     threads: o.Threads = None,
     json: o.AsJson = False,
     quiet: Annotated[
-        bool, o.option(EXECUTION_GROUP, "Print only the answers, one a line.", "--quiet", "-q")
+        bool, o.option(EXECUTION_GROUP, "Print only the answers, one per line.", "--quiet", "-q")
     ] = False,
 ) -> None:
-    """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
+    """Answer questions about your own files, from a state of `adapt` or from --context FILE."""
     from ttabench.readers.qa_rows import questions_of_texts, read_questions
     from ttabench.run.evaluation import ModelCache
     from ttabench.run.resolve import resolve_method, resolve_prompt
@@ -92,28 +93,26 @@ def ask(
     questions = [text for text in questions or [] if text not in files]
     if bool(questions) == bool(file):
         if questions:
-            fault = (
-                f"{questions[0]!r} is typed as a question, and --questions names the file {file}."
-            )
+            fault = f"Both the question {questions[0]!r} and --questions {file} are given."
             raise UserError(
-                fault, "Remove one of them. A file to read needs --context and must be there."
+                fault,
+                "Remove one of them. If it is a file to read, add --context and fix its path.",
             )
-        hint = 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.'
-        raise UserError("There is no question.", hint)
+        hint = 'Add a question (ttabench ask "Who wrote it?"), or use --questions FILE.'
+        raise UserError("No question is given.", hint)
     own_rows = read_questions(file) if file else questions_of_texts(questions)
-    state_folder, before, reload_failure = (
-        (state or DEFAULT_STATE) if state or not context else None,
-        list[Chunk](),
-        "",
-    )
+    state_folder = (state or DEFAULT_STATE) if state or not context else None
+    chunks_before = list[Chunk]()
+    reload_failure = ""
     if state_folder is not None:
         from ttabench.run.request import inherit_from_state
 
-        before, reload_failure = _reload_chunks(state_folder)
+        chunks_before, reload_failure = _reload_chunks(state_folder)
         request = inherit_from_state(request, state_folder, o.typed_names(command))
-    resolved, task_prompt = resolve_method(request), resolve_prompt(request)
+    resolved = resolve_method(request)
+    task_prompt = resolve_prompt(request)
     new_chunks = read_chunks(context, pieces) if context else []
-    asks = [
+    queries = [
         task_prompt.make_query(
             row.question,
             row.key,
@@ -124,26 +123,24 @@ def ask(
         for row in own_rows
     ]
     apply_resource_limits(threads)
-    # torch comes once nothing typed is refused
+    # imports torch, so only after all checks of the input
     from ttabench.core.environment import seed_everything
     from ttabench.run.recording import generation_caveats, nano_caveats
 
     seed_everything(0)
-    lm, texts = ModelCache().get(request, chat_template=task_prompt.chat), [*before, *new_chunks]
+    lm = ModelCache().get(request, chat_template=task_prompt.chat)
     with render.show_progress(not (json or quiet)) as on_progress:
         state_before = None if state_folder is None else resolved.stored_state(state_folder, lm)
         own_result, warnings = _answer_with_method(
-            lm, resolved, state_before, new_chunks, own_rows, asks, on_progress
+            lm, resolved, state_before, new_chunks, own_rows, queries, on_progress
         )
-        methods, notes = (
-            [own_result],
-            [*resolved.notes(), *nano_caveats(lm), *generation_caveats(lm), *warnings],
-        )
+        methods = [own_result]
+        notes = [*resolved.notes(), *nano_caveats(lm), *generation_caveats(lm), *warnings]
         for name in (
             name for name in (NO_CONTEXT, FULL_CONTEXT) if compare and name != own_result["method"]
         ):
             if name == FULL_CONTEXT and reload_failure:
-                notes.append(f"icl is not asked: {reload_failure}")
+                notes.append(f"icl is skipped: {reload_failure}")
                 continue
             baseline_request = replace(
                 request,
@@ -154,7 +151,7 @@ def ask(
                 keep=None,
                 keep_tokens=None,
             )
-            baseline_chunks = texts if name == FULL_CONTEXT else []
+            baseline_chunks = [*chunks_before, *new_chunks] if name == FULL_CONTEXT else []
             try:
                 methods.append(
                     _answer_with_method(
@@ -163,12 +160,12 @@ def ask(
                         None,
                         baseline_chunks,
                         own_rows,
-                        asks,
+                        queries,
                         on_progress,
                     )[0]
                 )
             except UserError as error:
-                notes.append(f"{name} cannot be asked: {error.what.rstrip('.')}")
+                notes.append(f"{name} is skipped: {error.what.rstrip('.')}")
     run_info = {
         "model": request.base_name,
         "method": own_result["method"],
@@ -180,49 +177,45 @@ def ask(
         for answer in own_result["answers"]:
             render.print_line(answer["answer"])
     else:
-        tables, scored = (
-            [_answer_table(methods), _cost_table(methods, run_info)],
-            own_result["scores"] is not None,
-        )
-        render.print_tables(
-            tables if scored else [table.without(*SCORE_COLUMNS) for table in tables]
-        )
+        tables = [_answer_table(methods), _cost_table(methods, run_info)]
+        if own_result["scores"] is None:
+            tables = [table.without(*SCORE_COLUMNS) for table in tables]
+        render.print_tables(tables)
         for note in notes:
             render.print_note(f"Note: {note}.")
 
 
 def _reload_chunks(folder: Path) -> tuple[list[Chunk], str]:
-    """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
+    """Read the chunks of a state again from their files; on failure, return none and the reason."""
     from ttabench.methods.checkpoints import is_peft_folder
     from ttabench.methods.states import FILES_READ_KEY, HEADER_FILE, read_header
 
     if is_peft_folder(folder):
-        return [], "an adapter of peft does not name them"
+        return [], "a peft adapter does not list the files it was trained on"
     if not (folder / HEADER_FILE).exists():
-        hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."
+        hint = "Run `ttabench adapt --context FILE` first, or add --context FILE."
         raise UserError(f"There is no state in {folder}.", hint)
-    pieces: list[Chunk] = []
+    chunks: list[Chunk] = []
     for file in read_header(folder).get(FILES_READ_KEY, []):
         path = Path(os.path.normpath(folder / file["file"]))
         if not path.is_file():
-            return [], f"{path}, which was read, is not there any more"
+            return [], f"{path} was read, but no longer exists"
         if digest_path(path) != file["digest"]:
             return [], f"{path} has changed since it was read"
-        pieces += read_chunks([path], file["pieces"])
-    return pieces, "" if pieces else f"the state in {folder} does not say which files it has read"
+        chunks += read_chunks([path], file["pieces"])
+    return chunks, "" if chunks else f"the state in {folder} does not list the files it has read"
 
 
 def _answer_with_method(
     lm: LM,
     resolved: ResolvedMethod,
     before: State | None,
-    pieces: Sequence[Chunk],
+    chunks: Sequence[Chunk],
     questions: Sequence[UserQuestion],
-    asks: Sequence[Query],
+    queries: Sequence[Query],
     on_progress: ProgressCallback,
 ) -> tuple[dict[str, Any], list[str]]:
-    """What a method says that goes on from a state and reads these pieces: answers, scores and cost as JSON has them;
-    and where they would mislead."""
+    """Continue from a state, read chunks, and answer. Return the result (JSON) and notes."""
     import torch
 
     from ttabench.core.meter import Meter
@@ -230,31 +223,34 @@ def _answer_with_method(
     from ttabench.run.recording import state_caveats
     from ttabench.stats.metrics import metric
 
-    meter, method = Meter(lm.device), resolved.build(lm)
+    meter = Meter(lm.device)
+    method = resolved.build(lm)
     session = Session(lm, method, before)
     with meter.phase("adapt"):
-        state = read_into_session(session, pieces, on_progress)
+        state = read_into_session(session, chunks, on_progress)
     prefix_bytes = 0
     if not method.query_aware:
         with torch.no_grad(), meter.phase("encode"):
-            patch = session.patch(asks[:1])
+            patch = session.patch(queries[:1])
         prefix_bytes = patch.prefix.nbytes if patch.prefix is not None else 0
 
     by_key = dict[str, Answer]()
-    for start in range(0, len(asks), QUERIES_PER_BATCH):
-        batch = asks[start : start + QUERIES_PER_BATCH]
+    for start in range(0, len(queries), QUERIES_PER_BATCH):
+        batch = queries[start : start + QUERIES_PER_BATCH]
         with meter.phase("ask"):
             batch_answers = session.answer(batch)
-        by_key |= {ask.key: answer for ask, answer in zip(batch, batch_answers, strict=True)}
-        on_progress("answered", len(by_key), len(asks))
+        by_key |= {query.key: answer for query, answer in zip(batch, batch_answers, strict=True)}
+        on_progress("answered", len(by_key), len(queries))
     answer_rows: list[dict[str, Any]] = []
-    for question, ask in zip(questions, asks, strict=True):
-        answer = by_key[ask.key]
+    for question, query in zip(questions, queries, strict=True):
+        answer = by_key[query.key]
         answer_rows.append(
             {"question": question.question, "answer": answer.prediction, "ended": answer.ended}
         )
-        if ask.answers:
-            scored = {name: metric(name)(answer.prediction, ask, answer) for name in SCORE_METRICS}
+        if query.answers:
+            scored = {
+                name: metric(name)(answer.prediction, query, answer) for name in SCORE_METRICS
+            }
             answer_rows[-1] |= {"answers": list(question.answers), **scored}
     known = [row for row in answer_rows if "answers" in row]
     scores = (
@@ -264,16 +260,17 @@ def _answer_with_method(
     )
     cost = {
         "adapt_seconds": meter.seconds["adapt"] + meter.seconds["encode"]
-        if pieces or before is None
+        if chunks or before is None
         else None,
-        "ask_ms": meter.seconds["ask"] * 1000 / len(asks),
+        "ask_ms": meter.seconds["ask"] * 1000 / len(queries),
         "state_bytes": max(state.nbytes, prefix_bytes),
         "tokens_read": int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
     }
     notes = state_caveats(method, state)
     if cut_answers := sum(not answer.ended for answer in by_key.values()):
         notes.append(
-            f"{cut_answers} of {len(asks)} answers were cut at their length: --max-new-tokens N allows more"
+            f"{cut_answers} of {len(queries)} answers were cut off; "
+            "for longer ones use --max-new-tokens N"
         )
     return {
         "answers": answer_rows,
@@ -284,7 +281,7 @@ def _answer_with_method(
 
 
 def _answer_table(methods: Sequence[Mapping[str, Any]]) -> render.Table:
-    """The answers of every method to each question."""
+    """Build the table of answers: one row per question and method."""
     rows = []
     for answers in zip(*(method["answers"] for method in methods), strict=True):
         for method, answer_row in zip(methods, answers, strict=True):
@@ -305,10 +302,11 @@ def _answer_table(methods: Sequence[Mapping[str, Any]]) -> render.Table:
 
 
 def _cost_table(methods: Sequence[Mapping[str, Any]], run_info: Mapping[str, Json]) -> render.Table:
-    """The cost of every method, and its scores where right answers are known."""
+    """Build the table of costs, and scores if known: one row per method."""
     rows = []
     for method in methods:
-        cost, scores = method["cost"], method["scores"] or {}
+        cost = method["cost"]
+        scores = method["scores"] or {}
         read = "-" if cost["tokens_read"] is None else f"{cost['tokens_read']:,}"
         adapted = (
             "before"

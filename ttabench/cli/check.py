@@ -1,4 +1,4 @@
-"""`ttabench check` of a method or a model, and `ttabench new method NAME`."""
+"""`ttabench check` for a method or a base model, and `ttabench new method NAME`."""
 
 from __future__ import annotations
 
@@ -26,18 +26,22 @@ from ttabench.terminal import render
 def check(
     typed: Mapping[str, Any],
     method: Annotated[
-        str, typer.Argument(help="A method: a name, or a file of Python (./mine.py).")
+        str,
+        typer.Argument(
+            help="Method to test: a name, or a Python file (./mine.py).", show_default=False
+        ),
     ] = "",
     threads: o.Threads = None,
     json: o.AsJson = False,
 ) -> None:
-    """Check that a method keeps its promises; or, with --model alone, what methods give on a model.
+    """Test a method on tiny models or, with --model, the built-in methods on a base model.
 
-    One verdict a line; exit code 1 if a promise is broken, or a method neither right nor refused.
+    Prints one result per line. The exit code is 1 if a test fails.
     """
     if bool(method) == ("model" in typed):
         raise UserError(
-            "`check` takes a method or --model, one of them.", "Run `ttabench check mac`."
+            "`ttabench check` takes either a method or --model.",
+            "Use one of them, such as `ttabench check mac`.",
         )
     apply_resource_limits(threads, device=typed.get("device", "auto"))
     if not (_check_method(method, typed, json=json) if method else _check_model(typed, json=json)):
@@ -45,18 +49,15 @@ def check(
 
 
 def _check_method(method: str, typed: Mapping[str, Any], *, json: bool) -> bool:
-    """Print a verdict a line; whether every promise is kept."""
+    """Print one line per test; return True if all pass."""
     from ttabench.methods.settings import build_settings, parse_settings, resolve_preset
 
-    spec, preset, changes = (
-        registry.find_method(method),
-        typed.get("preset", ""),
-        typed.get("settings", ()),
-    )
-    if (
-        not preset and spec.test_settings is not None
-    ):  # those typed stand on top of the settings that it is checked with
-        spec, preset = replace(spec, presets={"checked": spec.test_settings}), "checked"
+    spec = registry.find_method(method)
+    preset = typed.get("preset", "")
+    changes = typed.get("settings", ())
+    if not preset and spec.test_settings is not None:
+        preset = "checked"
+        spec = replace(spec, presets={preset: spec.test_settings})
     settings = build_settings(spec, parse_settings(spec, changes), resolve_preset(spec, preset, ""))
     from ttabench.contract.promises import PROMISES, check_promise, make_cases
 
@@ -66,9 +67,8 @@ def _check_method(method: str, typed: Mapping[str, Any], *, json: bool) -> bool:
         fault = check_promise(sentence, checked)
         promises.append({"promise": sentence, "kept": not fault, "told": fault})
         if not json:
-            render.print_line(
-                f"{'BROKEN' if fault else 'kept':<8}{sentence}{fault and f': {fault}'}"
-            )
+            verdict = f"BROKEN  {sentence}: {fault}" if fault else f"kept    {sentence}"
+            render.print_line(verdict)
     kept = sum(not promise["told"] for promise in promises)
     if json:
         header = {"method": spec.name, "bases": list(checked), "refused": refused}
@@ -83,7 +83,7 @@ def _check_method(method: str, typed: Mapping[str, Any], *, json: bool) -> bool:
 
 
 def _check_model(typed: Mapping[str, Any], *, json: bool) -> bool:
-    """Print what methods give under a base model, one a line; whether each is right or refused."""
+    """Print one line per method; return True if each one is right or refused."""
     from ttabench.contract.models import check_methods
     from ttabench.lm.forward.capabilities import get_capabilities
     from ttabench.lm.model import load
@@ -99,30 +99,35 @@ def _check_model(typed: Mapping[str, Any], *, json: bool) -> bool:
     else:
         for name, outcome in method_outcomes.items():
             verdict, _, reason = outcome.partition(": ")
-            render.print_line(f"{verdict:<8}{name}{reason and f': {reason}'}")
-        unusual = ", ".join(f"{part} {way}" for part, way in capabilities.items())
-        how = f"with {unusual}" if unusual else "in the usual way"
-        render.print_note(f"{lm.name} ({lm.config.model_type}) is run {how}.")
+            render.print_line(f"{verdict:<8}{name}: {reason}" if reason else f"{verdict:<8}{name}")
+        adjustments = ", ".join(f"{part} {value}" for part, value in capabilities.items())
+        render.print_note(
+            f"{lm.name} ({lm.config.model_type}) runs with adjustments: {adjustments or 'none'}."
+        )
     return all(outcome.startswith(("right", "refused")) for outcome in method_outcomes.values())
 
 
 def new(
-    what: Annotated[Literal["method"], typer.Argument(help="What to begin: method.")],  # noqa: ARG001  # one kind so far
-    name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")],
-    out: Annotated[Path, o.folder(EXECUTION_GROUP, "Folder to write to.", "--out", "-o")] = Path(),
+    what: Annotated[Literal["method"], typer.Argument(help="Kind of template: method.")],  # noqa: ARG001
+    name: Annotated[
+        str, typer.Argument(help="Name of the method: lower-case letters, digits and _.")
+    ],
+    out: Annotated[
+        Path, o.folder(EXECUTION_GROUP, "Folder to write NAME.py to.", "--out", "-o")
+    ] = Path(),
 ) -> None:
-    """Write a working method to begin from: `ttabench new method NAME`."""
+    """Write a template of a new method to NAME.py; it runs as it is."""
     from ttabench.contract import render_method_template
     from ttabench.core import files
     from ttabench.core.plugins import PLUGIN_NAME_PATTERN
 
     if not PLUGIN_NAME_PATTERN.fullmatch(name) or name in registry.methods():
-        hint = "Use lower-case letters, digits and _, and no name that `ttabench list methods` has."
-        raise UserError(f"{name!r} is no name for a new method.", hint)
+        hint = "Use lower-case letters, digits and _, and a name not in `ttabench list methods`."
+        raise UserError(f"The name {name!r} is invalid or in use.", hint)
     path = out / f"{name}.py"
     files.make_writable_folder(out, out)
     files.write_atomically(path, render_method_template(name), lambda _: False)
     render.print_line(str(path))
     typed = quote(str(path if path.is_absolute() else f"./{path}"))
-    render.print_note(f"Check it: ttabench check {typed}")
-    render.print_note(f"Run it: ttabench eval --method {typed} --task streamingqa")
+    render.print_note(f"Test: ttabench check {typed}")
+    render.print_note(f"Run: ttabench eval --method {typed} --task streamingqa")

@@ -1,4 +1,4 @@
-"""`ttabench compare`: which runs, which tables, and in which form."""
+"""`ttabench compare`: compare stored runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ttabench.report.selection import LoadedRuns, RunFilters
 
 MAX_FULL_BLOCKS = 12
-"""Of more, people are shown the first lines and one table, unless they ask for all."""
+"""Maximum number of comparison groups shown in full without --all."""
 
 
 def compare(
@@ -28,15 +28,18 @@ def compare(
     all_pairs: o.AllPairs = False,
     every: Annotated[
         bool,
-        o.option(o.OUTPUT_PANEL, "Show every block, also when there are more than 12.", "--all"),
+        o.option(
+            o.OUTPUT_PANEL, "Show every comparison group, even if there are more than 12.", "--all"
+        ),
     ] = False,
     form: o.Form = "table",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:
-    """Compare runs: who leads, quality beside cost, and every difference, paired, with its interval.
+    """Compare runs: scores, costs, and paired differences with confidence intervals.
 
-    One block a task, source and base model. `compare mac icl --task streamingqa` compares those methods.
+    There is one comparison group per task, data source and base model.
+    Example: `ttabench compare mac icl --task streamingqa`
     """
     from ttabench.report.comparison_tables import comparison_data, comparison_tables
     from ttabench.report.verdict import make_verdict
@@ -44,7 +47,8 @@ def compare(
     output_form: render.Format = "json" if json else form
     filters = {"task": task, "method": method, "model": model}
     comparison, _ = compared(runs or (), out, filters, metric, all_pairs=all_pairs)
-    verdict, groups = make_verdict(comparison), len(comparison.groups)
+    verdict = make_verdict(comparison)
+    groups = len(comparison.groups)
     is_short = output_form == "table" and groups > MAX_FULL_BLOCKS and not (every or all_pairs)
     if output_form == "json":
         rows = {
@@ -59,7 +63,8 @@ def compare(
         _print_sentences(verdict.notes, output_form)
     if is_short:
         render.print_note(
-            f"{groups} comparison groups. Use --all to show each, or choose some with --task and --method."
+            f"Summary of {groups} comparison groups. "
+            "Use --all to show each, or --task and --method to select some."
         )
 
 
@@ -73,7 +78,7 @@ def _print_sentences(sentences: Sequence[str], output_form: render.Format) -> No
 def compared(
     names: Sequence[str], out: Path, filters: RunFilters, metric: str, *, all_pairs: bool
 ) -> tuple[Comparison, list[str]]:
-    """The comparison of the runs that were asked for; remarks, printed and returned, name what was left out."""
+    """Compare the selected runs; print and return remarks on what was left out."""
     from ttabench.report.compare import compare_runs as compare_records
     from ttabench.report.selection import select_runs
 
@@ -86,17 +91,14 @@ def compared(
         *(f"Left out: {line}" for line in comparison.damaged),
     ]
     if lacking := len(comparison.runs_without_metric):
-        lack = "lacks" if lacking == 1 else "lack"
-        remarks.append(
-            f"Left out {lacking} of {len(selection.runs)} runs, which {lack} the metric."
-        )
+        remarks.append(f"Left out {lacking} of {len(selection.runs)} runs without the metric.")
     for line in remarks:
         render.print_note(line)
     return comparison, remarks
 
 
 def describe_skipped(selection: LoadedRuns, names: Sequence[str]) -> list[str]:
-    """A line for names that hold no run; none where all hold some."""
+    """Describe the names that matched no run, in one line; no line if all matched."""
     examples = ", ".join(selection.skipped[:3]) + (", ..." if len(selection.skipped) > 3 else "")
-    line = f"Skipped {len(selection.skipped)} of {len(names)} names, which hold no runs: {examples}"
+    line = f"Skipped {len(selection.skipped)} of {len(names)} names without runs: {examples}"
     return [line] if selection.skipped else []

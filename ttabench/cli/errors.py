@@ -1,10 +1,10 @@
-"""How a command ends: its exit code, and one line on standard error where it did not do what was asked.
+"""Exit codes and error messages of commands. An error is one line on standard error.
 
-0      done
-1      the reader of its output went away; `check` found a broken promise, `sweep` a run that failed
-2      a fault of the user's, memory or room that did not suffice: one line says what, where, and what helps
+0      success
+1      standard output was closed, a test of `check` failed, or a run of `sweep` failed
+2      user error, out of memory, or disk full; the line says what is wrong and how to fix it
 130    interrupted (SIGINT)
-143    asked to end (SIGTERM)
+143    terminated (SIGTERM)
 """
 
 from __future__ import annotations
@@ -27,35 +27,34 @@ from ttabench.core.errors import UserError, escape_control_characters
 
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 OUT_OF_MEMORY_HINT = (
-    "Take less at once (--batch-size, --limit, --task-set documents=N, --pieces paragraphs), a smaller --model, or"
-    " --dtype bfloat16."
+    "Use smaller values of --batch-size, --limit or --task-set documents=N, --pieces paragraphs,"
+    " a smaller --model, or --dtype bfloat16."
 )
-"""Remedy where memory did not suffice."""
+"""Advice if memory runs out."""
 MAX_ERROR_CHARS = 1000
-"""Characters of a line that is told."""
+"""Maximum length of an error line, in characters."""
 OUTPUT_ERRNOS = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
-"""Errors of standard output, which has no name as files have."""
+"""Errors of standard output. Such an error has no file name."""
 
 
 @contextmanager
 def _writable_streams() -> Iterator[None]:
-    """Standard output and error that can be written: also where they are closed, or their encoding lacks a letter."""
+    """Make standard output and error writable, even if closed or with a limited encoding."""
     errors = dict[io.TextIOWrapper, str]()
     for name in ("stdout", "stderr"):
-        if (
-            stream := getattr(sys, name)
-        ) is None:  # closed: the next file that is opened would take its place
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # as long as we live
+        stream = getattr(sys, name)
+        if stream is None:  # the next opened file would get its file descriptor
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # stays open
         if isinstance(stream, io.TextIOWrapper):
             errors[stream] = stream.errors or "strict"
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # an encoding that lacks ± must not end a command
+            stream.reconfigure(errors="backslashreplace")  # for encodings without ±
     try:
         yield
     finally:
         for stream, before in errors.items():
-            with suppress(OSError, ValueError):  # it is flushed, and may be full or closed by now
+            with suppress(
+                OSError, ValueError
+            ):  # reconfigure flushes, and may find it full or closed
                 stream.reconfigure(errors=before)
 
 
@@ -63,9 +62,12 @@ def _writable_streams() -> Iterator[None]:
 def run_command(
     call: Callable[[], object], resume_hint: str = "", signals: Sequence[int] = ()
 ) -> int:
-    """Run a command by a call that returns an exit code or nothing; its exit code.
+    """Run a command, report its errors, and return its exit code.
 
-    `resume_hint`: said of an interrupted command. `signals`: not empty once the command is asked to end (SIGTERM).
+    Args:
+        call: the command; returns an exit code or None.
+        resume_hint: message on an interrupted command.
+        signals: the list of `sigterm_as_interrupt`, not empty after a SIGTERM.
     """
     try:
         code = call()
@@ -75,10 +77,9 @@ def run_command(
     except UserError as error:
         return fail(str(error), 2)
     except (typer.Abort, KeyboardInterrupt):
-        ending, code = (
-            ("Terminated.", EXIT_TERMINATED) if signals else ("Interrupted.", EXIT_INTERRUPTED)
-        )
-        return fail(f"{ending} {resume_hint}", code)
+        if signals:
+            return fail(f"Terminated. {resume_hint}", EXIT_TERMINATED)
+        return fail(f"Interrupted. {resume_hint}", EXIT_INTERRUPTED)
     except typer.TyperException as error:
         return _report_usage_error(error)
     except Exception as error:
@@ -90,7 +91,7 @@ def run_command(
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[list[int]]:
-    """Handle SIGTERM as an interrupt; the yielded list holds the signals so far, which tells the two apart."""
+    """Raise KeyboardInterrupt on SIGTERM; the yielded list collects the received signals."""
     signals: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -101,7 +102,7 @@ def sigterm_as_interrupt() -> Iterator[list[int]]:
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     )
-    if handles_sigterm:  # else somebody else decides
+    if handles_sigterm:
         signal.signal(signal.SIGTERM, end)
     try:
         yield signals
@@ -111,12 +112,12 @@ def sigterm_as_interrupt() -> Iterator[list[int]]:
 
 
 def _report_system_error(error: Exception) -> int:
-    """Tell what the system refused: memory, a path that somebody gave, standard output; all else is our fault."""
+    """Report errors of memory, files and standard output; raise any other error again."""
     if environment.is_out_of_memory(error):
         return fail(str(environment.out_of_memory_error(OUT_OF_MEMORY_HINT)), 2)
     if isinstance(error, OSError) and error.filename is not None:
         return fail(
-            f"{error.filename}: {error.strerror}. Give another path, or mend its rights.", 2
+            f"{error.filename}: {error.strerror}. Use another path, or fix its permissions.", 2
         )
     if isinstance(error, OSError) and error.errno in OUTPUT_ERRNOS:
         return _report_output_error(error)
@@ -124,36 +125,40 @@ def _report_system_error(error: Exception) -> int:
 
 
 def _report_usage_error(error: typer.TyperException) -> int:
-    """Tell the fault of a command's words; where nothing was typed, the help is shown by then."""
-    message, context = (
-        error.format_message().replace("Value error, ", ""),
-        getattr(error, "ctx", None),
-    )
+    """Report an error in arguments and options; without any, typer has already printed the help."""
+    message = error.format_message().replace("Value error, ", "")
+    context = getattr(error, "ctx", None)
     if message and context is not None:
         message = message if message.endswith(("?", ".")) else f"{message}."
-        message += f" `{context.command_path} --help` lists what it takes."
+        message += f" Run `{context.command_path} --help`."
     return fail(message, error.exit_code)
 
 
 def _report_output_error(error: OSError) -> int:
-    """Standard output cannot be written: its reader went away, or the disk is full."""
-    with suppress(OSError, ValueError):  # nothing more is written there, also when python ends
+    """Report that standard output cannot be written, except if its pipe was closed."""
+    with suppress(OSError, ValueError):  # else python would write there again at exit
         null_device = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null_device, sys.stdout.fileno())
         os.close(null_device)
     if error.errno == errno.EPIPE:
         return 1
     reason = error.strerror or error
-    return fail(f"Standard output cannot be written: {reason}. What was stored is stored.", 2)
+    return fail(
+        f"Standard output cannot be written: {reason}. Free some space; stored results are kept.", 2
+    )
 
 
 def apply_resource_limits(
     threads: int | None, memory_limit: str = "", device: str = "auto"
 ) -> None:
-    """Let a command take so many threads and so much memory, as `--threads` and `--memory-limit` say."""
+    """Apply `--threads` and `--memory-limit`, and check `--device`.
+
+    Raises:
+        UserError: the memory limit is invalid, or the device is not available.
+    """
     environment.use_threads(threads)
     max_bytes = parse_memory(memory_limit) if memory_limit else None
-    if max_bytes is None and device in ("auto", "cpu"):  # these are there, and torch takes seconds
+    if max_bytes is None and device in ("auto", "cpu"):  # always available; torch imports slowly
         return
     from ttabench.lm.loading.devices import find_device, limit_memory
 
@@ -165,7 +170,7 @@ def apply_resource_limits(
 def fail(text: str, code: int) -> int:
     """Print one line on standard error, and return the exit code."""
     line = escape_control_characters(" ".join(text.split()))
-    if len(line) > MAX_ERROR_CHARS:  # somebody typed as much; what helps stands at the end
+    if len(line) > MAX_ERROR_CHARS:  # keep the end, which says what to do
         line = f"{line[: MAX_ERROR_CHARS // 2]} ... {line[-MAX_ERROR_CHARS // 2 :]}"
     if line:
         typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)

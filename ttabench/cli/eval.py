@@ -1,4 +1,4 @@
-"""`ttabench eval`: one run a seed, or their configuration; and what is shown of them."""
+"""`ttabench eval`: run a method on a task."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def eval_(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Run a method on a task (icl on streamingqa where neither is said) and store the result.
+    """Run a method on a task and store the result.
 
-    The same command again returns or resumes it.
+    Repeating a command resumes an interrupted run, or prints the stored result.
 
-    With --state, the method, settings and base model that are not typed are those that the state was made with.
+    With --state, method, settings and base model are those of the state, unless you set them.
     """
     if request.state is not None:
         from ttabench.run.request import QUERY_FIELDS, inherit_from_state
@@ -59,7 +59,7 @@ def eval_(
     )
     seed_numbers = dict.fromkeys(parse_value(seeds, list[int], "--seeds"))
     if not seed_numbers:
-        raise UserError("--seeds names no seed.", "Write --seeds 1,2,3.")
+        raise UserError("--seeds is empty.", "Use a list, such as --seeds 1,2,3.")
     if not dry_run:
         apply_resource_limits(threads, memory_limit, request.device)
     plans = [make_plan(one, seed) for one in requests for seed in seed_numbers]
@@ -92,25 +92,26 @@ def _run_plans(
 
 
 def _print_stored_notes(plan: Plan, record: RunRecord, is_verbose: bool) -> None:
-    """Remarks on a stored run: where it was made, its notes, other versions, and metrics that it lacks."""
+    """Print remarks on a stored run: machine, notes, other package versions and missing metrics."""
     from ttabench.core.environment import changed_versions
     from ttabench.report.method_rows import machine_name
 
     if is_verbose:
-        place = machine_name(record.hardware, record.model.get("device"))
+        machine = machine_name(record.hardware, record.model.get("device"))
         render.print_note(
-            f"Run {record.id} of {record.created}, made on {place}, is stored already; --force runs it anew."
+            f"Run {record.id} is already stored ({record.created}, {machine}). "
+            "Use --force to run it again."
         )
         for note in record.notes:
             render.print_note(f"Note: {note}.")
         if versions := changed_versions(record.versions):
-            render.print_note(f"Run {record.id} was made with {', '.join(versions)}.")
+            render.print_note(f"Run {record.id} used other versions: {', '.join(versions)}.")
     metric_names: list[str] = plan.task_record["metrics"]
     if missing := [
         name for name in metric_names if name not in (record.task.get("metrics") or metric_names)
     ]:
         render.print_note(
-            f"Run {record.id} was made without {', '.join(missing)}; --force runs it again."
+            f"Run {record.id} lacks the metrics {', '.join(missing)}. Use --force to run it again."
         )
 
 
@@ -142,7 +143,7 @@ def _show(results: Sequence[EvaluationResult], *, json: bool, shows_comparison: 
 
 
 def _dry_run(plans: Sequence[Plan], *, json: bool) -> None:
-    """The resolved configuration; loads no model."""
+    """Print the resolved configuration; loads no model."""
     from ttabench.report.tables import config_table
     from ttabench.run.recording import plan_caveats
 

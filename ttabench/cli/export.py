@@ -1,4 +1,4 @@
-"""`ttabench export`: which runs, and the file that is written of them."""
+"""`ttabench export`: write runs to a single file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ def export(
     method: o.Methods = None,
     model: o.Models = None,
     save: Annotated[
-        Path, o.option(EXECUTION_GROUP, "File to write, a .parquet.", "--save", "-o")
+        Path, o.option(EXECUTION_GROUP, "File to write (.parquet).", "--save", "-o")
     ] = Path("submission.parquet"),
     out: o.OutOnly = o.DEFAULT_OUT,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Write runs as one file for others: configuration, versions, figures, costs, scores by query; no text, no path.
+    """Export runs to one file to share, without texts and paths.
 
-    They name it as a folder of runs, `ttabench compare results/mine submission.parquet`: yours stand beside theirs.
+    The file has configurations, versions, costs, and scores of runs and queries.
+    Others use it like a folder of runs: `ttabench compare results/mine submission.parquet`
     """
     from ttabench.cli.compare import describe_skipped
     from ttabench.records.schema import SUBMISSION_SUFFIX, is_submission
@@ -33,13 +34,12 @@ def export(
     from ttabench.report.pictures import check_output_path
     from ttabench.report.selection import refuse_all_damaged, select_runs
 
-    check_output_path(
-        save, (SUBMISSION_SUFFIX,), "submission", is_submission
-    )  # suites are packed in files of that ending
+    # packed suites have the same suffix, so `is_submission` protects them
+    check_output_path(save, (SUBMISSION_SUFFIX,), "submission", is_submission)
     selection = select_runs(runs or (), out, {"task": task, "method": method, "model": model})
     if not selection.runs:
         raise UserError(
-            "There are no runs to export.", "Run `ttabench eval` first, or give paths or ids."
+            "There are no runs to export.", "Run `ttabench eval` first, or use other paths or ids."
         )
     exported, damaged = dict[str, ExportedRun](), list(selection.damaged)
     for folder, record in selection.runs:
@@ -64,7 +64,8 @@ def export(
             "without_queries": len(exported) - len(scored),
             "queries": sum(scored),
         },
-        "No text, no path of this machine. Runs whose answers are not stored have only figures: no paired tests.",
+        "The file has no texts and no paths. "
+        "Runs without stored answers have no scores per query, so no paired tests.",
         json=json,
         quiet=quiet,
     )

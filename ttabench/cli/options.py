@@ -1,4 +1,4 @@
-"""Options of the command line: of declared fields (`add_options`), shared by several commands; light."""
+"""Command-line options: generated from declared fields (`add_options`), or shared by commands."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ttabench.terminal import render
 
 Command = Callable[..., None]
 FIRST_OPTIONS = ("method", "task")
-SELECTION_PANEL, OUTPUT_PANEL = "Which runs", "What is said of them"
+SELECTION_PANEL, OUTPUT_PANEL = "Run selection", "Comparison"
 
 
 def option(group: str, text: str, *flags: str, **more: Any) -> Any:
-    """An option under the heading `group`; `text` is its help."""
+    """Create an option in the help group `group`, with help text `text`."""
     return typer.Option(*flags, help=text, rich_help_panel=group, **more)
 
 
 def _option_parser(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The parser of a value, whose fault is reported as one of an option."""
+    """Wrap a parser so that its ValueError is reported as an error of the option."""
 
     def parser(typed: Any) -> Any:
         try:
@@ -40,7 +40,7 @@ def _option_parser(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def folder(group: str, text: str, *flags: str, **more: Any) -> Any:
-    """An option for a folder to write in."""
+    """Create an option for an output folder."""
     return option(group, text, *flags, parser=_option_parser(validate_path), metavar="DIR", **more)
 
 
@@ -48,74 +48,88 @@ Seeds = Annotated[
     str,
     option(
         QUERY_GROUP,
-        "Seed of data order and of everything random; several, one run each: 0,1,2.",
+        "Random seed, including data order. For one run per seed: 0,1,2.",
         "--seed",
         "--seeds",
     ),
 ]
 SwapState = Annotated[bool, option(QUERY_GROUP, SWAP_STATE_HELP, "--swap-state")]
 Out = Annotated[
-    Path, folder(EXECUTION_GROUP, "Folder of the runs.", "--out", "-o", envvar="TTABENCH_OUT")
+    Path, folder(EXECUTION_GROUP, "Folder of stored runs.", "--out", "-o", envvar="TTABENCH_OUT")
 ]
 OutOnly = Annotated[
-    Path, folder(EXECUTION_GROUP, "Folder of the runs.", "--out", envvar="TTABENCH_OUT")
+    Path, folder(EXECUTION_GROUP, "Folder of stored runs.", "--out", envvar="TTABENCH_OUT")
 ]
-"""Where -o names a file to write."""
+"""`--out` of commands that use `-o` for the output file."""
 DryRun = Annotated[
-    bool,
-    option(EXECUTION_GROUP, "Print the resolved configuration and cost, run nothing.", "--dry-run"),
+    bool, option(EXECUTION_GROUP, "Print the resolved configuration, and run nothing.", "--dry-run")
 ]
 AsJson = Annotated[bool, option(EXECUTION_GROUP, "Print JSON instead of tables.", "--json")]
 Quiet = Annotated[
-    bool, option(EXECUTION_GROUP, "Print only where the result was stored.", "--quiet", "-q")
+    bool, option(EXECUTION_GROUP, "Print only the path of the result.", "--quiet", "-q")
 ]
-Force = Annotated[bool, option(EXECUTION_GROUP, "Run again even if it is stored.", "--force")]
-Form = Annotated[render.Format, option(EXECUTION_GROUP, "Form of the tables.", "--format", "-f")]
+Force = Annotated[
+    bool, option(EXECUTION_GROUP, "Run again, even if the result is stored.", "--force")
+]
+Form = Annotated[render.Format, option(EXECUTION_GROUP, "Table format.", "--format", "-f")]
 Threads = Annotated[
     int | None,
     option(
         EXECUTION_GROUP,
-        "CPU threads; not part of a run's identity. (default: torch's own choice)",
+        "Number of CPU threads. Does not change the run id. (default: chosen by torch)",
         min=1,
         max=MAX_THREADS,
         metavar="N",
     ),
 ]
 MemoryLimit = Annotated[
-    str, option(EXECUTION_GROUP, "Memory a process may use, like 4GiB. (default: all)")
+    str, option(EXECUTION_GROUP, "Maximum memory per process, such as 4GiB. (default: no limit)")
 ]
 Context = Annotated[
-    list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")
+    list[Path] | None,
+    typer.Option("--context", "-c", help="Text file to read as context. Repeatable."),
 ]
 Pieces = Annotated[
-    str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")
+    str, typer.Option(help="How files are split into chunks: file (no split), paragraphs or lines.")
 ]
 Runs = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Runs: folders, globs, (beginnings of) ids, exported files; methods. None for all in --out."
+        help="Runs to use: folders, globs, run ids or their beginnings, exported files, or method "
+        "names. (default: all runs in --out)",
+        show_default=False,
     ),
 ]
 Tasks = Annotated[
     list[str] | None,
-    option(SELECTION_PANEL, "Only these tasks: a list with commas, or repeat.", "--task", "-t"),
+    option(
+        SELECTION_PANEL, "Use only these tasks, separated by commas. Repeatable.", "--task", "-t"
+    ),
 ]
 Methods = Annotated[
     list[str] | None,
     option(
         SELECTION_PANEL,
-        "Only these methods; kvpress stands for all of its presses.",
+        "Use only these methods, separated by commas. Repeatable. kvpress means all its presses.",
         "--method",
         "-m",
     ),
 ]
-Models = Annotated[list[str] | None, option(SELECTION_PANEL, "Only these base models.", "--model")]
-Metric = Annotated[str, option(OUTPUT_PANEL, "Metric compared. (default: the task's main one)")]
+Models = Annotated[
+    list[str] | None,
+    option(
+        SELECTION_PANEL, "Use only these base models, separated by commas. Repeatable.", "--model"
+    ),
+]
+Metric = Annotated[
+    str, option(OUTPUT_PANEL, "Metric to compare. (default: the main metric of each task)")
+]
 AllPairs = Annotated[
     bool,
     option(
         OUTPUT_PANEL,
-        "Test every pair. (default above four lines: those with floor, ceiling or the leader)",
+        "Test every pair of methods. (default: if there are more than four, only pairs with the "
+        "best method, none or icl)",
         "--all-pairs",
     ),
 ]
@@ -130,13 +144,14 @@ def add_options(
     typed_only: bool = False,
     **defaults: Any,
 ) -> Callable[[Command], Command]:
-    """Options for the declared fields of a dataclass; the command gets an instance as its argument `name`.
+    """Add an option for each declared field of a dataclass to a command.
 
     Args:
-        without: fields that the command has no option for.
-        only: the fields that it has, where these are few.
-        typed_only: hand over a mapping of what was typed instead; options have no default then.
-        defaults: of options, where they are others than the field's.
+        name: argument of the command that receives the instance.
+        without: fields to leave out.
+        only: fields to include; all if empty.
+        typed_only: pass a mapping of the typed values instead; the options have no defaults.
+        defaults: defaults of options that differ from those of the fields.
     """
     declared_fields = [field for field in option_fields(kind).values() if field.name not in without]
     fields = [field for field in declared_fields if not only or field.name in only]
@@ -169,7 +184,7 @@ def add_options(
 
 
 def typed_names(context: typer.Context) -> frozenset[str]:
-    """Names of the options that stand on the command line, not those of the environment or left at their default."""
+    """Return the names of the options given on the command line, not by environment or default."""
     sources = {
         param.name: context.get_parameter_source(param.name or "")
         for param in context.command.params
@@ -184,8 +199,9 @@ def _is_list(field: OptionField) -> bool:
 
 
 def _parameter(field: OptionField, typed_only: bool, defaults: dict[str, Any]) -> inspect.Parameter:
-    """The parameter that Typer makes an option of."""
-    spec, kind = field.info, list[str] if _is_list(field) else field.info.kind or field.kind
+    """Build the parameter from which Typer creates the option."""
+    spec = field.info
+    kind = list[str] if _is_list(field) else spec.kind or field.kind
     default = defaults.get(field.name, None if typed_only or _is_list(field) else field.default)
     if default is None and kind in (bool, str, int, float, list[str]):
         kind = kind | None
@@ -208,7 +224,7 @@ def _parameter(field: OptionField, typed_only: bool, defaults: dict[str, Any]) -
 def show_result(
     title: str, result: Mapping[str, Any], hint: str, *, json: bool, quiet: bool
 ) -> None:
-    """A result of one row, its names as they stand in records."""
+    """Print a result of one row as JSON, as its path, or as a table of names and values."""
     from ttabench.core import amounts
 
     if json:
@@ -221,5 +237,5 @@ def show_result(
             for name, value in result.items()
         )
         render.print_tables(
-            [render.Table(title=title, columns=("what", "#value"), rows=rows, caption=hint)]
+            [render.Table(title=title, columns=("name", "#value"), rows=rows, caption=hint)]
         )

@@ -1,4 +1,4 @@
-"""`ttabench profile`: what can be typed, and what people see of it."""
+"""`ttabench profile`: measure the costs of methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttabench.core.types import no_log
 from ttabench.records.run_fields import RunFields
 from ttabench.terminal import render
 
-MEASUREMENT_PANEL = "What is measured"
+MEASUREMENT_PANEL = "Measurement"
 
 
 @o.add_options("base", RunFields, only=("model", "random_weights", "device", "dtype"))
@@ -22,48 +22,57 @@ def profile(
         str,
         o.option(
             RUN_GROUP,
-            "Methods, separated by commas, or all. (default: ten of them; all in training and on paper)",
+            "Methods, separated by commas, or all. "
+            "(default: a selection of ten; all with --training or --analytic)",
             "--methods",
             "-m",
         ),
     ] = "",
     prefill: Annotated[
-        str, o.option(MEASUREMENT_PANEL, "Tokens of context, separated by commas: 1k,4k,64k,1m.")
+        str,
+        o.option(
+            MEASUREMENT_PANEL,
+            "Context lengths in tokens, separated by commas, such as 1k,4k,64k,1m.",
+        ),
     ] = "1k,4k",
     generate: Annotated[
-        int, o.option(MEASUREMENT_PANEL, "Tokens written after the prompt.", min=1)
+        int, o.option(MEASUREMENT_PANEL, "Number of tokens to generate.", min=1)
     ] = 128,
     repeat: Annotated[
-        int, o.option(MEASUREMENT_PANEL, "Measured repetitions; medians are reported.", min=1)
+        int, o.option(MEASUREMENT_PANEL, "Number of repetitions; medians are reported.", min=1)
     ] = 5,
     piece_tokens: Annotated[
-        int, o.option(MEASUREMENT_PANEL, "Tokens of one piece of context.", min=1)
+        int, o.option(MEASUREMENT_PANEL, "Tokens per chunk of context.", min=1)
     ] = 256,
     preset: Annotated[
         str,
         o.option(
             RUN_GROUP,
-            "Named settings, of methods that have them. (default: stream, else those of the model's name)",
+            "Named settings, for methods that have them. "
+            "(default: the preset stream, else the one named like the model)",
         ),
     ] = "",
     set_: Annotated[
         list[str] | None,
         o.option(
             RUN_GROUP,
-            "key=value for every method that has the setting, method.key=value for one; repeat for more.",
+            "Setting: key=value for every method that has it, or method.key=value for one method. "
+            "Repeatable.",
             "--set",
             "-s",
         ),
     ] = None,
     task: Annotated[
         str,
-        o.option(RUN_GROUP, "Task whose shipped checkpoint trained methods use.", "--task", "-t"),
+        o.option(
+            RUN_GROUP, "Task that selects the bundled adapters of trained methods.", "--task", "-t"
+        ),
     ] = "streamingqa",
     throughput: Annotated[
         bool,
         o.option(
             MEASUREMENT_PANEL,
-            "Samples/s at growing batches, and the largest that fits.",
+            "Measure samples per second at growing batch sizes, and the largest batch that fits.",
             "--throughput",
         ),
     ] = False,
@@ -71,7 +80,7 @@ def profile(
         bool,
         o.option(
             MEASUREMENT_PANEL,
-            "Milliseconds per training sample, and memory of adapting one document.",
+            "Measure milliseconds per training sample, and the memory of adapting to one document.",
             "--training",
         ),
     ] = False,
@@ -79,7 +88,7 @@ def profile(
         bool,
         o.option(
             MEASUREMENT_PANEL,
-            "Cost on paper, from published shapes: no weights, at once, any model and length.",
+            "Calculate costs from the model's published shapes, without weights or measurements.",
             "--analytic",
         ),
     ] = False,
@@ -88,14 +97,17 @@ def profile(
         float,
         o.option(
             EXECUTION_GROUP,
-            "Repeat reading, or answering, no further after so many seconds.",
+            "Start no further repetition of reading, or of answering, after this many seconds.",
             min=0,
         ),
     ] = 10.0,
     threads: o.Threads = None,
     plot: Annotated[
         Path | None,
-        o.option(EXECUTION_GROUP, "Also draw latency and memory by length: a .png, .svg or .pdf."),
+        o.option(
+            EXECUTION_GROUP,
+            "Also plot latency and memory by context length to this file (.png, .svg or .pdf).",
+        ),
     ] = None,
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
@@ -103,10 +115,11 @@ def profile(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Measure what methods cost at several lengths of context: latency, memory, state.
+    """Measure latency, memory and state size of methods at several context lengths.
 
-    Every method runs in a process of its own. The same command again resumes where it stopped, or shows what is stored.
-    With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
+    Every method runs in its own process.
+    Repeating a command resumes an interrupted profile, or prints the stored result.
+    With --analytic, costs are calculated instead, for any model and context length.
     """
     from ttabench.core.amounts import parse_lengths, parse_memory
     from ttabench.profiling.job import Job, Load, choose_methods
@@ -114,10 +127,10 @@ def profile(
     output_form: render.Format = "json" if json else form
     if throughput + training + analytic > 1:
         raise UserError(
-            "--throughput, --training and --analytic cannot be combined.", "Give one of them."
+            "--throughput, --training and --analytic exclude each other.", "Use one of them."
         )
     typed: dict[str, Any] = {
-        "methods": methods or "all" * training,
+        "methods": methods or ("all" if training else ""),
         "preset": preset,
         "settings": tuple(set_ or ()),
     }
@@ -163,11 +176,11 @@ def profile(
     else:
         render.print_tables([profile_table(record)], output_form)
     if is_verbose:
-        place = f"profile {record.id} of {record.created}, in {outcome.folder}"
         render.print_note(
-            f"Stored: {place}; --force measures again, and the same command tries failed rows again."
+            f"Stored: profile {record.id} of {record.created}, in {outcome.folder}. "
+            "Repeat the command to retry failed rows, or use --force to measure all again."
         )
-    if plot is not None:  # last: what was measured is seen even where a picture fails
+    if plot is not None:  # last, so that a failing plot does not hide the results
         draw(record, plot)
         if not quiet:
-            render.print_note(f"Picture: {plot}")
+            render.print_note(f"Plot: {plot}")

@@ -1,4 +1,4 @@
-"""`ttabench report`: which runs, and the page that is written of them."""
+"""`ttabench report`: write an HTML page about runs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,23 @@ def report(
     all_pairs: o.AllPairs = False,
     samples: Annotated[
         int,
-        o.option(o.OUTPUT_PANEL, "Queries of a block that are shown, at most.", "--samples", min=0),
+        o.option(
+            o.OUTPUT_PANEL,
+            "Maximum number of queries shown per comparison group.",
+            "--samples",
+            min=0,
+        ),
     ] = 20,
     save: Annotated[
-        Path, o.option(EXECUTION_GROUP, "File to write: it ends in .html.", "--save", "-o")
+        Path, o.option(EXECUTION_GROUP, "File to write (.html).", "--save", "-o")
     ] = Path("report.html"),
     out: o.OutOnly = o.DEFAULT_OUT,
     quiet: o.Quiet = False,
 ) -> None:
-    """Write one page of runs: verdict, charts, tables that sort and filter, samples on which methods disagree.
+    """Write an HTML report on runs: charts, tables, and samples on which methods disagree.
 
-    A single file for a browser, which fetches nothing. `ttabench report results/nine -o report.html`.
+    The report is a single file that works offline.
+    Example: `ttabench report results/nine -o report.html`
     """
     from ttabench.cli.compare import compared
     from ttabench.core import amounts
@@ -49,11 +55,8 @@ def report(
     if quiet:
         render.print_line(str(save))
         return
-    run_count, blocks = (
-        sum(len(method_row.runs) for method_row in comparison.method_rows),
-        len(comparison.groups),
-    )
-    words = f"{run_count:,} run{'s' * (run_count != 1)} in {blocks:,} block{'s' * (blocks != 1)}"
+    run_count = sum(len(method_row.runs) for method_row in comparison.method_rows)
+    counts = f"runs: {run_count:,}, comparison groups: {len(comparison.groups):,}"
     render.print_line(
-        f"{save}: {words}, {amounts.format_bytes(save.stat().st_size)}. Open it in a browser."
+        f"{save} ({counts}, {amounts.format_bytes(save.stat().st_size)}). Open it in a browser."
     )

@@ -1,4 +1,4 @@
-"""`ttabench show` and `ttabench list` as they are typed."""
+"""`ttabench show` and `ttabench list`."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ def show(
     run_: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="A run: its folder, SUITE/ID, how its id begins, or its method."
+            metavar="RUN",
+            help="Run to show: its folder, SUITE/ID, the beginning of its id, or its method.",
         ),
     ],
     everything: Annotated[
         bool,
-        typer.Option(
-            "--all",
-            "-a",
-            help="Show all settings, figures and texts, not only the most important ones.",
-        ),
+        typer.Option("--all", "-a", help="Show all settings, results and costs, and full texts."),
     ] = False,
-    page: Annotated[int | None, typer.Option(min=1, help="Show this page of the samples.")] = None,
-    per_page: Annotated[int, typer.Option(min=1, help="Samples of a page.")] = 4,
+    page: Annotated[
+        int | None, typer.Option(min=1, help="Show only this page of samples, from 1.")
+    ] = None,
+    per_page: Annotated[int, typer.Option(min=1, help="Number of samples per page.")] = 4,
     wrong: Annotated[
-        bool, typer.Option("--wrong", "-w", help="Only samples without the full score.")
+        bool, typer.Option("--wrong", "-w", help="Show only samples below the full score.")
     ] = False,
     grep: Annotated[
         str,
-        typer.Option(metavar="TEXT", help="Only samples with this text, in upper or lower case."),
+        typer.Option(metavar="TEXT", help="Show only samples that contain TEXT, ignoring case."),
     ] = "",
     out: o.Out = o.DEFAULT_OUT,
     form: o.Form = "table",
     json: o.AsJson = False,
 ) -> None:
-    """Show one stored run: its command, settings, figures and costs, then what it was asked and answered."""
+    """Show one stored run: command, settings, results, costs, and samples with answers."""
     from ttabench.report import show as show_module
 
     sample_options = show_module.SampleFilter(page=page, per_page=per_page, wrong=wrong, grep=grep)
@@ -46,18 +45,18 @@ def show(
 
 def list_(
     what: Annotated[
-        str, typer.Argument(help="methods, tasks, models, adapters or runs.")
+        str, typer.Argument(help="What to list: methods, tasks, models, adapters or runs.")
     ] = "methods",
     name: Annotated[
         str,
-        typer.Argument(help="With `methods`: one method, to see its settings.", show_default=False),
+        typer.Argument(
+            help="Method to list the settings of (only with `methods`).", show_default=False
+        ),
     ] = "",
     method: Annotated[
-        str, typer.Option("--method", "-m", help="With `runs`: only those of this method.")
+        str, typer.Option("--method", "-m", help="List only runs of this method.")
     ] = "",
-    task: Annotated[
-        str, typer.Option("--task", "-t", help="With `runs`: only those of this task.")
-    ] = "",
+    task: Annotated[str, typer.Option("--task", "-t", help="List only runs of this task.")] = "",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`ttabench sweep`: what was typed, or stands in a file, as a suite; then its runs, or a list of them."""
+"""`ttabench sweep`: run a grid of configurations, typed or from a suite file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ttabench.core.types import Json
     from ttabench.sweep.engines import Job, JobReport
 
-EXECUTION_PANEL = "Where it runs"
+EXECUTION_PANEL = "Parallel execution"
 
 
 @o.add_options(
@@ -37,7 +37,7 @@ def sweep(
     suite: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[SUITE.yaml]", help="A file that names the runs.", show_default=False
+            metavar="[SUITE.yaml]", help="Suite file that defines the runs.", show_default=False
         ),
     ] = None,
     methods: Annotated[
@@ -45,45 +45,44 @@ def sweep(
     ] = "",
     tasks: Annotated[str, o.option(RUN_GROUP, "Tasks, separated by commas.", "--tasks", "-t")] = "",
     models: Annotated[
-        str, o.option(RUN_GROUP, "Base LMs, separated by commas. (default: nano)")
+        str, o.option(RUN_GROUP, "Base models, separated by commas. (default: nano)")
     ] = "",
-    seeds: Annotated[str, o.option(QUERY_GROUP, "Seeds, one run each: 0,1,2. (default: 0)")] = "",
+    seeds: Annotated[
+        str, o.option(QUERY_GROUP, "Random seeds, one run each, such as 0,1,2. (default: 0)")
+    ] = "",
     keep: Annotated[
         str,
         o.option(
             RUN_GROUP,
-            "Shares of the context to keep, one run each: 0.1,0.2,0.5. Methods without a budget run once.",
+            "Memory budgets as shares of the context, one run each, such as 0.1,0.2,0.5. "
+            "Methods without a budget run once.",
         ),
     ] = "",
     keep_tokens: Annotated[
-        str, o.option(RUN_GROUP, "Tokens of the context to keep, one run each: 128,256.")
+        str, o.option(RUN_GROUP, "Memory budgets in tokens, one run each, such as 128,256.")
     ] = "",
     swap_state: o.SwapState = False,
     jobs: Annotated[
-        int, o.option(EXECUTION_PANEL, "Runs at a time.", "--jobs", "-j", min=1, max=1024)
+        int, o.option(EXECUTION_PANEL, "Number of parallel runs.", "--jobs", "-j", min=1, max=1024)
     ] = 1,
     threads: o.Threads = None,
     gpus_per_run: Annotated[
-        int,
-        o.option(
-            EXECUTION_PANEL,
-            "GPUs for each run. (default: all that torch sees, for every run)",
-            min=0,
-            max=64,
-        ),
+        int, o.option(EXECUTION_PANEL, "GPUs per run; 0: every run sees all GPUs.", min=0, max=64)
     ] = 0,
-    engine: Annotated[str, o.option(EXECUTION_PANEL, "local, ray or slurm.")] = "local",
+    engine: Annotated[str, o.option(EXECUTION_PANEL, "Job engine: local, ray or slurm.")] = "local",
     engine_set: Annotated[
         list[str] | None,
         o.option(
             EXECUTION_PANEL,
-            "An option of the engine, key=value (address=auto, partition=gpu); repeat for more.",
+            "Option of the engine, key=value, such as address=auto or partition=gpu. Repeatable.",
         ),
     ] = None,
     shard: Annotated[
         str,
         o.option(
-            EXECUTION_PANEL, "Only part I of N: every N-th run, from the I-th on.", metavar="I/N"
+            EXECUTION_PANEL,
+            "Run only part I of N: every N-th run, starting with the I-th.",
+            metavar="I/N",
         ),
     ] = "",
     out: o.Out = o.DEFAULT_OUT,
@@ -92,10 +91,10 @@ def sweep(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Run a grid of methods, tasks, models, seeds and settings: what is stored is not run again.
+    """Run a grid of methods, tasks, models, seeds and settings. Stored results are not run again.
 
-    The runs stand in SUITE.yaml, or are typed; options beside a file take the place of what it says of all runs. A run
-    that fails is told with its reason, and the others go on; the command then leaves with 1.
+    Define the runs in SUITE.yaml or by options. Options override the file's values for all runs.
+    If a run fails, its reason is printed, the other runs continue, and the exit code is 1.
     """
     from ttabench.core.declared import parse_assignments, parse_value
     from ttabench.profiling.job import parse_method_names
@@ -138,13 +137,13 @@ def sweep(
 
 
 def _merge_suite(file: Path | None, typed: Mapping[str, Json]) -> Json:
-    """The suite of a file, overridden by the options typed beside it."""
+    """Return the suite of a file, overridden by the typed options."""
     from ttabench.sweep.suite import BUDGET_OPTIONS, read_suite
 
     if file is None:
         if missing := [name for name in ("methods", "tasks") if name not in typed]:
-            hint = "Give SUITE.yaml, or --methods none,icl --tasks streamingqa."
-            raise UserError(f"No {' and no '.join(missing)} are named.", hint)
+            hint = "Use a SUITE.yaml, or --methods none,icl --tasks streamingqa."
+            raise UserError(f"No {' and no '.join(missing)} are given.", hint)
         return dict(typed)
     data = read_suite(file)
     if not isinstance(data, dict):
@@ -156,7 +155,7 @@ def _merge_suite(file: Path | None, typed: Mapping[str, Json]) -> Json:
 def _run_jobs(
     runs: Sequence[Job], report_stream: Generator[JobReport], out: Path, *, json: bool, quiet: bool
 ) -> bool:
-    """Make the runs, a line for each as it comes; whether all are stored."""
+    """Print a line per finished run, then a summary; return True if no run failed."""
     began = time.monotonic()
     reports: dict[str, JobReport] = {}
     labels = {run.id: run.label for run in runs}
@@ -168,10 +167,8 @@ def _run_jobs(
             elif not (json or quiet or report.status == "stored"):
                 line = f"{labels[report.id]}: {report.status} ({report.seconds:.1f} s)"
                 render.print_note(f"{len(reports)} of {len(runs)} runs: {line}", style="")
-    states, seconds = (
-        Counter(report.status for report in reports.values()),
-        time.monotonic() - began,
-    )
+    states = Counter(report.status for report in reports.values())
+    seconds = time.monotonic() - began
     if json:
         rows = [
             {
@@ -198,7 +195,7 @@ def _run_jobs(
         render.print_line(f"{len(runs)} runs in {timedelta(seconds=round(seconds))}: {counts}.")
         render.print_line(f"Compare: ttabench compare --out {quote(str(out))}")
         if states["failed"]:
-            render.print_line("The same command tries the failed runs again.")
+            render.print_line("Repeat the command to retry the failed runs.")
     return not states["failed"]
 
 
@@ -208,7 +205,7 @@ def _identity_columns(run: Job) -> dict[str, Any]:
 
 
 def _list_jobs(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> None:
-    """List the runs, and which are stored; no model is loaded."""
+    """List the runs and their status; loads no model."""
     from ttabench.records.schema import is_stored
 
     rows = [{**_identity_columns(run), "stored": is_stored(out / run.id)} for run in runs]
@@ -223,7 +220,7 @@ def _list_jobs(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> No
         states = ["stored" if row["stored"] else "to run" for row in rows]
         lines = tuple((*name, state) for name, state in zip(names, states, strict=True))
         caption = f"{len(rows)} runs: {len(rows) - len(todo)} stored, {len(todo)} to run."
-        columns = ("run", "method", "task", "#seed", "model", "what is to do")
+        columns = ("run", "method", "task", "#seed", "model", "status")
         render.print_tables(
             [
                 render.Table(

@@ -1,4 +1,4 @@
-"""`ttabench train`: what can be typed, how far a training is, and what came of it."""
+"""`ttabench train`: train the parameters of a method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUN_ONLY_OPTIONS = (
     "boost",
     "batch_contexts",
 )
-"""Options that a training has no use for, or has of its own."""
+"""Options of `eval` that `train` does not have, or declares itself."""
 
 
 @o.add_options(
@@ -54,23 +54,25 @@ def train(
         Path | None,
         o.folder(
             EXECUTION_GROUP,
-            "Folder of the checkpoint. (default: results/scratch/checkpoints/...)",
+            "Folder of the checkpoint. (default: results/scratch/checkpoints/METHOD-TASK-MODEL)",
             "--out",
             "-o",
         ),
     ] = None,
     force: Annotated[
         bool,
-        o.option(EXECUTION_GROUP, "Start again in --out, without what is saved there.", "--force"),
+        o.option(EXECUTION_GROUP, "Start over, ignoring a checkpoint saved in --out.", "--force"),
     ] = False,
     dry_run: Annotated[
-        bool,
-        o.option(EXECUTION_GROUP, "Show what it takes on paper, and train nothing.", "--dry-run"),
+        bool, o.option(EXECUTION_GROUP, "Print the estimated cost, and train nothing.", "--dry-run")
     ] = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command resumes."""
+    """Train a method on a task and write a checkpoint for `eval --checkpoint`.
+
+    Repeating a command resumes an interrupted training.
+    """
     from ttabench.run.resolve import resolve_method
     from ttabench.training.stages import plan_training
 
@@ -98,6 +100,7 @@ def train(
     last = record.validation[-1] if record.validation else {}
     figures |= {f"validation_{name}": value for name, value in last.items() if name != "step"}
     source = f" --source {quote(request.source)}" if request.source else ""
-    base_options = f"--task {plan.stages[-1].request.task}{source} {request.base_model_options}"  # of a mixture, its first task
-    words = f"--method {quote(request.method)} {base_options} --checkpoint {out}"
-    o.show_result("trained", figures, f"Try it: ttabench eval {words}", json=json, quiet=quiet)
+    task = plan.stages[-1].request.task  # the first task of a mixture
+    base_options = f"--task {task}{source} {request.base_model_options}"
+    arguments = f"--method {quote(request.method)} {base_options} --checkpoint {out}"
+    o.show_result("trained", figures, f"Next: ttabench eval {arguments}", json=json, quiet=quiet)

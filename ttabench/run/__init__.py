@@ -1,1 +1,1 @@
-"""From what was typed to a stored run: resolving, planning, the loop, training."""
+"""Runs: resolve a request, plan it, evaluate it, and record the result."""

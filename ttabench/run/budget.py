@@ -1,5 +1,7 @@
-"""One budget for every method: `--keep 0.2`, `--keep-tokens 256`, as settings of its own (`MethodSpec.keep`), which are
-what a run is identified by; and how much was kept of it."""
+"""Memory budgets: `--keep 0.2` and `--keep-tokens 256` as settings of a method.
+
+`MethodSpec.keep` translates a budget. The run id hashes the resulting settings, not the budget.
+"""
 
 from __future__ import annotations
 
@@ -20,70 +22,80 @@ if TYPE_CHECKING:
 
 
 def parse_budget(keep: float | None, keep_tokens: int | None) -> Amount | None:
-    """The budget asked for: a share (float) or tokens (int)."""
+    """Parse a budget: a share of the context (float) or a number of tokens (int)."""
     if keep is not None and keep_tokens is not None:
         raise UserError(
-            f"Both --keep {keep} and --keep-tokens {keep_tokens} are given.", "Give one of them."
+            f"--keep {keep} and --keep-tokens {keep_tokens} exclude each other.", "Use one of them."
         )
     if keep is not None and not 0 < keep <= 1:
         raise UserError(
-            f"--keep must be above 0 and at most 1, got {keep}.", "Give a share, as --keep 0.2."
+            f"--keep must be above 0 and at most 1, got {keep}.", "Use a share, such as --keep 0.2."
         )
     if keep_tokens is not None and keep_tokens < 1:
         raise UserError(
             f"--keep-tokens must be at least 1, got {keep_tokens}.",
-            "Give a number, as --keep-tokens 256.",
+            "Use a whole number, such as --keep-tokens 256.",
         )
     return keep_tokens if keep is None else float(keep)
 
 
 def budget_of_config(config: Mapping[str, Json]) -> Amount | None:
-    """The budget that a stored configuration names; records of older versions name none."""
+    """Return the budget of a stored configuration; None in records of older versions."""
     return parse_budget(config.get("keep"), config.get("keep_tokens"))
 
 
 def budget_label_and_settings(config: Mapping[str, Json]) -> tuple[str, frozenset[str]]:
-    """The budget of a stored configuration in a word (`keep=0.2`), and the settings that it stands for."""
+    """Return the label (`keep=0.2`) of a stored budget, and the keys of the settings it implies."""
     amount = budget_of_config(config)
-    with suppress(UserError, ValueError):  # a method that is not here, or has no such budget now
+    # the method may not be installed, or may no longer have such a budget
+    with suppress(UserError, ValueError):
         if (
             amount is not None
             and (keep := registry.find_installed(str(config["method"])).keep) is not None
         ):
-            word = f"keep={amount}" if isinstance(amount, float) else f"keep-tokens={amount}"
-            return word, frozenset(keep(amount))
+            label = f"keep={amount}" if isinstance(amount, float) else f"keep-tokens={amount}"
+            return label, frozenset(keep(amount))
     return "", frozenset()
 
 
 def format_budget(amount: Amount) -> str:
-    """`20 %` or `256 tokens`."""
+    """Format a budget as `20 %` or `256 tokens`."""
     return f"{amount:,} tokens" if isinstance(amount, int) else f"{100 * amount:.3g} %"
 
 
 def apply_budget(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tuple[str, ...]:
-    """What was typed as `--set`, behind the settings that a budget stands for."""
-    option, other_option = ("--keep", "--keep-tokens")[:: 1 if isinstance(amount, float) else -1]
+    """Return the settings that a budget implies, followed by the typed `--set` values.
+
+    Raises:
+        UserError: the method has no budget, the budget does not fit it, or `--set` contradicts it.
+    """
+    option, other_option = "--keep-tokens", "--keep"
+    if isinstance(amount, float):
+        option, other_option = "--keep", "--keep-tokens"
     if spec.keep is None:
         known = ", ".join(
             name for name, method in registry.methods().items() if method.keep is not None
         )
-        fault = f"{option} has no meaning for {spec.name}."
-        raise UserError(fault, f"Leave it out, or choose a method with a budget: {known}.")
+        fault = f"{spec.name} has no memory budget."
+        raise UserError(fault, f"Remove {option}, or use one of: {known}.")
     try:
         settings = spec.keep(amount)
     except ValueError as error:
         fault = f"{option} {amount} does not fit {spec.name}: {error}."
-        raise UserError(fault, f"Give another {option}, or {other_option}.") from None
+        raise UserError(fault, f"Use another {option}, or {other_option}.") from None
     typed = parse_settings(spec, texts)
     for key, value in settings.items():
         if key in typed and typed[key] != value:
-            fault = f"{option} sets {key}={format_setting(value)} of {spec.name}, and --set says {format_setting(typed[key])}."
-            raise UserError(fault, "Leave one of them out.")
+            fault = (
+                f"{option} implies {key}={format_setting(value)} for {spec.name}, "
+                f"but --set has {key}={format_setting(typed[key])}."
+            )
+            raise UserError(fault, "Remove one of them.")
     return (*(f"{key}={format_setting(value)}" for key, value in settings.items()), *texts)
 
 
 def kept_share(costs: Sequence[EpisodeCost]) -> float | None:
-    """Bytes of all states over those of full context's keys and values; None where they are not known."""
+    """Return the bytes of all states over those of the full KV cache; None if any is unknown."""
     known = [cost.slots for cost in costs if cost.slots is not None]
     if not known or len(known) < len(costs):
         return None
@@ -91,7 +103,7 @@ def kept_share(costs: Sequence[EpisodeCost]) -> float | None:
 
 
 def format_kept_share(share: float | None, amount: Amount | None) -> str:
-    """`20.6 % (asked 20 %)`, as tables have it; empty where nothing is known."""
+    """Format a kept share and its budget for a table cell; empty if the share is unknown."""
     if share is None:
         return ""
     return format_budget(share) + (

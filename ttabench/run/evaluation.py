@@ -1,7 +1,8 @@
-"""From a plan to a stored run: look whether it is stored, load the base model, run, record.
+"""Execution of a plan: return the stored run, or load the base model, run and record.
 
-A checkpoint of a method that reads nothing (`lora`) is a change of weights: it is added to the base before anything is
-read, and the base's fingerprint is that of the changed weights."""
+The weight deltas of a `--base-checkpoint` (`lora`) are merged into the base model before it reads
+anything. The fingerprint is that of the merged weights.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +30,22 @@ EvaluationResult: TypeAlias = RunResult[RunRecord]
 
 
 def base_model_key(request: RunRequest, *, chat_template: bool) -> tuple[str | bool, ...]:
-    """The options that decide which base model a request loads, and how."""
+    """Return the options that decide which base model is loaded, and in which form."""
     names = ("model", "base_checkpoint", "device", "dtype", "random_weights", "bos", "thinking")
     return (*(getattr(request, name) for name in names), chat_template)
 
 
 class ModelCache:
-    """The base model that was loaded last, for the runs that share it: its options and its files must be the same."""
+    """Cache of the last loaded base model, shared by runs with equal options and equal files."""
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] = ()
         self._lm: LM | None = None
 
     def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
-        """The base model of a request, reading in its chat template or not."""
-        options, inputs = (
-            base_model_key(request, chat_template=chat_template),
-            base_model_digests(request),
-        )
+        """Return the base model of a request, loading it if it is not the cached one."""
+        options = base_model_key(request, chat_template=chat_template)
+        inputs = base_model_digests(request)
         if self._lm is not None and self._key == (options, inputs):
             return self._lm
         from ttabench.lm.model import load as load_lm
@@ -69,11 +68,19 @@ class ModelCache:
 
 
 MODEL_CACHE = ModelCache()
-"""The base model of this process."""
+"""Cache of this process."""
 
 
 def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
-    """The base model with a checkpoint's deltas added to its weights, in place; records call the checkpoint `name`."""
+    """Add the weight deltas of a checkpoint to the base model, in place.
+
+    Args:
+        name: name of the checkpoint in records.
+
+    Raises:
+        UserError: the checkpoint's method reads contexts, or the checkpoint that it was trained on
+            top of is missing or has changed.
+    """
     import torch
 
     from ttabench.lm.forward.patching import weight_changes
@@ -81,17 +88,17 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
 
     header = header_of(folder)
     if registry.find_installed(header.method).growth != "none":
-        fault = f"{folder} is a checkpoint of {header.method}, which changes the model only once it has read a context."
-        raise UserError(fault, "Give --base-checkpoint a checkpoint of lora.")
+        fault = f"{folder} is a checkpoint of {header.method}, which needs a context to read."
+        raise UserError(fault, "Use a checkpoint of lora as --base-checkpoint.")
     if header.stands_on and not lm.stands_on:
         parent_name = str(header.stands_on["name"])
         parent_folder = checkpoint_path(parent_name, lm.name)
         if not parent_folder.exists():
-            fault = f"{folder} was trained on top of {parent_name}, which is not there."
-            raise UserError(fault, "Put it back, or train again.")
+            fault = f"{folder} was trained on top of {parent_name}, which does not exist."
+            raise UserError(fault, f"Restore {parent_name}, or train {folder} again.")
         if digest_path(parent_folder) != header.stands_on["digest"]:
             fault = f"{folder} was trained on top of {parent_name}, which has changed since."
-            raise UserError(fault, f"Train {folder} again, or put the old {parent_name} back.")
+            raise UserError(fault, f"Restore the old {parent_name}, or train {folder} again.")
         merge_checkpoint(lm, parent_folder, parent_name)
     method = checkpoints.load(registry.find_installed(header.method).load(), lm, folder)
     patch = method.patch(method.begin(1), [])
@@ -116,11 +123,14 @@ def execute(
     on_progress: ProgressCallback = no_progress,
     log: Callable[[str], None] = no_log,
 ) -> EvaluationResult:
-    """Return the run if it is stored in `out`, else run or continue it and store it; `force`: from the start.
+    """Return the run stored in `out`, or run it, resuming an interrupted one, and store it.
+
+    Args:
+        force: ignore stored results and run from the start.
 
     Raises:
-        UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
-            loaded, or the context does not fit the model.
+        UserError: the folder cannot be written, the stored record is corrupted, the model or the
+            checkpoint cannot be loaded, or the context does not fit the model.
     """
     work = partial(_run, plan, models, on_progress, log)
     return get_or_run(out / plan.config.identity(), work, force=force, log=log)
@@ -141,7 +151,8 @@ def _run(
     config = plan.config
     seed_everything(config.seed)
     lm = models.get(plan.request, chat_template=config.chat_template)
-    method, state = plan.resolved.build(lm), plan.request.state
+    method = plan.resolved.build(lm)
+    state = plan.request.state
     start = None if state is None else plan.resolved.stored_state(state, lm)
     refuse_changed_files(file_digests(plan.request, plan.resolved), plan.config.inputs)
     context = RunContext(
@@ -161,17 +172,22 @@ def _run(
         dropped_counts = ", ".join(
             f"{count} {reason}" for reason, count in plan.task.dropped.items()
         )
-        fault = f"No query of {config.task} can be asked with the tokenizer of {lm.name}: {dropped_counts}."
+        fault = (
+            f"No query of {config.task} is left with the tokenizer of {lm.name}: {dropped_counts}."
+        )
         raise UserError(
-            fault, "Raise the task's limits with --task-set, see `ttabench list tasks`."
+            fault, "Set higher limits with --task-set; run `ttabench list tasks` to see them."
         )
     notes = caveats(plan, method, folder)
     if config.batch_contexts > 1:
-        batching_note = f"up to {config.batch_contexts} contexts were read together: seconds are shares, bytes have padding"
+        batching_note = (
+            f"up to {config.batch_contexts} contexts were read in one batch: "
+            "seconds are shares, bytes include padding"
+        )
         notes.append(
             batching_note
             if contexts_per_batch(context) > 1
-            else f"contexts were read one at a time, as {method.name} reads"
+            else f"contexts were read one at a time: {method.name} does not batch them in this run"
         )
     for note in notes:
         log(f"Note: {note}.")

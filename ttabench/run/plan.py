@@ -1,4 +1,4 @@
-"""A resolved run: every choice is made, and no model is loaded; `plan.config.identity()` is the run's id."""
+"""Plans: fully resolved runs before any model is loaded. `plan.config.identity()` is the run id."""
 
 from __future__ import annotations
 
@@ -31,43 +31,45 @@ from ttabench.stats.metrics import Metric, check_metric_modes, metric
 
 T = TypeVar("T")
 BUILTIN_ORIGIN = "ttabench"
-"""The origin of metrics that are."""
+"""Origin of the metrics of this package."""
 
 
 class PlanCache(dict[tuple[object, ...], Any]):
-    """Values that plans of one command share, such as the rows of a task."""
+    """Values shared by the plans of one command, such as the rows of a task."""
 
     def get_or_make(self, *key: object, make: Callable[[], T]) -> T:
-        """The value of `make`, or of the earlier call with the same key."""
+        """Return the value of `make`, cached by key."""
         value: T = self[key] if key in self else self.setdefault(key, make())
         return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A resolved run: nothing is left to decide, no model is loaded."""
+    """Fully resolved run, before any model is loaded."""
 
     request: RunRequest
     config: RunConfig
     resolved: ResolvedMethod
     task: Task[Any]
     task_record: Mapping[str, Json]
-    """The task's own description for the record, its metrics included."""
+    """Description of the task for the record, including its metrics."""
     metrics: tuple[Metric, ...]
 
 
 def make_plan(request: RunRequest, seed: int, shared: PlanCache | None = None) -> Plan:
-    """Resolve a request for one seed, that of the order of the data and of everything random.
+    """Resolve a request for one seed.
 
-    `shared` is what other plans were made of; plans of one task then have one `task`, which should not be run.
+    Args:
+        seed: seed of the data order and of all random numbers.
+        shared: cache shared with other plans. Plans of one task then share one `task` object, so
+            they must not be run.
     """
     if request.ask_only and request.state is None:
-        hint = "Give --state DIR, or use --method none."
-        raise UserError("--ask-only reads no context, and no state is given.", hint)
+        hint = "Add --state DIR, or use --method none."
+        raise UserError("--ask-only reads no context, so it needs a state.", hint)
     if request.state_of != "own" and request.state is not None:
         raise UserError(
-            "--swap-state makes its own states, so --state cannot be given.",
-            "Leave one of them out.",
+            "--swap-state creates its own states and excludes --state.", "Remove one of them."
         )
     cache = PlanCache() if shared is None else shared
     read_card = cache.get_or_make("card", request.task, make=lambda: load_card(request.task))
@@ -89,14 +91,13 @@ def make_plan(request: RunRequest, seed: int, shared: PlanCache | None = None) -
         )
     except UserError:
         if source == "hub" and not request.random_weights:
-            refuse_missing_model(
-                request.model
-            )  # a wrong name, rather than the hub that both are fetched from
+            # blame a wrong model name first: model and task come from the same hub
+            refuse_missing_model(request.model)
         raise
     record = dict(cache.get_or_make("record", *task_key, make=task.describe))
     if request.state_of != "own" and not task.n_chunks:
-        fault = f"{task.card.name} has no context to read with these options, so there is no state to swap."
-        raise UserError(fault, "Change --task-set, or leave --swap-state out.")
+        fault = f"{task.card.name} has no context with these options, so no state can be swapped."
+        raise UserError(fault, "Set other values with --task-set, or remove --swap-state.")
     if request.state_of == "other":
         record["others"] = cache.get_or_make("others", *task_key, make=task.describe_swapped)
     card = task.card
@@ -135,7 +136,7 @@ def make_plan(request: RunRequest, seed: int, shared: PlanCache | None = None) -
 
 
 def _select_metrics(requested: str, task: Task[Any]) -> tuple[Metric, ...]:
-    """The metric that was asked for, if one was, and those of the task."""
+    """Return the requested metric, if any, followed by those of the task."""
     task_metrics = tuple(metric(name) for name in task.card.metrics)
     if not requested:
         return task_metrics
@@ -145,8 +146,8 @@ def _select_metrics(requested: str, task: Task[Any]) -> tuple[Metric, ...]:
     )
     if chosen.name in SAMPLE_COLUMNS:
         raise UserError(
-            f"The metric {chosen.name} has the name of a column of samples.",
-            "Give it another name.",
+            f"The metric name {chosen.name} is reserved for a column of samples.",
+            "Use another name.",
         )
     check_metric_modes(task.card.name, [chosen], mode)
     return (chosen, *(other for other in task_metrics if other.name != chosen.name))
@@ -160,8 +161,10 @@ def _input_digests(
     metrics: Sequence[Metric],
     cache: PlanCache,
 ) -> dict[str, str]:
-    """Digests of what a run reads, by name: metrics that are not ttabench's own, or that another than the card made the
-    main one, among it."""
+    """Return digests of all inputs of a run, by name.
+
+    Built-in metrics count only if `--metric` makes one of them the main metric.
+    """
     digests = {
         "card": content_digest(prompt.card),
         "reader": origin(prompt.card.reader),
@@ -183,7 +186,7 @@ def _input_digests(
 def file_digests(
     request: RunRequest, resolved: ResolvedMethod, cache: PlanCache | None = None
 ) -> dict[str, str]:
-    """Digests of the files that a run loads after it was planned, by the names of `RunConfig.inputs`."""
+    """Return digests of the files that a run loads after planning, named as `RunConfig.inputs`."""
     base = (request.model, request.base_checkpoint, request.random_weights)
     cache = PlanCache() if cache is None else cache
     digests = {
@@ -196,15 +199,18 @@ def file_digests(
 
 
 def base_model_digests(request: RunRequest) -> dict[str, str]:
-    """Digests of the base model (none of random weights) and of the checkpoint it stands on; an unknown model is
-    refused."""
+    """Return digests of the base model and of its base checkpoint; random weights have none.
+
+    Raises:
+        UserError: the model is unknown.
+    """
     from ttabench.lm.loading.hub import model_digest
 
     if request.random_weights and request.model not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", request.model, list(ARCHITECTURES))
-    checkpoint = request.base_checkpoint and digest_path(
-        checkpoint_path(request.base_checkpoint, request.model)
-    )
+    checkpoint = ""
+    if request.base_checkpoint:
+        checkpoint = digest_path(checkpoint_path(request.base_checkpoint, request.model))
     return {
         "model": "" if request.random_weights else model_digest(request.model),
         "base_checkpoint": checkpoint,

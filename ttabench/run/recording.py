@@ -1,7 +1,8 @@
-"""The record of a run that is done: aggregate its samples and costs, and say what it stood on; and its notes.
+"""Run records: aggregated samples and costs, provenance, and notes.
 
-A note is one sentence without a full stop where a figure would mislead. All follow from what a run stores, so a run
-that was killed and continued has the notes of one that was not."""
+A note is one sentence, without a full stop, about a figure that could mislead. Notes depend only on
+stored data, so a resumed run has the same notes as an uninterrupted one.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from ttabench.run.plan import Plan
 
 MIN_RELIABLE_QUERIES = 10
-"""Queries below which a figure says next to nothing."""
+"""Number of queries below which a note warns of an unreliable figure."""
 ENGLISH_MODEL = "smollm2-135m-qa"
-"""A base model that reads English and answers in a few words."""
+"""Base model suggested for English texts; it gives short answers."""
 
 
 def make_record(
@@ -50,8 +51,13 @@ def make_record(
     notes: Sequence[str],
     batch_size: int,
 ) -> RunRecord:
-    """The record of a run whose queries are all answered, with these notes, at last so many together."""
-    config, model = plan.config, lm.describe()
+    """Build the record of a finished run.
+
+    Args:
+        batch_size: number of queries in the last batches.
+    """
+    config = plan.config
+    model = lm.describe()
     auto = {
         name: model[key]
         for name, key in (("device", "device"), ("dtype", "dtype"), ("bos", "start"))
@@ -93,10 +99,11 @@ def make_record(
 
 
 def make_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
-    """One row a metric, over all steps and sub-tasks, and for each of them where there are several.
+    """Aggregate samples into rows: one per metric, plus one per step and per sub-task if several.
 
-    With several sub-tasks there is also their unweighted mean (sub-task "mean"), which papers print as the average.
-    What was asked up to one length of a text counts at every greater length, too; single texts have no rows by length.
+    Several sub-tasks also get their unweighted mean (sub-task "mean"), the average that papers
+    report. For tasks with `lengths`, a query counts at its own length and at every greater one, and
+    there are no rows per sub-task and length.
     """
     lengths = [int(length) for length in plan.task_record.get("lengths", ())]
     steps = lengths or sorted({sample.step for sample in samples})
@@ -122,7 +129,7 @@ def make_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
 
 
 def _subtask_mean(rows: Sequence[Row]) -> Row:
-    """The mean over sub-tasks, each counting alike; the sub-tasks are those that are asked, no sample of others."""
+    """Average over sub-tasks with equal weights. The sub-tasks are fixed, not a sample."""
     squares = _sum_if_all_known([row.stderr and row.stderr**2 for row in rows])
     low, high = interval_of_mean([(row.value, row.ci_low, row.ci_high) for row in rows])
     mean = {
@@ -140,19 +147,18 @@ def _subtask_mean(rows: Sequence[Row]) -> Row:
 
 
 def _estimate_metric(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate | None:
-    """A metric of a run's queries; None where it is no number."""
+    """Estimate a metric over queries; None if it is undefined."""
     values = list[Observation]()
     for sample in samples:
         ask = sample.ask
-        # samples keep no stretch of a book that was scored: there every query is another
+        # samples do not store the scored text of a book: every query is its own question there
         question = repr((ask.prompt, ask.answers)) if ask.answers else ""
-        observed, stratum = (
-            observation_of_query(draw, sample.episode, sample.key, ask.source_key, question),
-            ask.subtask,
-        )
+        observed = observation_of_query(draw, sample.episode, sample.key, ask.source_key, question)
+        stratum = ask.subtask
         terms: tuple[Any, ...] = (sample.metrics.get(metric.name), 1.0)
         if metric.ratio is not None:
-            words, stratum = ask.want.words if isinstance(ask.want, Score) else 0, ""
+            words = ask.want.words if isinstance(ask.want, Score) else 0
+            stratum = ""
             terms = -sample.answer.logprobs[0], sample.answer.tokens[0], words
         elif metric.corpus is not None:
             terms = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
@@ -166,13 +172,14 @@ def _metric_rows(
     metric: Metric,
     samples: Sequence[Sample],
 ) -> list[Row]:
-    """The row of a metric; none where it is no number."""
+    """Return the row of a metric, or no row if the metric is undefined."""
     draw = Draw(
         sampling_unit(plan.task_record),
         plan.config.seed,
         is_fresh=plan.task.source in RESAMPLED_SOURCES,
     )
-    result, config = _estimate_metric(metric, draw, samples), plan.config
+    result = _estimate_metric(metric, draw, samples)
+    config = plan.config
     if result is None:
         return []
     return [
@@ -203,7 +210,6 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
 
 
 def _sum_if_all_known(values: Sequence[float | None]) -> float | None:
-    """None where one is not known."""
     known = [value for value in values if value is not None]
     return fsum(known) if len(known) == len(values) else None
 
@@ -211,12 +217,13 @@ def _sum_if_all_known(values: Sequence[float | None]) -> float | None:
 def total_cost(
     costs: Sequence[EpisodeCost], samples: Sequence[Sample]
 ) -> dict[str, float | int | None]:
-    """Seconds are summed over the episodes, `ask_ms` is the mean over queries, bytes are the largest of any episode.
+    """Aggregate the costs of a run.
 
-    Peaks are None where the device does not tell them.
+    Seconds are sums over episodes, `ask_ms` is the mean over queries, and bytes are the maximum
+    over episodes. Peaks are None on devices that do not report them.
     """
     read = [cost.tokens_read for cost in costs if cost.tokens_read is not None]
-    # Encoding a patch once for all queries is part of reading, whenever a method does it.
+    # encoding a patch once for all queries counts as adaptation
     adapt_seconds = sum(cost.adapt_seconds + cost.encode_seconds for cost in costs)
     pieces = sum(cost.pieces for cost in costs)
     return {
@@ -245,18 +252,20 @@ def total_cost(
 
 
 def plan_caveats(plan: Plan) -> list[str]:
-    """Caveats that are known before anything is loaded."""
+    """List the notes that are known before a model is loaded."""
     caveats = [str(note) for note in plan.task.notes]
     if template := plan.config.inputs.get("template"):
-        caveats.append(f"the chat template was given: {template}")
+        caveats.append(f"the chat template received: {template}")
     if control := ANSWERING_STATES[plan.config.state_of]:
         caveats += [control, *plan.task_record.get("others", {}).get("notes", [])]
     return [*caveats, *plan.resolved.notes()]
 
 
 def caveats(plan: Plan, method: BaseMethod[Any], folder: RunFolder) -> list[str]:
-    """All caveats of a run whose queries are answered."""
-    lm, costs, n = method.lm, folder.costs, len(folder.samples)
+    """List all notes of a finished run."""
+    lm = method.lm
+    costs = folder.costs
+    n = len(folder.samples)
     read = [cost.tokens_read for cost in costs]
     notes = plan_caveats(plan)
     if lm.random_weights:
@@ -268,17 +277,17 @@ def caveats(plan: Plan, method: BaseMethod[Any], folder: RunFolder) -> list[str]
     notes += position_caveats(method)
     notes += eviction_caveats(method, read) if plan.config.state_of == "own" else []
     return notes + (
-        [f"n = {n}: figures of so few queries say little"] if n < MIN_RELIABLE_QUERIES else []
+        [f"n = {n}: results of so few queries are unreliable"] if n < MIN_RELIABLE_QUERIES else []
     )
 
 
 def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
-    """Caveats of a state that was made outside a run."""
+    """List the notes of a state made by `adapt` or `ask`, outside a run."""
     lost = {
         key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")
     }
     smaller_chunk_hints = [
-        f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncation_notes(lost)
+        f"{note}; smaller chunks may fit (--pieces paragraphs)" for note in _truncation_notes(lost)
     ]
     return [
         *smaller_chunk_hints,
@@ -288,28 +297,24 @@ def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
 
 
 def nano_caveats(lm: LM) -> list[str]:
-    """What the base model of the package makes of texts of others."""
-    return (
-        [f"nano knows its miniature world alone; for other texts use --model {ENGLISH_MODEL}"]
-        if lm.name == NANO
-        else []
-    )
+    """Note that nano only knows the synthetic world."""
+    if lm.name != NANO:
+        return []
+    return [f"nano knows only its synthetic world; for other texts use --model {ENGLISH_MODEL}"]
 
 
 def generation_caveats(lm: LM) -> list[str]:
-    """Settings of the model's folder that greedy decoding does not follow."""
+    """Note the settings of `generation_config.json` that greedy decoding ignores."""
     ignored = ", ".join(
         f"{name}={str(value)[:40]}" for name, value in lm.generation_settings.items()
     )
-    return (
-        [f"answers are greedy: generation_config.json of {lm.name} is not followed ({ignored})"]
-        if ignored
-        else []
-    )
+    if not ignored:
+        return []
+    return [f"decoding is greedy: generation_config.json of {lm.name} is ignored ({ignored})"]
 
 
 def position_caveats(method: BaseMethod[Any]) -> list[str]:
-    """Keys that stay where they stood, for the model has none that can be moved."""
+    """Note that cached keys keep their original positions, as this model cannot move them."""
     from ttabench.lm.forward.capabilities import get_capabilities
 
     if (
@@ -317,13 +322,15 @@ def position_caveats(method: BaseMethod[Any]) -> list[str]:
         or get_capabilities(method.lm).rotary is not None
     ):
         return []
-    return [
-        f"positions=auto is original here: the keys of {method.lm.name} cannot be moved to places of the cache"
-    ]
+    return [f"positions=auto means original here: cached keys of {method.lm.name} cannot be moved"]
 
 
 def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
-    """Whether a method that evicts had no need to, by the tokens of every context that it has read."""
+    """Note that an eviction method evicted nothing.
+
+    Args:
+        read: tokens of every context that was read; None or 0 if unknown.
+    """
     counts = [count for count in read if count]
     kept_whole = [count for count in counts if method.evicts_nothing(count)]
     if not kept_whole:
@@ -333,17 +340,20 @@ def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> lis
         if len(kept_whole) == len(counts)
         else f" from {len(kept_whole)} of {len(counts)} contexts"
     )
-    reason = f"{method.name} evicted nothing{where}: {max(kept_whole):,} tokens of context fit what it may keep"
-    return [f"{reason}, so this measures full context (icl), not {method.name}"]
+    reason = f"{max(kept_whole):,} tokens of context fit its budget"
+    return [
+        f"{method.name} evicted nothing{where}: {reason}, "
+        f"so this measures full context (icl), not {method.name}"
+    ]
 
 
 def truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:
-    """Context that the methods did not read, by their own counts: summed over episodes, by the name of the count."""
+    """Sum the methods' counts of unread context over episodes, by name of the count."""
     names = sorted({name for cost in costs for name in cost.truncated})
     return {name: sum(cost.truncated.get(name, 0) for cost in costs) for name in names}
 
 
 def _truncation_notes(truncated: Mapping[str, int]) -> list[str]:
     return [
-        f"not all context was read: {name} {lost:,}" for name, lost in truncated.items() if lost
+        f"the context was truncated: {name} {lost:,}" for name, lost in truncated.items() if lost
     ]

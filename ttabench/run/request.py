@@ -1,7 +1,10 @@
-"""The request of a user, as typed: its fields are the options of `eval`; `records.run_fields` has those that stay.
+"""User requests: the options of `ttabench eval`, as typed.
 
-The request that made a state is kept in its header, so that `ask` needs no options. A method in a file is named there
-for people: only a file that the user names is executed."""
+Options that a record stores as typed are declared in `records.run_fields`.
+
+A state's header stores the request that made it, so `ask` needs no options. A method file named in
+a header is never executed unless the user names the same file.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ from ttabench.records.run_fields import RunFields, base_model_name
 from ttabench.run.budget import parse_budget
 
 UserPath: TypeAlias = Annotated[str | Path, AfterValidator(validate_path)]
-"""A file or folder that a caller from Python names."""
+"""Path argument of the Python API."""
 MODEL_ALIASES = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
-"""Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
+"""Aliases of base models with a bundled checkpoint: (model, checkpoint)."""
 READING_FIELDS = (
     "method",
     "task",
@@ -44,29 +47,35 @@ READING_FIELDS = (
     "keep",
     "keep_tokens",
 )
-"""Fields of a request that decide which method reads, on which model, in which words."""
+"""Fields that decide method, base model and prompts; a state's header stores them."""
 OWN_QUESTIONS_TASK = "qa"
-"""The task of a user's own table of texts, questions and answers; `--task FILE` means it."""
+"""Task that reads a user's own file of texts, questions and answers (`--task FILE`)."""
 
 NO_CHECKPOINT = "none"
 SHIPPED_PREFIX = "shipped:"
 REQUEST_KEY = "made_with"
-"""Where a state's header says it."""
+"""Key of the request in a state's header."""
 QUERY_FIELDS = ("task", "chat_template", "thinking")
-"""Fields that decide what is asked, and in which words, where a state is asked the questions of a task."""
+"""Fields of the task's queries and prompts, not inherited from a state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(RunFields):
-    """The request of a user, as typed; see the options of `ttabench eval`."""
+    """Request of a user, as typed. Its fields are the options of `ttabench eval`."""
 
     method: Annotated[
-        str, OptionInfo("How to adapt; see `list methods`.", RUN_GROUP, flags=("--method", "-m"))
+        str,
+        OptionInfo(
+            "Adaptation method: a name (see `ttabench list methods`), A+B, or a Python file.",
+            RUN_GROUP,
+            flags=("--method", "-m"),
+        ),
     ]
     task: Annotated[
         str,
         OptionInfo(
-            "A task's name (`list tasks`), the path of a card, or a file of your own questions.",
+            "Task: a name (see `ttabench list tasks`), a task card (.yaml), or a file of your own "
+            "questions.",
             RUN_GROUP,
             flags=("--task", "-t"),
         ),
@@ -74,7 +83,7 @@ class RunRequest(RunFields):
     preset: Annotated[
         str,
         OptionInfo(
-            "Named settings of the method. (default: the one named like the model)",
+            "Named settings of the method. (default: the preset named like the model, if any)",
             RUN_GROUP,
             default=False,
         ),
@@ -82,41 +91,43 @@ class RunRequest(RunFields):
     settings: Annotated[
         tuple[str, ...],
         OptionInfo(
-            "A setting of the method, key=value; repeat for more.", RUN_GROUP, flags=("--set", "-s")
+            "Setting of the method, key=value. Repeatable.", RUN_GROUP, flags=("--set", "-s")
         ),
     ] = ()
     checkpoint: Annotated[
         str,
         OptionInfo(
-            "Trained adapter folder, shipped:NAME, or none. (default: shipped for method, task, model)",
+            "Trained adapter: a folder, shipped:NAME, or none. (default: the bundled adapter for "
+            "method, task and model)",
             RUN_GROUP,
             default=False,
         ),
     ] = ""
-    """"none": untrained modules; "shipped:NAME": one of the package's own, whatever the task."""
+    """"none": untrained modules; "shipped:NAME": a bundled adapter, for any task."""
     state: Annotated[
-        Path | None, OptionInfo("Start from a state written by `adapt`.", RUN_GROUP)
+        Path | None, OptionInfo("State folder written by `adapt`, to start from.", RUN_GROUP)
     ] = None
     source: Annotated[
         str,
         OptionInfo(
-            "mini, hub, generated, or a file or folder. (default: mini for nano, else hub; of ruler generated)",
+            "Data source: mini (synthetic version), hub (published data), generated, or a file or "
+            "folder. (default: mini for nano, generated for ruler, else hub)",
             RUN_GROUP,
             default=False,
         ),
     ] = ""
-    """Empty: see `sources.default_source`."""
+    """Empty: the default of `sources.default_source`."""
     task_options: Annotated[
         tuple[str, ...],
         OptionInfo(
-            "A setting of the task, key=value; repeat for more.", QUERY_GROUP, flags=("--task-set",)
+            "Setting of the task, key=value. Repeatable.", QUERY_GROUP, flags=("--task-set",)
         ),
     ] = ()
     metric: Annotated[
         str,
         OptionInfo(
-            "Main metric in place of the task's own, which stay: a name, or a function in a file "
-            "(./mine.py:closeness).",
+            "Main metric: a name, or a function in a file (./mine.py:closeness). The task's metrics "
+            "are still reported. (default: the task's main metric)",
             QUERY_GROUP,
             default=False,
         ),
@@ -124,8 +135,8 @@ class RunRequest(RunFields):
     chat_template: Annotated[
         bool | None,
         OptionInfo(
-            "Give context and question as a user's turn of the tokenizer's chat template. (default: where there "
-            "is one and the task's card has a prompt for it)",
+            "Put context and question into the tokenizer's chat template, as a user turn. "
+            "(default: on if the model has a template and the task has a chat prompt)",
             QUERY_GROUP,
             default=False,
             flags=("--chat-template/--no-chat-template",),
@@ -140,37 +151,38 @@ class RunRequest(RunFields):
         if is_readable(Path(self.task)):
             if self.source:
                 raise UserError(
-                    f"--task {self.task} is a file of data, so --source cannot be given.",
-                    "Leave --source out.",
+                    f"--task {self.task} is a data file, so --source has no effect.",
+                    "Remove --source.",
                 )
             object.__setattr__(self, "source", self.task)
             object.__setattr__(self, "task", OWN_QUESTIONS_TASK)
         if base := MODEL_ALIASES.get(self.model):
             if self.base_checkpoint:
                 raise UserError(
-                    f"{self.model} includes a base checkpoint already.",
-                    "Leave --base-checkpoint out.",
+                    f"{self.model} already includes a base checkpoint.", "Remove --base-checkpoint."
                 )
             object.__setattr__(self, "model", base[0])
             object.__setattr__(self, "base_checkpoint", base[1])
 
     @property
     def base_model_options(self) -> str:
-        """The options that name this base model, as they are typed."""
+        """Options that select this base model, as a command line."""
         fields = [
             option_fields(RunRequest)[name] for name in ("base_checkpoint", "bos", "chat_template")
         ]
-        more = [word for field in fields for word in field.cli_arguments(getattr(self, field.name))]
-        return join(["--model", self.model, *more])
+        arguments = [
+            word for field in fields for word in field.cli_arguments(getattr(self, field.name))
+        ]
+        return join(["--model", self.model, *arguments])
 
     @property
     def base_name(self) -> str:
-        """The base model's name, with the checkpoint it stands on."""
+        """Name of the base model, including its base checkpoint."""
         return base_model_name(self.model, self.base_checkpoint)
 
 
 def state_header(request: RunRequest, *, chat: bool) -> dict[str, Json]:
-    """The request that a state was made for, for its header; `chat`: it was read in a chat template."""
+    """Build the header fields of a state; `chat`: True if the chat template was used."""
     return {
         **{name: getattr(request, name) for name in READING_FIELDS},
         "method": _absolute_path(request.method) if names_file(request.method) else request.method,
@@ -190,15 +202,23 @@ def state_header(request: RunRequest, *, chat: bool) -> dict[str, Json]:
 def inherit_from_state(
     request: RunRequest, folder: Path, typed: Collection[str], except_fields: Collection[str] = ()
 ) -> RunRequest:
-    """A request that goes on from a state: what was not typed, and is not in `except_fields`, is as it was when that was made;
-    an adapter of peft does not say."""
+    """Fill the fields that were not typed from the state in `folder`.
+
+    A peft adapter stores no request, so the request is returned unchanged.
+
+    Args:
+        typed: names of the fields that were typed.
+        except_fields: fields that are never inherited.
+    """
     if is_peft_folder(folder):
         return request
     stored_request = request_from_header(
         header_of(folder), folder, request.method if "method" in typed else ""
     )
-    base = ("model", "base_checkpoint")  # one name may stand for both
-    kept = {*typed, *except_fields, *(base if {*base} & {*typed} else ())}
+    base = {"model", "base_checkpoint"}  # an alias sets both
+    kept = {*typed, *except_fields}
+    if base.intersection(typed):
+        kept |= base
     return replace(
         request,
         **{name: getattr(stored_request, name) for name in READING_FIELDS if name not in kept},
@@ -206,7 +226,14 @@ def inherit_from_state(
 
 
 def request_from_header(header: Mapping[str, Json], folder: Path, method: str = "") -> RunRequest:
-    """The request that a state was made for, with the method that was typed."""
+    """Restore the request from a state's header.
+
+    Args:
+        method: the typed method, "" if none. A header that names a method file needs it.
+
+    Raises:
+        UserError: the header has no valid request, or was made with another method.
+    """
     try:
         kept = {
             name: value for name, value in header[REQUEST_KEY].items() if name in READING_FIELDS
@@ -214,32 +241,35 @@ def request_from_header(header: Mapping[str, Json], folder: Path, method: str = 
         request = TypeAdapter(RunRequest).validate_json(json.dumps(kept), strict=True)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(
-            f"The state in {folder} does not say how it was made.", "Make it anew."
+            f"The header of the state in {folder} has no valid {REQUEST_KEY!r}.",
+            "Run `ttabench adapt` again.",
         ) from None
     if names_file(request.method):
         if not names_file(method):
-            fault = f"The state in {folder} names the file {request.method} as its method"
-            hint = f"Add --method {quote(request.method)}, if that file is yours."
-            raise UserError(f"{fault}; a file runs only if you name it.", hint)
-        return replace(
-            request, method=method
-        )  # whether it is the same one, its digest tells (`origin`)
+            fault = f"The state in {folder} names the file {request.method} as its method."
+            hint = (
+                f"To run this file, add --method {quote(request.method)}. Only run files you trust."
+            )
+            raise UserError(fault, hint)
+        return replace(request, method=method)  # the digest in `origin` detects another file
     if method not in ("", request.method):
         fault = f"The state in {folder} was made with method {request.method}, not {method}."
-        raise UserError(fault, "Leave --method out, or read anew.")
+        raise UserError(fault, "Remove --method, or run `ttabench adapt` again.")
     return request
 
 
 def _absolute_setting_path(text: str) -> str:
-    """A setting as it is typed, `key=value`; a path with a `/` in it is absolute."""
+    """Make the path in a `key=value` setting absolute; values without `/` stay."""
     key, mark, value = text.partition("=")
     return key + mark + (_absolute_path(value) if "/" in value else value)
 
 
 def _absolute_path(text: str) -> str:
-    """The absolute path of a file, folder or object in a file (`mine.py:Mine`); a name stays as it is."""
+    """Make the path of an existing file, folder or object (`mine.py:Mine`) absolute; names stay."""
     if text in ("", NO_CHECKPOINT) or text.startswith(SHIPPED_PREFIX):
         return text
     path, mark, name = text.partition(".py:")
     full_path = Path(f"{path}.py" if mark else text).expanduser()
-    return str(full_path.absolute()) + f":{name}" * bool(mark) if full_path.exists() else text
+    if not full_path.exists():
+        return text
+    return f"{full_path.absolute()}:{name}" if mark else str(full_path.absolute())

@@ -1,5 +1,7 @@
-"""From what a user typed to a resolved method (spec, preset, settings, checkpoint), and to how its task is asked: in
-turns of a chat template or not, in which words. No model is loaded here."""
+"""Resolution of a request: the method (spec, preset, settings, checkpoint) and the task's prompt.
+
+No model is loaded here.
+"""
 
 from __future__ import annotations
 
@@ -46,40 +48,40 @@ if TYPE_CHECKING:
     from ttabench.methods.base import BaseMethod
 
 ADAPTERS_FOLDER = Path(__file__).parents[1] / "assets" / "adapters"
-"""Adapters in the package; `chosen.json` there names all of the project's."""
+"""Bundled adapters; `chosen.json` in it lists all adapters of the project."""
 ADAPTER_FOLDERS = (ADAPTERS_FOLDER, Path(__file__).parents[2] / "results" / "adapters")
-"""Folders of BASE/NAME; the second is there in a checkout only."""
+"""Folders of adapters, as BASE/NAME; the second exists only in a checkout."""
 CHECKPOINT_TASK = {OWN_QUESTIONS_TASK: "streamingqa"}
-"""Tasks that take the checkpoints shipped for another one, whose words they ask in."""
+"""Tasks that use the bundled checkpoints of another task, with the same prompts."""
 
 READERS_WITH_PROMPTS = ("qa_stream", "sessions")
-"""Readers whose tasks ask questions in words of their own."""
+"""Dataset readers of tasks with prompt templates."""
 SCORING_READERS = ("book", "dialogue")
-"""Readers that ask for no answer: they score given texts."""
+"""Dataset readers of tasks that score given texts."""
 TRAINING_PROMPT_KEY = "asked"
-"""Where a checkpoint's record of its training says how it was asked."""
+"""Key of the prompt in a checkpoint's training record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedMethod:
-    """A resolved method: its spec, settings and checkpoint, before a model is loaded."""
+    """Resolved method: spec, settings and checkpoint, before a model is loaded."""
 
     spec: MethodSpec
     preset: str
     changes: Mapping[str, Json]
     settings: Mapping[str, Json]
-    """All settings in use, as records keep them."""
+    """All settings in use, as JSON values."""
     settings_object: Any
-    """The same as an instance of `spec.Settings`."""
+    """All settings in use, as an instance of `spec.Settings`."""
     checkpoint: Path | None = None
     checkpoint_digest: str = ""
     training: Mapping[str, Json] = field(default_factory=dict)
-    """The training record of the checkpoint."""
+    """Training record of the checkpoint."""
     parts: tuple[ResolvedMethod, ...] = ()
-    """Of `A+B`, the methods that read together."""
+    """Parts of a pair `A+B`; empty for a single method."""
 
     def build(self, lm: LM) -> BaseMethod[Any]:
-        """The method on a base model."""
+        """Build the method on a base model."""
         if self.checkpoint is None:
             parts = [[part.build(lm) for part in self.parts]] if self.parts else []
             made: BaseMethod[Any] = self.spec.load()(lm, self.settings_object, *parts)
@@ -93,7 +95,7 @@ class ResolvedMethod:
         return made
 
     def checkpoint_name(self) -> str:
-        """Where the checkpoint is, for people: its path, or `shipped:NAME` where the package brought it."""
+        """Return the checkpoint's name: its path, or `shipped:NAME` for a bundled adapter."""
         if self.checkpoint is None:
             return PAIR_SEPARATOR.join(
                 name for part in self.parts if (name := part.checkpoint_name())
@@ -102,10 +104,9 @@ class ResolvedMethod:
         return f"{SHIPPED_PREFIX}{self.checkpoint.name}" if is_shipped else str(self.checkpoint)
 
     def setting_inputs(self) -> dict[str, str]:
-        """Digests of the files, folders and models of the hub that settings name, by `setting KEY`.
+        """Return digests of the files, folders and hub models named in settings, by `setting KEY`.
 
-        Of a model of the hub it is the commit in the cache; where there is none, nothing is known of it before it is
-        read.
+        The digest of a hub model is its cached commit. A model that is not cached yet has none.
         """
         texts = [
             key for key, kind, _ in describe_settings(self.spec) if "str" in kind.split(" or ")
@@ -118,16 +119,16 @@ class ResolvedMethod:
         }
 
     def notes(self) -> list[str]:
-        """Caveats of figures of this method."""
+        """List the notes on results of this method."""
         if self.parts or not self.spec.trainable or self.checkpoint is not None:
             return [note for part in self.parts for note in part.notes()]
         name = self.spec.name
         return [
-            f"{name} has no checkpoint here: its modules are untrained, so the result says nothing about {name}"
+            f"{name} has no checkpoint: its modules are untrained, so this does not measure {name}"
         ]
 
     def state_identity(self, lm: LM) -> dict[str, Json]:
-        """Identity of a state made by this method on this base model, see `methods/states`."""
+        """Return the identity of a state made by this method on `lm`, see `methods/states`."""
         return {
             "method": self.spec.name,
             "settings": dict(self.settings),
@@ -140,7 +141,7 @@ class ResolvedMethod:
         }
 
     def stored_state(self, folder: Path, lm: LM) -> State:
-        """The state of one reader, as `ttabench adapt` wrote it, or as peft has it where the method reads that."""
+        """Load a state written by `ttabench adapt`, or by peft if the method supports it."""
         from ttabench.methods.states import load_state
 
         load_from_peft = getattr(self.spec.load(), "from_peft", None)
@@ -153,12 +154,11 @@ class ResolvedMethod:
 
 
 def _digest_if_exists(value: str) -> str:
-    """Of what a text names; "" where it names nothing that is there."""
-    with suppress(
-        OSError, RuntimeError
-    ):  # a text that is too long for a name; a home folder that nobody knows
-        if (place := Path(value).expanduser()).exists():
-            return digest_path(place)
+    """Return the digest of a path or a cached hub model; "" if neither exists."""
+    # OSError: the text is too long for a path. RuntimeError: "~user" is unknown.
+    with suppress(OSError, RuntimeError):
+        if (path := Path(value).expanduser()).exists():
+            return digest_path(path)
     if value.count("/") != 1:
         return ""
     from ttabench.lm.loading.hub import hub_commit
@@ -167,10 +167,10 @@ def _digest_if_exists(value: str) -> str:
 
 
 def resolve_method(request: RunRequest) -> ResolvedMethod:
-    """Resolve the method of a request: spec, preset, settings, checkpoint.
+    """Resolve the method of a request: spec, preset, settings and checkpoint.
 
-    Settings come from, later ones winning: the defaults, the preset (or the checkpoint's own settings), `--keep` and
-    `--set`.
+    Settings are merged in this order, later ones win: defaults, preset (or the settings stored in
+    the checkpoint), `--keep`, `--set`.
     """
     spec = registry.find_method(request.method)
     amount = parse_budget(request.keep, request.keep_tokens)
@@ -207,27 +207,24 @@ def _resolve_single(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
 
 
 def _resolve_pair(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
-    """Each part with its own settings, and with the checkpoint given if that is of its method."""
-    changes, preset = (
-        parse_settings(spec, request.settings),
-        resolve_preset(spec, request.preset, request.model),
-    )
-    checkpoint_owner = (
-        request.checkpoint
-    )  # the part whose checkpoint was given; none where nobody is to have one
+    """Resolve each part with its own settings; a checkpoint goes to the part of its method."""
+    changes = parse_settings(spec, request.settings)
+    preset = resolve_preset(spec, request.preset, request.model)
+    # name of the part that gets the checkpoint; "" for the defaults, NO_CHECKPOINT for none
+    checkpoint_owner = request.checkpoint
     if checkpoint_owner not in ("", NO_CHECKPOINT):
         path = checkpoint_path(request.checkpoint, request.base_name)
         checkpoint_owner = read_header(path).method
         if checkpoint_owner not in [part.name for part in spec.parts if part.trainable]:
             raise UserError(
                 f"{path} is a checkpoint of {checkpoint_owner}.",
-                f"Use --method {checkpoint_owner}, or {checkpoint_owner} with others.",
+                f"Use --method {checkpoint_owner}, or a pair that includes {checkpoint_owner}.",
             )
     settings_by_part: list[list[str]] = [[] for _ in spec.parts]
     for text in request.settings:
         key, _, value = text.partition("=")
-        place, name = spec.setting_owners[resolve_key(key.strip(), spec.setting_owners)]
-        settings_by_part[place].append(f"{name}={value}")
+        index, name = spec.setting_owners[resolve_key(key.strip(), spec.setting_owners)]
+        settings_by_part[index].append(f"{name}={value}")
     parts = []
     for part, part_settings in zip(spec.parts, settings_by_part, strict=True):
         part_preset = request.preset if request.preset in part.presets else ""
@@ -257,7 +254,10 @@ def _resolve_pair(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
 
 
 def bundled_adapters() -> dict[str, str]:
-    """What each of the project's adapters was chosen on, by BASE/NAME, whether it is here or not."""
+    """Return the selection criterion of every adapter of the project, by BASE/NAME.
+
+    Includes adapters that are not installed.
+    """
     return {
         name: str(reason)
         for name, reason in read_json_object(ADAPTERS_FOLDER / "chosen.json").items()
@@ -265,7 +265,7 @@ def bundled_adapters() -> dict[str, str]:
 
 
 def find_adapters() -> dict[str, Path]:
-    """Folders of the project's adapters that are here, by BASE/NAME."""
+    """Return the folders of the installed adapters, by BASE/NAME."""
     folders = [
         path.parent for folder in ADAPTER_FOLDERS for path in folder.glob(f"*/*/{HEADER_FILE}")
     ]
@@ -273,10 +273,13 @@ def find_adapters() -> dict[str, Path]:
 
 
 def shipped_checkpoint(method: str, task: str, model: str) -> Path | None:
-    """The project's own checkpoint of a method for a task.
+    """Return the project's checkpoint of a method for a task; None if there is none.
 
-    It is named by both; an adapter of several tasks that is in the package serves each of them that has none of its
-    own, the one of the fewest tasks first.
+    An adapter named METHOD-TASK comes first, then the bundled adapter trained on several tasks,
+    including this one. The one trained on the fewest tasks wins.
+
+    Raises:
+        UserError: the adapter exists in the project but is not installed.
     """
     name = CHECKPOINT_TASK.get(task, task)
     if f"{model}/{method}-{name}" in bundled_adapters():
@@ -296,8 +299,8 @@ def _adapter_folder(adapter: str) -> Path:
     folders = find_adapters()
     if adapter not in folders:
         raise UserError(
-            f"The adapter {adapter} is not in the installed package.",
-            f"Get results/adapters/{adapter} of the project's repository, and give its path as --checkpoint.",
+            f"The adapter {adapter} is not part of the installed package.",
+            f"Download results/adapters/{adapter} from the repository. Use its path as --checkpoint.",
         )
     return folders[adapter]
 
@@ -308,52 +311,60 @@ def _resolve_checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
     if request.checkpoint:
         if not spec.trainable:
             fault = f"{request.method} has no trained parameters, so it takes no checkpoint."
-            raise UserError(fault, "Leave --checkpoint out.")
+            raise UserError(fault, "Remove --checkpoint.")
         if request.preset:
             raise UserError(
-                "A checkpoint brings its own settings.",
-                "Leave --preset out, or give --checkpoint none.",
+                "--checkpoint and --preset exclude each other: a checkpoint has its own settings.",
+                "Remove --preset, or use --checkpoint none.",
             )
         return checkpoint_path(request.checkpoint, request.base_name)
     if spec.origin or request.random_weights or request.preset not in ("", request.model):
-        return (
-            None  # what the project ships belongs to its own methods, and brings its own settings
-        )
+        return None  # bundled adapters have their own settings, and fit only built-in methods
     return shipped_checkpoint(spec.name, request.task, request.base_name)
 
 
 def checkpoint_path(checkpoint: str, base: str) -> Path:
-    """The folder of a checkpoint: a path, or the project's own of that name for this base model."""
+    """Return the folder of a checkpoint, given as a path or as `shipped:NAME` for this base model.
+
+    Raises:
+        UserError: no adapter has this name, or it is not installed.
+    """
     if not checkpoint.startswith(SHIPPED_PREFIX):
         return Path(checkpoint)
     name = checkpoint.removeprefix(SHIPPED_PREFIX)
     known = [
-        each.removeprefix(f"{base}/") for each in bundled_adapters() if each.startswith(f"{base}/")
+        adapter.removeprefix(f"{base}/")
+        for adapter in bundled_adapters()
+        if adapter.startswith(f"{base}/")
     ]
     if not known:
-        raise UserError(f"No adapter is shipped for {base}.", "Train one with `ttabench train`.")
+        raise UserError(f"There is no bundled adapter for {base}.", "Run `ttabench train`.")
     if name not in known:
-        raise UnknownName(f"adapter shipped for {base}", name, known)
+        raise UnknownName(f"bundled adapter for {base}", name, known)
     return _adapter_folder(f"{base}/{name}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedPrompt:
-    """How a task is asked."""
+    """Resolved prompt of a task."""
 
     card: Card
     chat: bool
-    """Context and question stand in the model's chat template."""
+    """True if context and question go into the model's chat template."""
     options: Mapping[str, str]
-    """Of the task: those that were typed, and those of the prompt that follow from the model."""
+    """Task options: the typed ones, and those of the prompt chosen for the model."""
 
     def make_query(self, question: str, key: str, want: Want) -> Query:
-        """A question in the words of the task, as the model is asked it."""
+        """Build a query from a question with the task's prompt template.
+
+        Raises:
+            UserError: the task has no prompt template.
+        """
         options = {**self.card.protocol, **self.options}
         if self.card.reader not in READERS_WITH_PROMPTS or "prompt" not in options:
             raise UserError(
-                f"The task {self.card.name} has no prompt for questions of your own.",
-                "Leave --task out.",
+                f"The task {self.card.name} has no prompt template for your own questions.",
+                "Remove --task.",
             )
         examples = int(str(options.get("examples", 0)))
         prompt = self.card.prompt.fill_template(question, str(options["prompt"]), examples)
@@ -363,52 +374,58 @@ class ResolvedPrompt:
 
     @property
     def max_answer_tokens(self) -> int:
-        """Most tokens of a written answer, as the card says."""
+        """Maximum number of tokens of a generated answer, as set by the task."""
         return int(
             str(self.options.get("max_new_tokens", self.card.protocol.get("max_new_tokens", 16)))
         )
 
 
 def resolve_prompt(request: RunRequest, card: Card | None = None) -> ResolvedPrompt:
-    """How the task of a request is asked of its model; `card`: the task's, where it was read already."""
-    card, typed = (
-        card or load_card(request.task),
-        parse_assignments(request.task_options, "--task-set"),
-    )
+    """Resolve the prompt of a request's task for its model.
+
+    Args:
+        card: the task's card, if already loaded.
+
+    Raises:
+        UserError: the task is unknown, or `--chat-template` does not apply to it.
+    """
+    card = card or load_card(request.task)
+    typed = parse_assignments(request.task_options, "--task-set")
     turns = (
         card.reader == "sessions"
         and typed.get("ask", card.protocol.get("ask", "questions")) != "questions"
     )
     if request.chat_template and (turns or card.reader in SCORING_READERS):
-        fault = f"{card.name} scores given texts and asks nothing, so it needs no chat template."
-        raise UserError(fault, "Leave --chat-template out.")
-    manner_in_use = _prompt_of_checkpoint(request, card)
-    chat_manner = None if request.random_weights else card.prompt.chat
+        fault = f"{card.name} scores given texts, so it uses no chat template."
+        raise UserError(fault, "Remove --chat-template.")
+    chat_prompt = _prompt_of_checkpoint(request, card)
+    card_prompt = None if request.random_weights else card.prompt.chat
     if (
-        manner_in_use is None
-        and chat_manner is not None
+        chat_prompt is None
+        and card_prompt is not None
         and (request.chat_template or find_chat_template(request.model))
     ):
-        manner_in_use = chat_manner
-        if (
-            request.chat_template and not manner_in_use.turns
-        ):  # turns that were asked for: no examples
-            manner_in_use = ChatPrompt(prompt=manner_in_use.prompt)
+        chat_prompt = card_prompt
+        if request.chat_template and not chat_prompt.turns:
+            chat_prompt = ChatPrompt(prompt=chat_prompt.prompt)  # without its examples
     chat = (
-        bool(manner_in_use and manner_in_use.turns)
+        bool(chat_prompt and chat_prompt.turns)
         if request.chat_template is None
         else request.chat_template
     )
     prompt_options = (
         {}
-        if manner_in_use is None or "prompt" in typed
-        else {"prompt": manner_in_use.prompt, "examples": str(manner_in_use.examples)}
+        if chat_prompt is None or "prompt" in typed
+        else {"prompt": chat_prompt.prompt, "examples": str(chat_prompt.examples)}
     )
     return ResolvedPrompt(card=card, chat=chat, options={**prompt_options, **typed})
 
 
 def training_prompt(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:
-    """The prompt that a checkpoint was trained with, see `TRAINING_PROMPT_KEY`; empty where its task has one way only."""
+    """Return the training prompt for a checkpoint's record, by `TRAINING_PROMPT_KEY`.
+
+    Empty if the task has only one prompt.
+    """
     if "prompt" not in task_options:
         return {}
     return {
@@ -421,7 +438,7 @@ def training_prompt(task_options: Mapping[str, Json], chat: bool) -> dict[str, J
 
 
 def _prompt_of_checkpoint(request: RunRequest, card: Card) -> ChatPrompt | None:
-    """How the tuned weights were asked in training, if these are words that the card knows."""
+    """Return the prompt that the tuned weights were trained with, if the card has it."""
     checkpoint = request.base_checkpoint or (request.checkpoint if request.method == "lora" else "")
     if checkpoint in ("", "none"):
         return None
@@ -429,7 +446,7 @@ def _prompt_of_checkpoint(request: RunRequest, card: Card) -> ChatPrompt | None:
         training = read_json_object(checkpoint_path(checkpoint, request.model) / HEADER_FILE)[
             "training"
         ]
-        manner = ChatPrompt.model_validate(training["config"]["data"][TRAINING_PROMPT_KEY])
+        chat_prompt = ChatPrompt.model_validate(training["config"]["data"][TRAINING_PROMPT_KEY])
     except (KeyError, TypeError, ValidationError, UserError):
-        return None  # no such record, or no checkpoint: whoever loads it says so
-    return manner if manner.prompt in card.prompt.templates else None
+        return None  # a missing checkpoint is reported when it is loaded
+    return chat_prompt if chat_prompt.prompt in card.prompt.templates else None

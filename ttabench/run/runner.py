@@ -1,13 +1,13 @@
-"""THE loop: a method reads what an episode shows, the frozen LM under its patch answers what the episode asks.
+"""Evaluation loop: a method reads the chunks of an episode, and the patched LM answers its queries.
 
-    Observe, Observe, ... --> session.read(...)       timed as "adapt"
-    Ask, Ask, ...         --> session.answer(...)     timed as "ask", stored batch by batch
+    Chunk, Chunk, ... --> session.read_rows(...)  timed as "adapt"
+    Query, Query, ... --> session.answer(...)     timed as "ask", stored batch by batch
 
-A method that does not look at the question gets one patch, encoded once ("encode"), for all queries in a row. The loop
-knows neither tables nor files: finished queries go to a folder, progress to a callback, time and memory to a `Meter`.
+Consecutive queries share one patch, encoded once ("encode"), unless the method is query-aware.
 
-Whose state answers tells memory from mere format: the text's own, one made of another text, or none. What stands in the
-window is always the text's own: the tensors that a method names in `unswapped_tensors`, and the pieces a task keeps there.
+`state_of` tests whether a score comes from memory of the context: queries are answered under the
+own state, the state of a swapped context, or an empty state. The context window always holds the
+own text: the method's `unswapped_tensors` and the chunks that a task keeps in the window.
 """
 
 from __future__ import annotations
@@ -37,51 +37,55 @@ from ttabench.stats.metrics import Metric
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """Everything a run needs besides its task."""
+    """Everything a run needs, except its task."""
 
     lm: LM
     method: BaseMethod[object]
     metrics: tuple[Metric, ...]
-    """Those that have a value for one query are computed at once."""
+    """Metrics of the run. Only per-query metrics are computed in the loop."""
     batch_size: int = 32
-    """Queries answered together, fewer where they do not fit into memory; `answering.AUTO` for as many as fit."""
+    """Queries per batch, fewer if memory runs out; `answering.AUTO` for as many as fit."""
     start: State | None = None
-    """A state of one row that every episode begins with; by default an empty one."""
+    """Initial state of every episode, for one sequence; None for an empty state."""
     ask_only: bool = False
-    """Leave all observations out."""
+    """True to skip all chunks."""
     state_of: str = "own"
-    """Whose state answers, see `run_fields.ANSWERING_STATES`; only with "own" is all of the text read and its cost measured."""
+    """State that answers, one of `run_fields.ANSWERING_STATES`. Only "own" measures all costs."""
     boost: float = 1.0
-    """Factor of the largest weight deltas, see `lm.patch.boosted`."""
+    """Factor of the largest weight deltas, see `lm.patch.boost_deltas`."""
     batch_contexts: int = 1
-    """Episodes read together, see `contexts_per_batch`."""
+    """Maximum number of episodes read in one batch, see `contexts_per_batch`."""
 
     def per_query_metrics(self) -> dict[str, Metric]:
-        """The metrics that have a value for one query, by name."""
+        """Return the metrics that have a value for a single query, by name."""
         return {metric.name: metric for metric in self.metrics if metric.query_function is not None}
 
 
 class _ProgressCounts:
-    """How far a run is, over all its episodes; what there is may have been estimated too low."""
+    """Progress of a run over all episodes; totals are estimates and may be exceeded."""
 
     def __init__(self, on_progress: ProgressCallback, **totals: int) -> None:
-        self._tick, self._totals, self._done = on_progress, totals, dict.fromkeys(totals, 0)
+        self._on_progress = on_progress
+        self._totals = totals
+        self._done = dict.fromkeys(totals, 0)
 
-    def add(self, what: str, more: int) -> None:
-        """So many more are done."""
-        self._done[what] += more
+    def add(self, what: str, count: int) -> None:
+        self._done[what] += count
         if what == "answered" or self._totals[what]:
-            self._tick(what, self._done[what], max(self._done[what], self._totals[what]))
+            self._on_progress(what, self._done[what], max(self._done[what], self._totals[what]))
 
 
 def run_episodes(
     context: RunContext, task: Task[Any], folder: RunFolder, on_progress: ProgressCallback
 ) -> BatchSize:
-    """Run all episodes of a task, at last with the returned number of queries together; what the folder holds already
-    is not run again.
+    """Run all episodes of a task, except results already in the folder.
+
+    Returns:
+        The batch size of queries, as it was at the end.
 
     Raises:
-        UserError: the context or a query does not fit the model, or the task does not fit the method.
+        UserError: the context or a query does not fit the model, or the task does not fit the
+            method.
     """
     size = BatchSize(context.batch_size, context.lm.device.type)
     counts = _ProgressCounts(
@@ -94,7 +98,7 @@ def run_episodes(
         for episode in episodes:
             queries = episode.queries()
             assert len({query.key for query in queries}) == len(queries), (
-                f"{episode.key} asks two queries of one key"
+                f"{episode.key} has two queries with the same key"
             )
         before, done = folder.resume_episodes(episodes, context.per_query_metrics())
         if done:
@@ -105,10 +109,7 @@ def run_episodes(
             counts.add("answered", len(before))
             continue
         rows = [
-            _EpisodeRow(
-                episode,
-                [done_before for done_before in before if done_before.episode == episode.key],
-            )
+            _EpisodeRow(episode, [sample for sample in before if sample.episode == episode.key])
             for episode in episodes
         ]
         _EpisodeRun(context, rows, others[0], folder, counts, size).run()
@@ -119,41 +120,40 @@ EpisodePair: TypeAlias = tuple[Episode, Episode | None]
 
 
 def _group_episodes(pairs: Iterable[EpisodePair], max_size: int) -> Iterator[list[EpisodePair]]:
-    """Episodes that are read together: neighbours with the same steps, the same groups whatever is done already."""
+    """Group consecutive episodes with equal step kinds. Groups do not depend on stored results."""
     for _, similar in groupby(pairs, lambda pair: _step_kinds(pair[0])):
         while group := list(islice(similar, max_size)):
             yield group
 
 
 def contexts_per_batch(context: RunContext) -> int:
-    """How many contexts are read together."""
+    """Return the maximum number of contexts read in one batch."""
     method = context.method
-    alone = context.start is not None or context.ask_only or context.state_of != "own"
-    return (
-        1 if alone or not method.supports_batching or method.query_aware else context.batch_contexts
-    )
+    is_single = context.start is not None or context.ask_only or context.state_of != "own"
+    if is_single or not method.supports_batching or method.query_aware:
+        return 1
+    return context.batch_contexts
 
 
 def _step_kinds(episode: Episode) -> tuple[bool, ...] | str:
-    """Which of its steps are queries: episodes that are alike go together, those with pieces in the window alone."""
+    """Return a grouping key: True per query step; unique for episodes with chunks in the window."""
     queries = [isinstance(step, Query) for step in episode.steps]
     return episode.key if any(query.window for query in episode.queries()) else tuple(queries)
 
 
 class _EpisodeRow:
-    """An episode that is being run, and what its queries hold."""
+    """One episode of a batch, with the sizes measured on its queries."""
 
     def __init__(self, episode: Episode, before: Sequence[Sample]) -> None:
         self.episode = episode
         self.done = {sample.key for sample in before}
         self.patch_bytes = max((sample.patch_bytes for sample in before), default=0)
         self.read_slots = max((sample.read_slots for sample in before), default=0)
-        """Keys and values of context that one query reads, in tokens."""
+        """Key/value slots of context that one query reads, in tokens."""
 
 
 class _EpisodeRun:
-    """One pass through episodes that are read together, answered under their own states or under what replaces that of
-    a single one. What several cost is shared out among them."""
+    """One pass through a batch of episodes. Costs of the batch are divided equally among them."""
 
     def __init__(
         self,
@@ -164,28 +164,26 @@ class _EpisodeRun:
         counts: _ProgressCounts,
         size: BatchSize,
     ) -> None:
-        self.context, self.rows, self.folder, self.counts, self.size = (
-            context,
-            rows,
-            folder,
-            counts,
-            size,
-        )
+        self.context = context
+        self.rows = rows
+        self.folder = folder
+        self.counts = counts
+        self.size = size
         lm, method, boost = context.lm, context.method, context.boost
         if context.state_of == "own":
             self.session = Session(lm, method, context.start, rows=len(rows), boost=boost)
         else:
             self.session = SwappedSession(lm, method, other, boost=boost)
-        assert self.session.rows == len(rows), "an episode has one reader"
+        assert self.session.rows == len(rows), "one sequence per episode"
         self.meter = Meter(lm.device)
         self.pieces = 0
         self.cached_bytes = 0
-        """Keys and values that are kept between the queries."""
+        """Bytes of the KV prefix that is kept between queries."""
         self.row_of_query: dict[int, int] = {}
-        """Rows of the queries that are asked, by identity."""
+        """Index of the episode of each query, by `id(query)`."""
 
     def run(self) -> None:
-        """Read and query, in the order of the steps, and store what it cost."""
+        """Read and query in the order of the steps, and store the costs."""
         self._check_granularity()
         steps_by_row = zip(*(row.episode.steps for row in self.rows), strict=True)
         try:
@@ -198,34 +196,38 @@ class _EpisodeRun:
                 elif not self.context.ask_only:
                     self._read(step_group)
         except NonFiniteError as error:
-            kept = "What was answered before is kept; the same command continues."
-            where = " or ".join(row.episode.key for row in self.rows)
-            raise UserError(f"{where}: {error.what}", f"{error.hint} {kept}") from None
+            resume_hint = "Stored answers are kept; repeat the command to resume."
+            keys = " or ".join(row.episode.key for row in self.rows)
+            raise UserError(f"{keys}: {error.what}", f"{error.hint} {resume_hint}") from None
         for row in range(len(self.rows)):
             self.folder.finish_episode(self._episode_cost(row))
 
     def _check_granularity(self) -> None:
         steps = self.rows[0].episode.steps
-        method, reads = self.context.method, groupby(isinstance(step, Chunk) for step in steps)
+        method = self.context.method
+        reads = groupby(isinstance(step, Chunk) for step in steps)
         if (
             method.granularity == "full"
             and not self.context.ask_only
             and sum(is_chunk for is_chunk, _ in reads) > 1
         ):
             fault = (
-                f"{method.name} can read one text, once, but this task reads on after a question."
+                f"{method.name} reads a context only once, but this task reads more after a query."
             )
-            hint = "Ask at one place only (metaicl, lamp, dailydialog: --task-set steps=12), or use snapkv."
+            hint = (
+                "Set a single query step (metaicl, lamp, dailydialog: --task-set steps=12), "
+                "or use snapkv."
+            )
             raise UserError(fault, hint)
 
-    def _read(self, pieces: list[tuple[Chunk, ...]]) -> None:
-        self.session.read_rows(pieces)
+    def _read(self, chunks: list[tuple[Chunk, ...]]) -> None:
+        self.session.read_rows(chunks)
         while self.session.pending:
             with self.meter.phase("adapt"):
                 done = self.session.adapt_pending()
             self.pieces += done
             self.counts.add("read", done * len(self.rows))
-        self.session.flush()  # what another text takes is no cost of this one
+        self.session.flush()  # a swapped context is read outside the meter
 
     def _ask(self, steps_by_row: list[tuple[Query, ...]]) -> None:
         rows = self.rows
@@ -237,9 +239,7 @@ class _EpisodeRun:
         self.counts.add("answered", sum(done))
         for _, group in groupby(steps_by_row, key=lambda queries: queries[0].window):
             step_group = list(group)
-            if (
-                not self.context.method.query_aware
-            ):  # the session keeps one patch for all queries under a window
+            if not self.context.method.query_aware:  # the session caches one patch per window
                 with torch.no_grad(), self.meter.phase("encode"):
                     patch = self.session.patch(step_group[0])
                 prefix = select_rows(patch, [0]).prefix
@@ -250,9 +250,10 @@ class _EpisodeRun:
             self.row_of_query = {
                 id(query): row for queries in step_group for row, query in enumerate(queries)
             }
+            # stored queries are grouped, too, so that a resumed run has the same batches
             for batch in group_by_mode(
                 self.context.lm, [query for queries in step_group for query in queries]
-            ):  # done or not: one order
+            ):
                 unanswered = [
                     query
                     for query in batch
@@ -269,32 +270,33 @@ class _EpisodeRun:
 
     @torch.no_grad()
     def _answer(self, queries: list[Query]) -> list[Sample]:
-        context, row_of_query = self.context, [self.row_of_query[id(query)] for query in queries]
+        context = self.context
+        row_of_query = [self.row_of_query[id(query)] for query in queries]
         with self.meter.phase("ask"):
             patch = self.session.patch(queries)
             query_patch = patch if len(self.rows) == 1 else select_rows(patch, row_of_query)
             answers = self.session.answer(queries, query_patch)
-        if (
-            queries[0].mode == "generate"
-        ):  # off the clock: measuring how likely the gold answer was is no answering
+        if queries[0].mode == "generate":  # gold likelihoods are not part of the answering time
             likelihoods = self.session.gold_likelihoods(queries, query_patch)
             answers = [
-                replace(given, logprobs=(value,), tokens=(count,))
-                for given, (value, count) in zip(answers, likelihoods, strict=True)
+                replace(answer, logprobs=(value,), tokens=(count,))
+                for answer, (value, count) in zip(answers, likelihoods, strict=True)
             ]
         bytes_of_one = (patch if len(self.rows) == 1 else select_rows(patch, [0])).nbytes
         for row in self.rows:
             row.patch_bytes = max(row.patch_bytes, bytes_of_one)
         if context.method.query_aware:
             self._count_slots(patch, [(row_of_query[0], queries[0])])
-        metrics, state = context.per_query_metrics(), self.session.state
+        metrics = context.per_query_metrics()
+        state = self.session.state
         return [
             Sample(
                 episode=self.rows[row].episode.key,
                 ask=query_to_store(query),
-                answer=given,
+                answer=answer,
                 metrics={
-                    name: value(given.prediction, query, given) for name, value in metrics.items()
+                    name: metric(answer.prediction, query, answer)
+                    for name, metric in metrics.items()
                 },
                 context_tokens=_tokens_read(state, row),
                 ask_ms=self.meter.last_seconds * 1000 / len(queries),
@@ -302,7 +304,7 @@ class _EpisodeRun:
                 patch_bytes=self.rows[row].patch_bytes,
                 read_slots=self.rows[row].read_slots,
             )
-            for row, query, given in zip(row_of_query, queries, answers, strict=True)
+            for row, query, answer in zip(row_of_query, queries, answers, strict=True)
         ]
 
     def _episode_cost(self, row: int) -> EpisodeCost:
@@ -313,8 +315,9 @@ class _EpisodeRun:
             tokens_read=_tokens_read(state, row),
             adapt_seconds=meter.seconds["adapt"] / rows,
             encode_seconds=meter.seconds["encode"] / rows,
-            # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
-            # Deltas are the state once more, or trained parameters. Under --swap-state the other state counts.
+            # A patch shared by all queries stays in memory, so its KV prefix counts. Weight deltas
+            # do not: they duplicate the state or are trained parameters. With --swap-state, the
+            # swapped state counts.
             state_bytes=max(self.session.answer_state().nbytes // rows, self.cached_bytes),
             patch_bytes=self.rows[row].patch_bytes,
             adapt_peak_bytes=largest_peak([meter.peak_bytes["adapt"], meter.peak_bytes["encode"]]),
@@ -329,12 +332,12 @@ class _EpisodeRun:
         )
 
     def _slots(self, state: State, row: int) -> tuple[float, int] | None:
-        """See `EpisodeCost.slots`."""
+        """Return `EpisodeCost.slots`."""
         context, read = self.context, _tokens_read(state, row)
         if context.method.spec.keep is None or context.state_of != "own" or not read:
             return None
         kept: float = self.rows[row].read_slots
-        if len(self.rows) == 1:  # of several, bytes are those of the longest
+        if len(self.rows) == 1:  # in a batch, state bytes include padding to the longest sequence
             kept = max(state.nbytes / context.lm.slot_bytes, kept)
         return kept, read + len(context.lm.start_ids)
 
@@ -347,17 +350,17 @@ def _tokens_read(state: State, row: int) -> int | None:
 def pair_episodes(
     task: Task[Any], lm: LM, state_of: str
 ) -> Iterator[tuple[Episode, Episode | None]]:
-    """Every episode of a task, with the one whose observations take the place of its own (None: they do not)."""
+    """Yield every episode with the episode of its swapped state, None if not swapped."""
     if state_of != "other":
         yield from ((episode, None) for episode in task.episodes(lm))
         return
     for episode, other in zip(task.episodes(lm), task.swapped_episodes(lm), strict=True):
-        assert episode.key == other.key, f"{other.key} stands in for {episode.key}"
+        assert episode.key == other.key, f"{other.key} is paired with {episode.key}"
         yield episode, other
 
 
 def replace_state(method: BaseMethod[Any], own: State, other: State) -> State:
-    """The other state, with what stands in the window of the own one."""
+    """Return the other state with the own window (`unswapped_tensors`)."""
     window = {name: own.tensors[name] for name in method.unswapped_tensors if name in own.tensors}
     kept = {
         name: tensor
@@ -368,11 +371,11 @@ def replace_state(method: BaseMethod[Any], own: State, other: State) -> State:
 
 
 class SwappedSession(Session):
-    """A session that answers under the state of another text, or under an empty one; of its own state it has what
-    stands in the window.
+    """Session that answers under a swapped or empty state, with its own context window.
 
-    `other` is an episode whose observations are read alongside, group by group (at its end the last state stays), and
-    whose queries are never asked; None for an empty state.
+    Args:
+        other: episode to read in parallel, one group of consecutive chunks at a time. Its queries
+            are ignored. After its end, its last state stays. None for an empty state.
     """
 
     def __init__(
@@ -392,15 +395,15 @@ class SwappedSession(Session):
         )
 
     def read_rows(self, pieces: Sequence[Sequence[Chunk]]) -> None:
-        """Read on, and as far in the other text."""
+        """Read more chunks, and the next group of chunks of the other context."""
         super().read_rows(pieces)
         self._other.read(next(self._chunk_groups, []))
 
     def flush(self) -> None:
-        """As `Session.flush`, of the other text too."""
+        """Adapt to all pending chunks of both contexts."""
         super().flush()
         self._other.flush()
 
     def answer_state(self) -> State:
-        """The other text's state, or an empty one, with what stands in the window of the own text."""
+        """Return the swapped or empty state, with the window of the own context."""
         return replace_state(self.method, self.state, self._other.state)

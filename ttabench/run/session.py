@@ -1,9 +1,9 @@
-"""A session by names: `ttabench.Session("nano", "mac")`, for a few lines of Python.
+"""Python sessions: `ttabench.Session("nano", "mac")` reads chunks and answers questions.
 
 session = Session("nano", "mac")
 session.read(["Ada Voss lives in Port Ansel.", "Bo Lind collects stamps."])
 session.ask("Where does Ada Voss live?")
-session.save("mine")                       Session("nano", "mac", state="mine") goes on from there
+session.save("mine")                       Session("nano", "mac", state="mine") continues from it
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from ttabench.run.resolve import resolve_method, resolve_prompt
 
 
 class Session(session.Session):
-    """One reader under a method on a base model, all of them by name, as on the command line.
+    """Session of a method on a base model, both chosen by name as on the command line.
 
     Args:
         model: name, folder, GGUF file or hub id of the base model.
-        state: a folder that `save` or `ttabench adapt` wrote, to go on from.
-        task: whose words questions are asked in, and whose shipped checkpoint the method takes.
-        checkpoint, preset, settings, device: as options of `ttabench eval`.
+        state: folder written by `save` or `ttabench adapt`, to continue from.
+        task: task that sets the prompt and the method's bundled checkpoint.
+        checkpoint, preset, settings, device: as the options of `ttabench eval`.
 
     Raises:
-        UserError: an unknown name, a setting, checkpoint or state that does not fit; one line that says what to do.
+        UserError: a name is unknown, or a setting, checkpoint or state does not fit. The message
+            says how to fix it.
     """
 
     @validate_arguments
@@ -60,7 +61,8 @@ class Session(session.Session):
             settings=typed,
             device=device,
         )
-        self._prompt, resolved = resolve_prompt(request), resolve_method(request)
+        self._prompt = resolve_prompt(request)
+        resolved = resolve_method(request)
         lm = ModelCache().get(request, chat_template=self._prompt.chat)
         self._header = {
             **resolved.state_identity(lm),
@@ -71,25 +73,28 @@ class Session(session.Session):
 
     @validate_arguments
     def read(self, pieces: str | Sequence[str | Chunk]) -> None:
-        """Read on: documents, demonstrations, turns of a dialogue ..., in order; one text alone is one piece."""
+        """Read more context in order, such as documents or turns. A single text is one chunk."""
         texts = [pieces] if isinstance(pieces, str) else pieces
-        observed = [Chunk(text=piece) if isinstance(piece, str) else piece for piece in texts]
-        refuse_unreadable_texts([piece.text for piece in observed])
-        super().read(observed)
+        chunks = [Chunk(text=text) if isinstance(text, str) else text for text in texts]
+        refuse_unreadable_texts([chunk.text for chunk in chunks])
+        super().read(chunks)
 
     @validate_arguments
     def ask(self, question: str, max_new_tokens: Annotated[int, Field(ge=1, le=10**6)] = 16) -> str:
-        """The model's answer to a question, asked in the words of the task.
+        """Answer a question with the task's prompt template.
 
         Raises:
-            UserError: what was read does not fit the model; the task asks no questions.
+            UserError: the context does not fit the model, or the task has no prompt template.
         """
         want = self._prompt.card.prompt.make_generate(max_new_tokens=max_new_tokens)
-        ask = self._prompt.make_query(question, question, want)
-        (answer,) = self.answer([ask])
+        query = self._prompt.make_query(question, question, want)
+        (answer,) = self.answer([query])
         return answer.prediction
 
     @validate_arguments
     def save(self, folder: UserPath, *, force: bool = False) -> Path:
-        """Write the state, as `ttabench adapt` does; `force`: replace an earlier state, and never other files."""
+        """Write the state as `ttabench adapt` does.
+
+        `force`: replace a state in the folder; other files are never replaced.
+        """
         return save_state(Path(folder), self.state, self._header, force=force)
