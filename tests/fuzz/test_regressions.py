@@ -172,7 +172,7 @@ def test_no_file_of_a_user_is_waited_for(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         os.mkfifo(tmp_path / name)
         if name.startswith("a."):
-            assert "it is no plain file" in load_error("streamingqa", tmp_path / name)
+            assert name in load_error("streamingqa", tmp_path / name)
     for words in (
         ["compare", tmp_path / "run"],
         ["eval", "--model", tmp_path / "model.gguf", "--method", "none"],
@@ -188,4 +188,4 @@ def test_no_file_of_a_user_is_waited_for(
             tmp_path / "made",
         ],
     ):
-        assert "it is no plain file" in error_line(ttabench(*words)), words
+        assert "plain file" in error_line(ttabench(*words)), words

@@ -288,7 +288,7 @@ def test_the_two_ways_to_give_one(ttabench: Command, common: list[object], mine:
         ({"use_dora": True}, "a LoRA with use_dora"),
         ({"bias": "all"}, "a LoRA with bias=all"),
         ({"modules_to_save": ["lm_head"]}, "a LoRA with modules_to_save"),
-        ({"target_modules": ["q_proj", "embed_tokens"]}, "embed_tokens.* has no place"),
+        ({"target_modules": ["q_proj", "embed_tokens"]}, "embed_tokens"),
         ({"target_modules": ["lm_head"]}, "changes no linear map of a layer"),
     ],
 )

@@ -80,7 +80,7 @@ def test_rotation_is_the_models_own_and_can_be_undone() -> None:
 
     expected = apply_rotary_pos_emb(keys, keys, *lm.decoder.rotary_emb(keys, places))[1]  # type: ignore[operator]
     torch.testing.assert_close(turned, expected)
-    with pytest.raises(UserError, match="no rotary position embeddings"):
+    with pytest.raises(UserError, match="positions=cache"):
         get_rotary(tiny_gpt2())
 
 

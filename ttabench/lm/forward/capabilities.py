@@ -284,7 +284,7 @@ def get_rotary(lm: LM) -> Rotary:
     rotary = get_capabilities(lm).rotary
     if rotary is None:
         fault = (
-            f"positions=cache needs rotary position embeddings, and those of {lm.name} are unknown."
+            f"positions=cache needs rotary position embeddings, and {lm.name} has no known ones."
         )
         raise UserError(fault, "Use --set positions=original.")
     return rotary
