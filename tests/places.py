@@ -1,4 +1,4 @@
-"""Where things lie: this checkout, and the data and fixtures beside it or within."""
+"""Paths of this checkout, and of data and fixtures next to it or inside."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 DATA = SHARED / "data"
-"""Real data in the published formats; tests of them are skipped where they are not there."""
+"""Real data in the published formats. Tests that need it are skipped if it is missing."""
 VENDORED_FIXTURES = ROOT / "tests" / "fixtures"
 fixture_folder: Path | None = None
-"""The folder of `pytest --parity-fixtures DIR`."""
+"""Folder of `pytest --parity-fixtures DIR`."""
 
 
 def fixture_file(name: str) -> Path:
-    """A file of what official implementations give: of the folder chosen, else beside this checkout, else here."""
+    """Return reference values of official implementations: from that folder, shared, or vendored."""
     if fixture_folder is not None:
         return fixture_folder / name
-    beside = SHARED / "fixtures" / name
-    return beside if beside.is_file() else VENDORED_FIXTURES / name
+    shared = SHARED / "fixtures" / name
+    return shared if shared.is_file() else VENDORED_FIXTURES / name
 
 
 def reported_figures_file() -> Path:
-    """Every figure that the papers report."""
+    """Return the table of all figures that the papers report."""
     return ROOT / "results" / "papers" / "reported.csv"

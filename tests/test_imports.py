@@ -1,4 +1,4 @@
-"""Imports point down only, and what must answer at once imports nothing heavy."""
+"""Imports follow the order of packages, and fast commands import nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.places import ROOT
 
 PACKAGE = ROOT / "ttabench"
 
-ROOMS = tuple(
+PACKAGES = tuple(
     "cli sweep profiling harness report training run contract methods readers mini records lm stats cost"
     " terminal core".split()
 )
-"""From the top floor down: a room imports from itself and from those behind it."""
+"""From top to bottom: a package imports from itself and from those after it."""
 FOLDERS = ("inference", "forward", "", "loading", "texts", "attention")
-"""Those of `lm`, likewise; the model and the patch stand in none of them."""
+"""Subpackages of `lm` in the same order; "" for its own modules."""
 HEAVY = ("torch", "transformers", "pandas", "datasets", "numpy", "pyarrow")
 
 
 def modules() -> dict[str, Path]:
-    """All modules by name, without `ttabench.`; a room's own is named like the room."""
+    """Return all modules by name, without `ttabench.`; a package has its own name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE).with_suffix("").parts
@@ -35,7 +35,7 @@ MODULES = modules()
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Modules of the package that a module imports anywhere, for types alone too."""
+    """Yield the modules of ttabench that a module imports anywhere, including for types."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -52,42 +52,42 @@ def imported(path: Path) -> Iterator[str]:
 IMPORTED = {name: list(imported(path)) for name, path in MODULES.items()}
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     return module.split(".")[0]
 
 
-def test_every_room_is_named() -> None:
-    assert {room(name) for name in MODULES} - {"", "__main__"} == set(ROOMS)
+def test_every_package_is_listed() -> None:
+    assert {package(name) for name in MODULES} - {"", "__main__"} == set(PACKAGES)
 
 
-def test_imports_point_down() -> None:
-    for name in (name for name in MODULES if room(name) in ROOMS):
+def test_packages_import_downwards() -> None:
+    for name in (name for name in MODULES if package(name) in PACKAGES):
         for other in IMPORTED[name]:
-            assert ROOMS.index(room(other)) >= ROOMS.index(room(name)), (
-                f"{name} imports {other}, which stands above it"
+            assert PACKAGES.index(package(other)) >= PACKAGES.index(package(name)), (
+                f"{name} imports {other}, which is above it"
             )
 
 
 def folder(module: str) -> str:
-    """The folder of a module of `lm`; "" for one that stands in none."""
+    """Return the folder of a module of `lm`; "" for one outside of folders."""
     inside = module.split(".")[1:]
     return inside[0] if inside and (len(inside) > 1 or inside[0] in FOLDERS) else ""
 
 
-def test_folders_of_lm_import_down() -> None:
-    for name in (name for name in MODULES if room(name) == "lm"):
+def test_folders_of_lm_import_downwards() -> None:
+    for name in (name for name in MODULES if package(name) == "lm"):
         for other in IMPORTED[name]:
-            if room(other) == "lm":
+            if package(other) == "lm":
                 assert FOLDERS.index(folder(other)) >= FOLDERS.index(folder(name)), (
                     f"{name} imports {other}"
                 )
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
+def test_there_are_no_import_cycles() -> None:
     arrows = {name: set(others) - {name} for name, others in IMPORTED.items()}
     while bare := [name for name, others in arrows.items() if not others]:
         arrows = {name: others - set(bare) for name, others in arrows.items() if others}
-    assert not arrows, f"circles among {sorted(arrows)}"
+    assert not arrows, f"cycles among {sorted(arrows)}"
 
 
 LIGHT = (
@@ -108,20 +108,20 @@ REFUSED = (
 )
 
 
-def test_what_answers_or_refuses_at_once_imports_nothing_heavy() -> None:
-    """One command after the other in one process: what one imports, the next one finds."""
-    done = ran_light(*LIGHT, *REFUSED)
+def test_fast_commands_import_nothing_heavy() -> None:
+    """Run all commands in one process; an import by one would be seen after the next."""
+    done = run_light(*LIGHT, *REFUSED)
     assert [int(code) for code in done.stdout.splitlines()[-1].split()] == [0] * len(LIGHT) + [
         2
     ] * len(REFUSED)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_refused_setting_and_a_stored_run_import_nothing_heavy(tmp_path: Path) -> None:
+def test_rejected_setting_and_stored_run_import_nothing_heavy(tmp_path: Path) -> None:
     words = f"eval --method none --task streamingqa --limit 2 --out {tmp_path} --quiet"
-    refused = ran_light(f"{words} --set nope=1")
+    refused = run_light(f"{words} --set nope=1")
     assert refused.returncode == 2, refused.stderr
-    assert "none has no settings" in refused.stderr
+    assert "nope" in refused.stderr
     first = subprocess.run(
         [sys.executable, "-m", "ttabench", *words.split()],
         capture_output=True,
@@ -130,16 +130,16 @@ def test_a_refused_setting_and_a_stored_run_import_nothing_heavy(tmp_path: Path)
         check=True,
         timeout=300,
     )
-    again = ran_light(words)
+    again = run_light(words)
     assert again.returncode == 0, again.stderr
     assert again.stdout == first.stdout
     sweep = f"sweep --methods none --tasks streamingqa --limit 2 --out {tmp_path} --quiet"
-    assert ran_light(sweep).stdout == first.stdout
-    assert "none has no settings" in ran_light(f"{sweep} --set nope=1").stderr
+    assert run_light(sweep).stdout == first.stdout
+    assert "nope" in run_light(f"{sweep} --set nope=1").stderr
 
 
-def ran_light(*commands: str) -> subprocess.CompletedProcess[str]:
-    """Commands in a process of their own, which fails where one imports anything heavy: several print their codes."""
+def run_light(*commands: str) -> subprocess.CompletedProcess[str]:
+    """Run commands in one process that fails on a heavy import. Several print their exit codes."""
     code = (
         "import sys\nfrom ttabench.cli.app import run\ncodes = []\n"
         f"for words in {[words.split() for words in commands]!r}:\n"

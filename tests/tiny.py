@@ -1,4 +1,4 @@
-"""More two-layer random language models than the package checks methods on."""
+"""Tiny random language models, in addition to those of `ttabench.contract`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def tiny_opt(seed: int = 0) -> LM:
-    """OPT, 2 layers, hidden 32, 4 heads, 512 positions, with a BOS."""
+    """Create an OPT: 2 layers, hidden 32, 4 heads, 512 positions, with BOS."""
     config = OPTConfig(
         vocab_size=259,
         hidden_size=32,
@@ -41,7 +41,7 @@ def tiny_opt(seed: int = 0) -> LM:
 
 
 def tinyllama_shaped(seed: int = 0) -> LM:
-    """TinyLlama's proportions, an eighth as wide: 3 layers, hidden 256, 8 heads on 1 key/value head, with a BOS."""
+    """Create a TinyLlama, an eighth as wide: 3 layers, hidden 256, 8 heads, 1 key/value head."""
     config = LlamaConfig(
         vocab_size=259,
         hidden_size=256,
@@ -63,5 +63,5 @@ MODEL_FACTORIES: list[Callable[[], LM]] = [
     tiny_opt,
     lambda: tiny_llama(gqa=False),
 ]
-"""Base models of every kind that is treated in its own way."""
+"""Base models of every kind that the code handles separately."""
 MODEL_IDS = ["llama-gqa", "gpt2", "opt", "llama"]

@@ -1,4 +1,4 @@
-"""Every registered method with the settings it is checked with, and a stream of texts to read."""
+"""Registered methods with their test settings, and texts to read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 TINY_SETTINGS: dict[str, Any] = {
     name: spec.test_settings or spec.Settings() for name, spec in methods().items()
 }
-"""Settings by method."""
+"""Test settings by method."""
 
 
 def tiny_method(name: str, lm: LM) -> BaseMethod[Any]:
@@ -41,7 +41,7 @@ def tiny_method(name: str, lm: LM) -> BaseMethod[Any]:
 
 
 def set_nonzero_outputs(method: BaseMethod[Any]) -> None:
-    """Give a method that maps to deltas such that are not zero, and gates, as before training they are."""
+    """Set outputs and gates of a method to nonzero values: before training its deltas are zero."""
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)
         for name, parameter in method.modules().named_parameters():

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from ttabench.training.stages import train
 
 __all__ = ["Session", "__version__", "compare", "evaluate", "load", "train"]
-_WHERE = {"Session": "run.session", "train": "training.stages"}
+_MODULES = {"Session": "run.session", "train": "training.stages"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is named here, and what it takes, only when it is used."""
+    """Import a public object, with its dependencies, at its first use."""
     if name not in __all__:
         raise AttributeError(f"module 'ttabench' has no attribute {name!r}")
-    return getattr(import_module(f"ttabench.{_WHERE.get(name, 'sweep.api')}"), name)
+    return getattr(import_module(f"ttabench.{_MODULES.get(name, 'sweep.api')}"), name)
 
 
 def __dir__() -> list[str]:
-    """Names that are there, those before their import, too: shells complete them."""
+    """List all names, including those not imported yet, for completion in shells."""
     return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""`python -m ttabench`: the same as the `ttabench` command."""
+"""Entry point of `python -m ttabench`, equal to the `ttabench` command."""
 
 from ttabench.core import remove_current_folder_from_path
 

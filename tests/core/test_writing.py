@@ -40,6 +40,7 @@ BARE = {
     "core.plugins": "read_bytes",  # a module that is executed
     "core.environment": "read_text",
     "core.meter": "read_text",
+    "readers.lm_eval": "read_bytes",  # inside `lm_eval_errors`, which wraps `reading_file`
 }
 """Modules that read a file without asking whether it is a plain one, and why these may."""
 SOURCES = {name: path.read_text(encoding="utf-8") for name, path in MODULES.items()}

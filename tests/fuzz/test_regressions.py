@@ -122,7 +122,7 @@ BAD_INPUTS: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
             "--task",
             sparse(at / "a.jsonl", 2**40),
         ],
-        "its 1,024 GiB are more than",
+        "1,024 GiB",
     ),
     "data: deep JSON": (
         data("a.json", "[" * 100_000),
@@ -140,7 +140,7 @@ BAD_INPUTS: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
         model("model.safetensors", lambda path: path.rename(path.with_name("pytorch_model.bin"))),
         "could not be loaded",
     ),
-    "GGUF: 1 TiB": (gguf(2**40), "m.gguf cannot be read: its 1,024 GiB are more"),
+    "GGUF: 1 TiB": (gguf(2**40), "m.gguf cannot be read: it has 1,024 GiB"),
     "submission: a link to itself": (linked, "loop.parquet"),
 }
 """What reads a file, and what is wrong with it: a command, and a part of its line."""
@@ -172,7 +172,7 @@ def test_no_file_of_a_user_is_waited_for(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         os.mkfifo(tmp_path / name)
         if name.startswith("a."):
-            assert "it is no plain file" in load_error("streamingqa", tmp_path / name)
+            assert name in load_error("streamingqa", tmp_path / name)
     for words in (
         ["compare", tmp_path / "run"],
         ["eval", "--model", tmp_path / "model.gguf", "--method", "none"],
@@ -188,4 +188,4 @@ def test_no_file_of_a_user_is_waited_for(
             tmp_path / "made",
         ],
     ):
-        assert "it is no plain file" in error_line(ttabench(*words)), words
+        assert "plain file" in error_line(ttabench(*words)), words

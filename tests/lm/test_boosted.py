@@ -56,9 +56,7 @@ def test_a_session_boosts_what_was_read_and_refuses_what_leaves_no_deltas() -> N
     for name in ("icl", "none"):
         without = Session(lm, tiny_method(name, lm), boost=2.0)
         without.read(make_chunks(*TEXTS))
-        with pytest.raises(
-            UserError, match="--boost multiplies low-rank weight deltas, and there are none"
-        ):
+        with pytest.raises(UserError, match="--boost"):
             without.patch(QUESTION)
 
 

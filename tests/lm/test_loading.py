@@ -108,19 +108,13 @@ def test_healthy_folders_load(make: Callable[[], LM], dtype: torch.dtype, tmp_pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.pop("model.norm.weight"), r"lacks the tensor model\.norm\.weight\."),
-        (
-            lambda t: t.update(extra=torch.ones(2)),
-            r"holds the tensor extra, which its architecture has no place for",
-        ),
+        (lambda t: t.pop("model.norm.weight"), r"model\.norm\.weight"),
+        (lambda t: t.update(extra=torch.ones(2)), r"tensor extra"),
         (
             lambda t: t.update({"model.norm.weight": torch.ones(31)}),
-            r"model\.norm\.weight that is \[31\], its config\.json wants \[32\]",
+            r"model\.norm\.weight .*\[31\].*\[32\]",
         ),
-        (
-            lambda t: t["lm_head.weight"][3].fill_(math.nan),
-            r"lm_head\.weight with values that are not finite",
-        ),
+        (lambda t: t["lm_head.weight"][3].fill_(math.nan), r"lm_head\.weight"),
     ],
     ids=["missing", "superfluous", "misshapen", "nan"],
 )
@@ -146,18 +140,14 @@ class Mark:
         return (Path.touch, (self.path,))
 
 
-CODE = "no such code is run here"
+CODE = "_implementation|auto_map"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("config.json", {"attn_implementation": "somebody/kernel"}, CODE),
     ("config.json", {"attn_implementation": {"": "eager", "text_config": "somebody/kernel"}}, CODE),
     ("config.json", {"experts_implementation": "somebody/kernel"}, CODE),
     ("config.json", {"text_config": {"auto_map": {"AutoConfig": "own.Own"}}}, CODE),
     ("generation_config.json", {"auto_map": {"AutoModel": "own.Own"}}, CODE),
-    (
-        "config.json",
-        {"quantization_config": {"quant_method": "magic"}},
-        "says that the weights are quantised",
-    ),
+    ("config.json", {"quantization_config": {"quant_method": "magic"}}, "quantization_config"),
 ]
 
 
@@ -208,7 +198,7 @@ def test_no_pickle_is_read_for_a_shard(folder: Path, tmp_path: Path, name: str) 
     name = name.format(tmp=tmp_path)
     shards(folder, ("a.safetensors", name))
     (folder / name).write_bytes(pickle.dumps(Mark(tmp_path / "RUN")))
-    with pytest.raises(UserError, match="only safetensors files beside it are read"):
+    with pytest.raises(UserError, match="safetensors"):
         load(str(folder), device="cpu")
     assert not (tmp_path / "RUN").exists()
 

@@ -187,7 +187,7 @@ def test_reading_on_in_two_parts_equals_a_mask(
         "attention",
         "forward.window",
     ):  # told that it is causal, as a GPU is; with a mask
-        monkeypatch.setattr(f"ttabench.lm.{module}.in_two_parts", lambda _: False)
+        monkeypatch.setattr(f"ttabench.lm.{module}.can_merge_partials", lambda _: False)
         torch.testing.assert_close(in_parts, hidden(), atol=2e-5, rtol=1e-4)
 
 

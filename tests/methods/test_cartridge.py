@@ -86,7 +86,7 @@ def test_what_left_for_peft_enters_again(tmp_path: Path, ttabench: Command) -> N
     save_peft(lm, method.patch(state, []), tmp_path / "peft")
     entered = from_peft(lm, TINY, tmp_path / "peft")
     torch.testing.assert_close(entered.tensors["weights"], state.tensors["weights"])
-    with pytest.raises(UserError, match=r"does not fit .* and slots=9: prompt_embeddings is"):
+    with pytest.raises(UserError, match=r"does not fit .* and slots=9: prompt_embeddings"):
         from_peft(lm, replace(TINY, slots=9), tmp_path / "peft")
     (tmp_path / "notes.txt").write_text("The home of Ada Voss is in Selby.")
     made = ("--method", "cartridge", "--set", "slots=8", "--set", "steps=2")

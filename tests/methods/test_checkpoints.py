@@ -194,7 +194,7 @@ def test_a_factor_without_dimensions_is_refused(tmp_path: Path) -> None:
     tensors, _ = safetensors_io.read_tensors(tmp_path / PEFT_WEIGHTS_FILE)
     name = min(tensors)
     safetensors_io.write_tensors(tmp_path / PEFT_WEIGHTS_FILE, {**tensors, name: torch.tensor(1.0)})
-    with pytest.raises(UserError, match=f"{name.removeprefix(checkpoints.PEFT_KEY_PREFIX)} is "):
+    with pytest.raises(UserError, match=f"{name.removeprefix(checkpoints.PEFT_KEY_PREFIX)} "):
         read(tiny_llama(), tmp_path)
 
 

@@ -1,8 +1,8 @@
-"""What every method promises, checked on models of two layers (`ttabench check`); and a method to begin from."""
+"""Contract tests of methods on two-layer models (`ttabench check`), and a method template."""
 
 from __future__ import annotations
 
-METHOD_TEMPLATE = '''"""{Name}: keeps the last tokens of what was read in the window.
+METHOD_TEMPLATE = '''"""{Name}: keeps the last tokens of the context in the window.
 
 Run it:    ttabench eval --method ./{name}.py --task streamingqa
 Check it:  ttabench check ./{name}.py
@@ -27,7 +27,7 @@ class {Name}Settings:
     """Settings of `{name}`: `--set tokens=32`."""
 
     tokens: int = 128
-    """Last tokens that stay in the window."""
+    """Number of last tokens kept in the window."""
 
 
 class {Name}(BaseMethod[{Name}Settings]):
@@ -37,25 +37,26 @@ class {Name}(BaseMethod[{Name}Settings]):
         name="{name}",
         summary="keep the last tokens",
         Settings={Name}Settings,
-        growth="constant",  # how the bytes of the state grow with what is read: none, constant or linear
-        test_settings={Name}Settings(tokens=16),  # settings that `ttabench check` reads a few short texts with
+        growth="constant",  # growth of the state's bytes with the context: none, constant or linear
+        test_settings={Name}Settings(tokens=16),  # settings for the short texts of `ttabench check`
     )
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read on: each of `chunks` holds one piece for every row of the state. A state is a value: make a new one."""
+        """Return a new state that has read the chunks, each with one text per row of the state."""
         rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
-        read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
+        counts = zip(state.meta["tokens_read"], rows, strict=True)
+        read = [before + len(new) for before, new in counts]
         kept = append_ids(self.lm, state.tensors, rows, self.settings.tokens)
         return replace(state, tensors=kept, meta={{"tokens_read": read}})
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
-        """What the state does to the frozen model: tokens in the window, a key/value prefix, or weight deltas."""
+        """Return the change of the frozen model: tokens in the window, prefix or weight deltas."""
         return window_patch(state.tensors)
 '''
 
 
 def render_method_template(name: str) -> str:
-    """The file of a method of this name."""
+    """Render the template for a method of this name."""
     return METHOD_TEMPLATE.format(
         name=name, Name="".join(part.capitalize() for part in name.split("_"))
     )

@@ -1,7 +1,7 @@
-"""A method that is checked, the base models of two layers that it is read and asked on, and when results are equal.
+"""Case of a contract test: method, two-layer base model, texts and queries; comparison of results.
 
-BASES["llama"]()      a random Llama with grouped queries and a BOS, its tokenizer a token a byte, built in memory
-BASES["gpt2"]()       GPT-2, which begins texts with nothing
+BASE_MODELS["llama"]()    random Llama with grouped queries and BOS, byte tokenizer, in memory
+BASE_MODELS["gpt2"]()     random GPT-2 without BOS
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ttabench.methods.spec import MethodSpec
 SPECIAL_TOKENS = ("<|bos|>", "<|eos|>", "<|pad|>")
 MAX_POSITIONS = 512
 INIT_STD = 0.18
-"""Of weights, about 1 / sqrt(width): at the usual 0.02 a model of two layers ignores its context."""
+"""Standard deviation of weights, about 1 / sqrt(width). At 0.02, two layers ignore the context."""
 
 
 def byte_tokenizer(*, bos: bool = True) -> PreTrainedTokenizerFast:
-    """256 bytes + <|bos|> <|eos|> <|pad|>; any text round-trips. Without `bos`, as in GPT-2, nothing begins a text."""
+    """Create a tokenizer of 256 bytes, <|bos|>, <|eos|>, <|pad|>. `bos=False`: no BOS is added."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(
         models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[])
@@ -57,7 +57,7 @@ def byte_tokenizer(*, bos: bool = True) -> PreTrainedTokenizerFast:
 
 
 def random_lm(cls: type[Any], config: Any, name: str, seed: int, *, bos: bool = True) -> LM:
-    """A model of this class whose weights are drawn from the seed."""
+    """Create a model of this class with random weights from the seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         lm = LM(cls(config), byte_tokenizer(bos=bos), name, random_weights=True)
@@ -66,7 +66,7 @@ def random_lm(cls: type[Any], config: Any, name: str, seed: int, *, bos: bool = 
 
 
 def tiny_llama(seed: int = 0, gqa: bool = True) -> LM:
-    """Llama, 2 layers, hidden 32, 4 heads (2 key/value heads with `gqa`), 512 positions, with a BOS."""
+    """Create a Llama: 2 layers, hidden 32, 4 heads (2 key/value heads with `gqa`), with BOS."""
     config = LlamaConfig(
         vocab_size=259,
         hidden_size=32,
@@ -84,7 +84,7 @@ def tiny_llama(seed: int = 0, gqa: bool = True) -> LM:
 
 
 def tiny_gpt2(seed: int = 0) -> LM:
-    """GPT-2, 2 layers, hidden 32, 4 heads, 512 positions, without a BOS."""
+    """Create a GPT-2: 2 layers, hidden 32, 4 heads, 512 positions, without BOS."""
     config = GPT2Config(
         vocab_size=259,
         n_embd=32,
@@ -106,27 +106,27 @@ TEXTS = (
     "Cy Marr sails to Tern Island.",
     "Di Okoro repairs old radios..",
 )
-"""Pieces of one length, so that what grows grows by the same amount."""
+"""Chunks of equal length, so that a growing state grows by equal amounts."""
 PROMPTS = ("Where does Ada live?", "What does Bo collect?", "Who sails?")
 PERTURBATION_STD = 0.05
-"""Standard deviation of what parameters are moved by: before training many methods change nothing."""
+"""Standard deviation of noise on parameters: untrained methods often have no effect."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A method with settings, and how a base model is made for it."""
+    """Method with settings, and factory of its base model."""
 
     spec: MethodSpec
     settings: Any
     make_base: Callable[[], LM]
 
     def make_untrained(self) -> BaseMethod[Any]:
-        """The method as it begins, on a base of its own; a UserError where it refuses this base."""
+        """Create the untrained method on a new base model. Raises a UserError if unsupported."""
         made: BaseMethod[Any] = self.spec.load()(self.make_base(), self.settings)
         return made
 
     def make_method(self) -> BaseMethod[Any]:
-        """The same with parameters that a training could have left; always the same ones."""
+        """Create the method with noise on its parameters, as if trained. The noise is fixed."""
         method = self.make_untrained()
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(1)
@@ -137,12 +137,12 @@ class Case:
 
 
 def make_chunks(*texts: str) -> list[Chunk]:
-    """Pieces with keys."""
+    """Create chunks with keys."""
     return [Chunk(text=text, key=f"d{index}") for index, text in enumerate(texts)]
 
 
 def make_queries(*prompts: str, answer: str = "Port Ansel") -> list[Query]:
-    """Queries that are answered in a few tokens."""
+    """Create queries with short answers."""
     want = Generate(answers=(answer,), max_new_tokens=4)
     return [Query(prompt=prompt, key=prompt, want=want) for prompt in prompts]
 
@@ -151,10 +151,10 @@ QUERIES = make_queries(*PROMPTS)
 
 
 def make_episode(key: str = "e", documents: int = 3) -> Episode:
-    """Documents that say where somebody lives, then a question about each."""
+    """Create an episode of documents about residences, then a question about each."""
     people = [f"{key}{index}" for index in range(documents)]
     texts = [Chunk(text=f"{who} lives in {who}ville.", key=who) for who in people]
-    asked = [
+    queries = [
         Query(
             prompt=f"Where does {who} live?",
             key=who,
@@ -163,11 +163,11 @@ def make_episode(key: str = "e", documents: int = 3) -> Episode:
         )
         for who in people
     ]
-    return Episode(key=key, steps=(*texts, *asked))
+    return Episode(key=key, steps=(*texts, *queries))
 
 
 def read_texts(method: BaseMethod[Any], *texts: str) -> State:
-    """One reader that has read these texts as the method says: one at a time, or what it wants together at once."""
+    """Read texts into one state, split as the `granularity` of the method requires."""
     state = method.begin(1)
     chunks = [[chunk] for chunk in make_chunks(*texts)]
     for part in [chunks] if method.granularity == "full" else [[chunk] for chunk in chunks]:
@@ -177,7 +177,7 @@ def read_texts(method: BaseMethod[Any], *texts: str) -> State:
 
 @torch.no_grad()
 def query_logits(method: BaseMethod[Any], state: State, questions: Sequence[Query]) -> list[Tensor]:
-    """Logits [T, V] of each question's tokens under its patch, all in one padded batch."""
+    """Return the logits [T, V] of each question under its patch, in one padded batch."""
     lm = method.lm
     patch = encode_patch(lm, method.patch(state, questions))
     start = text_start(lm, patch)
@@ -189,13 +189,13 @@ def query_logits(method: BaseMethod[Any], state: State, questions: Sequence[Quer
 def generate_answers(
     method: BaseMethod[Any], state: State, questions: Sequence[Query]
 ) -> list[list[int]]:
-    """The generated answers, as token ids."""
+    """Generate answers as token ids."""
     prompts = [method.lm.encode(query.prompt) for query in questions]
     return generate(method.lm, method.patch(state, questions), prompts, max_new_tokens=4)
 
 
 def patch_tensors(patch: Patch) -> list[Tensor]:
-    """Everything in a patch, rows first; deltas by name, in whatever order the patch has them."""
+    """Return the tensors of a patch, deltas sorted by name."""
     tensors = [patch.tokens_BT, patch.tokens_mask_BT]
     if (prefix := patch.prefix) is not None:
         tensors += [
@@ -211,18 +211,19 @@ def patch_tensors(patch: Patch) -> list[Tensor]:
 
 
 TOLERANCE = 1e-4
-"""How far numbers of one computation in two orders may lie apart: a share of the largest (or of 1), and of each.
-In float32 rows of a batch were seen 3.6e-5 of the largest logit apart from rows alone."""
+"""Tolerance of one computation in two orders: a share of the largest value (or 1), plus of each.
+
+In float32, batched and single rows were observed to differ by 3.6e-5 of the largest logit."""
 
 
 class PromiseBroken(Exception):
-    """A promise is not kept; says what was seen."""
+    """Error for a broken promise, with the observation."""
 
 
 def require_close(what: str, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
-    """Break on tensors of other shapes, or further apart than one computation in two orders."""
+    """Raise PromiseBroken if shapes differ, or values by more than `TOLERANCE`."""
     if len(ours) != len(theirs):
-        raise PromiseBroken(f"{what}: {len(ours)} tensors, and {len(theirs)}")
+        raise PromiseBroken(f"{what}: {len(ours)} tensors versus {len(theirs)}")
     for one, other in zip(ours, theirs, strict=True):
         if one.shape != other.shape:
             raise PromiseBroken(f"{what}: shapes {tuple(one.shape)} and {tuple(other.shape)}")
@@ -235,8 +236,8 @@ def require_close(what: str, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -
 
 
 def require_equal(what: str, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
-    """Break on tensors that are not bit for bit the same."""
+    """Raise PromiseBroken unless tensors are bit-identical."""
     if len(ours) != len(theirs) or not all(
         torch.equal(one, other) for one, other in zip(ours, theirs, strict=True)
     ):
-        raise PromiseBroken(f"{what} are not bit for bit the same")
+        raise PromiseBroken(f"{what} are not bit-identical")

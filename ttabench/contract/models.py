@@ -1,10 +1,11 @@
-"""`ttabench check --model MODEL`: what methods give under a base model, beside plain forwards of transformers.
+"""Comparison of methods under a base model with plain transformers (`ttabench check --model`).
 
-    outcomes(lm)     {"none": "right", "icl": "right", "window": "refused: ...", ...}
+    check_methods(lm)     {"none": "right", "icl": "right", "window": "refused: ...", ...}
 
-The truth is transformers' own forward of the whole text (eager, no cache, no padding, its own head). A method that
-keeps all it reads must equal it with the context in front; one that changes weights, under the changed weights.
-Log-likelihoods and greedy answers count, and questions of unequal length asked together must equal each alone.
+The reference is transformers' own forward of the whole text (eager, own head, no cache or padding).
+A method that keeps all context must equal it with the context before the query. A method that
+changes weights must equal it with the changed weights. Log-likelihoods and greedy answers are
+compared. Queries of unequal length must give the same answers in a batch and alone.
 """
 
 from __future__ import annotations
@@ -48,24 +49,24 @@ METHOD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "templora": {"prefix": 0, "lr": 1e-3, "schedule": "constant"},
     "generative_adapter": {},
 }
-"""Methods, at budgets that keep all of the text; the last is trained, here with fresh weights."""
+"""Settings by method, with budgets that keep the full text. generative_adapter is untrained."""
 
 
 def check_methods(lm: LM) -> dict[str, str]:
-    """By method "right", "refused: ..", "wrong: .." or "raised: ..", the last two of which are faults of ours."""
+    """Return "right", "refused: ..", "wrong: .." or "raised: .." by method; the last two are bugs."""
     results = {}
     for name in METHOD_SETTINGS:
         try:
             results[name] = check_method(name, lm)
         except UserError as error:
             results[name] = f"refused: {error}"
-        except Exception as error:  # which must not happen, and is shown where it does
+        except Exception as error:  # a bug, which is reported
             results[name] = f"raised: {type(error).__name__}: {str(error)[:120]}"
     return results
 
 
 def check_method(name: str, lm: LM) -> str:
-    """Of one method; a UserError where the model is refused."""
+    """Check one method. Raises a UserError if it does not support the model."""
     spec = registry.find_method(name)
     settings = (
         spec.Settings(**METHOD_SETTINGS[name])
@@ -84,20 +85,20 @@ def check_method(name: str, lm: LM) -> str:
         }
         with deltas_applied(lm, changes, 1):
             logprob, written = reference_answer(lm, query, context)
-        for (own, answer), how in (
+        for (own, answer), mode in (
             (batch, "in a batch"),
             (session_answers(session, [query])[0], "alone"),
         ):
             if abs(own - logprob) > MAX_LOGPROB_DIFFERENCE[lm.dtype] * (2 + abs(logprob) / 50):
-                return f"wrong: log-likelihood {how} {own:.3f} for {logprob:.3f}"
+                return f"wrong: log-likelihood {mode} {own:.3f}, expected {logprob:.3f}"
             if answer != written and lm.dtype == torch.float32:
-                return f"wrong: answer {how} {answer!r} for {written!r}"
+                return f"wrong: answer {mode} {answer!r}, expected {written!r}"
     return "right"
 
 
 @torch.no_grad()
 def reference_answer(lm: LM, query: Query, context: Sequence[int]) -> tuple[float, str]:
-    """By plain forwards of the whole text, one for the gold answer and one for every token of the greedy one."""
+    """Compute gold log-likelihood and greedy answer by uncached forwards of the whole text."""
     prompt = [*lm.start_ids, *context, *prompt_ids(lm, query, is_continuation=bool(context))]
     target, answer = gold_ids(lm, query), list[int]()
 
@@ -114,7 +115,7 @@ def reference_answer(lm: LM, query: Query, context: Sequence[int]) -> tuple[floa
 
 
 def session_answers(session: Session, queries: Sequence[Query]) -> list[tuple[float, str]]:
-    """Log-probability (natural log, summed) and greedy answer that a session gives each of these, asked together."""
+    """Answer a batch of queries: (summed natural-log probability, greedy answer) for each."""
     likelihoods, answers = session.gold_likelihoods(queries), session.answer(queries)
     return [
         (value, answer.prediction) for (value, _), answer in zip(likelihoods, answers, strict=True)

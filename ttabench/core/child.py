@@ -1,9 +1,9 @@
-"""A process that answers requests over a pipe; where it dies, how, and what it said last, are told.
+"""Worker process that answers requests over a pipe. A crash is reported, not raised.
 
-    child = Child(answer, ("ttabench.lm.model",), {"CUDA_VISIBLE_DEVICES": "1"})
-    for message in child.ask(request): ...            what `answer` tells of the request, a `Death` last where it died
+    worker = WorkerProcess(answer, ("ttabench.lm.model",), {"CUDA_VISIBLE_DEVICES": "1"})
+    for message in worker.ask(request):   # messages of `answer`; after a crash, a `ProcessDeath`
 
-Modules that take seconds are imported once, in a process that children are forked from (on Linux).
+On Linux, slow imports run once in a server process that forks the workers.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from typing import Any, TypeAlias
 
 SendMessage: TypeAlias = Callable[[Any], None]
 SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
-"""Variable that keeps Python from importing from the current folder."""
+"""Variable that stops Python from importing from the current folder."""
 _environment_lock = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessDeath:
-    """How a process ended."""
+    """Report of a process that died."""
 
     code: int
-    """Exit status; below 0 the signal that killed it."""
+    """Exit status. A negative value is the number of the signal that killed it."""
     last_line: str = ""
-    """The last line that it wrote."""
+    """Last line of its output."""
 
 
 class WorkerProcess:
-    """A process, which ends with this one at the latest."""
+    """Process that answers requests. It ends no later than its parent."""
 
     def __init__(
         self,
@@ -54,22 +54,24 @@ class WorkerProcess:
             context.set_forkserver_preload(list(imports))
         self._folder = TemporaryDirectory()
         self._output = Path(self._folder.name) / "output"
-        self._pipe, theirs = context.Pipe()
-        place = (
+        self._pipe, worker_end = context.Pipe()
+        working_environment = (
             str(Path.cwd()),
             {**os.environ, SAFE_PATH_VARIABLE: "1", **(environment or {})},
             str(self._output),
         )
-        self._process = context.Process(target=_serve, args=(answer, theirs, *place), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(answer, worker_end, *working_environment), daemon=True
+        )
         with _safe_path():
             self._process.start()
-        theirs.close()
+        worker_end.close()
 
     def ask(self, request: object) -> Iterator[Any]:
-        """What is told of a request; a `Death` last where the process died."""
+        """Yield the messages that answer a request. A `ProcessDeath` comes last if it died."""
         try:
             self._pipe.send(request)
-            yield from iter(self._pipe.recv, None)  # which ends an answer
+            yield from iter(self._pipe.recv, None)  # None ends an answer
         except (EOFError, OSError):
             self._process.join()
             text = self._output.read_text("utf-8", "replace") if self._output.exists() else ""
@@ -77,7 +79,7 @@ class WorkerProcess:
             yield ProcessDeath(code=self._process.exitcode, last_line=lines[-1] if lines else "")
 
     def close(self) -> None:
-        """End it at once."""
+        """Kill the process and remove its files."""
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -86,7 +88,7 @@ class WorkerProcess:
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Start processes that import nothing from the current folder; afterwards the environment is as it was."""
+    """Start processes that import nothing from the current folder. The environment is restored."""
     with _environment_lock:
         before = os.environ.get(SAFE_PATH_VARIABLE)
         os.environ[SAFE_PATH_VARIABLE] = "1"
@@ -105,18 +107,18 @@ def _serve(
     environment: Mapping[str, str],
     output: str,
 ) -> None:
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # an interrupt is for the command, which ends this process
+    # a daemon could not start children
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    # the parent handles the interrupt and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     with Path(output).open("wb", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    # Semaphores of libraries (tqdm) outlive a process that is killed. A tracker of its own, which starts with the first
-    # one, removes them and warns into this process's output; the parent's would warn on the screen.
+    # Semaphores of libraries (tqdm) outlive a killed process. A separate resource tracker removes
+    # them and warns into the output of this process; that of the parent would warn on the screen.
     vars(resource_tracker._resource_tracker).update(_fd=None, _pid=None)
 
     def end_with_the_parent() -> None:
@@ -125,7 +127,7 @@ def _serve(
             os._exit(1)
 
     threading.Thread(target=end_with_the_parent, daemon=True).start()
-    os.register_at_fork(after_in_child=pipe.close)  # what a method forks answers nothing
+    os.register_at_fork(after_in_child=pipe.close)  # forks of a method must not answer
     while True:
         answer(pipe.recv(), pipe.send)
         pipe.send(None)

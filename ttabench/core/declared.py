@@ -1,8 +1,7 @@
-"""A field that is declared once: what it holds, what it is called where it is typed, and whether it counts; and values
-of fields from `key=value` texts, by the annotations of a settings class, and back.
+"""Command-line options declared on dataclass fields, and validation and parsing of values.
 
-limit: Annotated[int | None, Declared("Ask at most this many queries.", WHAT)] = None
-assignments(["a=1", "b=x"])                    {"a": "1", "b": "x"}
+limit: Annotated[int | None, OptionInfo("Maximum number of queries.", QUERY_GROUP)] = None
+parse_assignments(["a=1", "b=x"])              {"a": "1", "b": "x"}
 parse_value("0.2", int | float, "--set a")     0.2
 """
 
@@ -24,24 +23,20 @@ from ttabench.core.types import Json
 P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
-RUN_GROUP, QUERY_GROUP, EXECUTION_GROUP = (
-    "What runs",
-    "What is asked of it",
-    "How it runs and shows",
-)
+RUN_GROUP, QUERY_GROUP, EXECUTION_GROUP = ("Run", "Queries", "Execution and output")
 RECIPE_GROUP = "Recipe (defaults: those of the preset)"
 
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """How an option is presented: its help, group, flags and default.
+    """Presentation of an option: help, group, flags and default.
 
     Attributes:
-        flags: how it is typed; none means `--` and its name.
-        default: whether help shows the default.
-        kind: the type that is typed, where the field holds another.
-        parse: makes the value of a text, for kinds that no type says.
-        hashed: part of a run's identity.
+        flags: names on the command line. Empty for `--` and the field name.
+        default: True if the help shows the default.
+        kind: type on the command line, if it differs from the type of the field.
+        parse: conversion of the text, for types without a standard one.
+        in_run_id: True if the value is part of the run id.
     """
 
     help: str
@@ -56,23 +51,22 @@ class OptionInfo:
 
 @dataclass(frozen=True)
 class OptionField:
-    """A declared field of a dataclass."""
+    """Dataclass field with an `OptionInfo`."""
 
     name: str
     kind: Any
-    """Its type."""
     default: Any
     info: OptionInfo
 
     @property
     def flags(self) -> list[str]:
-        """How it is typed; of a switch, second, also how it is turned off."""
+        """Names on the command line. For a switch, the second name turns it off."""
         return (
             self.info.flags[0] if self.info.flags else f"--{self.name.replace('_', '-')}"
         ).split("/")
 
     def cli_arguments(self, value: Any) -> list[str]:
-        """The words that set a field to a value on the command line; none for the default."""
+        """Return the command-line arguments that set the field to a value; none for the default."""
         if value == self.default:
             return []
         if isinstance(value, bool):
@@ -82,7 +76,7 @@ class OptionField:
 
 @cache
 def option_fields(kind: type) -> Mapping[str, OptionField]:
-    """The declared fields of a dataclass by name, in order."""
+    """Return the fields of a dataclass that have an `OptionInfo`, by name and in order."""
     hints, by_name = get_type_hints(kind, include_extras=True), dict[str, OptionField]()
     for field in fields(kind):
         if get_origin(hints[field.name]) is Annotated:
@@ -94,20 +88,20 @@ def option_fields(kind: type) -> Mapping[str, OptionField]:
 
 
 UNKNOWN_FIELD_ERROR = "extra_forbidden"
-"""Pydantic's name of a field that a model does not have."""
+"""Pydantic error type for an unknown field."""
 TYPE_LOCATION = re.compile(r"int|float|bool|str|constrained-.*|.*\[.*")
-"""Pydantic's names of the types that a field may have, which stand in the place of a fault behind the field."""
+"""Type names that pydantic appends to the location of an error."""
 
 
 def first_validation_error(
     error: ValidationError, where: str, model: type[BaseModel]
 ) -> tuple[str, str]:
-    """(what, hint) of one of pydantic's complaints, on one line each, for a `UserError`.
+    """Return the arguments (what, hint) of a `UserError`, on one line each.
 
-    It is the first, but a field that there is not goes before all others: it may be why another is missing.
+    An unknown field is reported before other errors: a typo may explain a missing field.
     """
-    faults = error.errors()
-    fault = next((one for one in faults if one["type"] == UNKNOWN_FIELD_ERROR), faults[0])
+    errors = error.errors()
+    fault = next((one for one in errors if one["type"] == UNKNOWN_FIELD_ERROR), errors[0])
     place = (
         ".".join(str(part) for part in fault["loc"] if not TYPE_LOCATION.fullmatch(str(part)))
         or "top level"
@@ -121,17 +115,17 @@ def first_validation_error(
         if fault["type"] in ("missing", "value_error")
         else f", received {short_repr(fault['input'])}"
     )
-    return f"{where}: {place}: {message}{received}.", "Fix it."
+    return f"{where}: {place}: {message}{received}.", "Fix the value."
 
 
 def short_repr(value: object, limit: int = 60) -> str:
-    """`repr` of a value on one short line, for error messages."""
+    """Return the `repr` of a value, cut to `limit` characters, for error messages."""
     text = repr(value if not isinstance(value, str) else value[: limit + 1])
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def validate_model(model: type[M], values: object, where: str) -> M:
-    """An instance of a pydantic model; a UserError of the first value that does not fit."""
+    """Create an instance of a pydantic model. Raises a UserError for the first invalid value."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -139,15 +133,17 @@ def validate_model(model: type[M], values: object, where: str) -> M:
 
 
 def create_fields_model(kinds: Mapping[str, Any]) -> type[BaseModel]:
-    """A strict pydantic model of optional fields, from their annotations by name."""
+    """Create a strict pydantic model of optional fields from annotations by name."""
     optional: dict[str, Any] = {name: (kind, None) for name, kind in kinds.items()}
     strict = ConfigDict(strict=True, arbitrary_types_allowed=True, revalidate_instances="always")
     return create_model("Group", __config__=strict, **optional)
 
 
 def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """A function that refuses, with a `UserError`, arguments that its annotations do not allow, and files that the
-    system refuses."""
+    """Check the arguments of a function against its annotations.
+
+    The decorated function raises a `UserError` for invalid arguments and for files it cannot open.
+    """
 
     @wraps(function)
     def call(*positionals: P.args, **keywords: P.kwargs) -> T:
@@ -161,33 +157,34 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
             if error.filename is None:
                 raise
             fault = f"{error.filename}: {error.strerror}."
-            raise UserError(fault, "Choose another path, or fix its rights.") from error
+            raise UserError(fault, "Use another path, or fix its permissions.") from error
 
     return call
 
 
 def parse_assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
-    """`["a=1", "b=x"]` as a dictionary; a later assignment of one key wins."""
+    """Parse `key=value` texts into a dictionary. The last value of a key wins."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise UserError(f"{flag} {text!r} is not an assignment.", f"Write {flag} key=value.")
+            raise UserError(f"{flag} {text!r} is not an assignment.", f"Use {flag} key=value.")
         pairs[key.strip()] = value.strip()
     return pairs
 
 
 def format_setting(value: Json) -> str:
-    """A value as it is typed: `1,2`, `true`, `none`."""
+    """Format a value as on the command line: `1,2`, `true`, `none`."""
     if isinstance(value, list | tuple):
         return ",".join(map(format_setting, value))
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def parse_value(text: str, hint: Any, where: str) -> Json:
-    """A text as a value of an annotated type: numbers, booleans, literals, optional values, comma-separated tuples.
+    """Parse a text into a value of an annotated type.
 
-    A whole number may be written as a size: `16k` is 16,384.
+    Supports numbers, booleans, literals, optional values and comma-separated tuples.
+    An integer may be written as a size: `16k` is 16,384.
     """
     arguments = getattr(hint, "__args__", ())
     raw: Json = None if text.lower() in ("none", "null") and type(None) in arguments else text
@@ -200,21 +197,21 @@ def parse_value(text: str, hint: Any, where: str) -> Json:
     ):
         raw = size
     if {int, float} <= set(arguments) and "." in text:
-        hint = float  # pydantic reads "1.0" as the integer 1, but a share of all and one token are not the same
+        hint = float  # pydantic parses "1.0" as 1, but a share of 1.0 is not a budget of one token
     try:
         return TypeAdapter(hint).validate_python(raw)
     except ValidationError:
         several = getattr(hint, "__origin__", None) in (tuple, list)
         hint_text = (
-            "Give values of that type with commas between them: a,b,c."
+            "Use values of that type, separated by commas: a,b,c."
             if several
-            else "Give a value of that type."
+            else "Use a value of that type."
         )
         raise UserError(f"{where} takes {type_name(hint)}, got {text!r}.", hint_text) from None
 
 
 def type_name(hint: Any) -> str:
-    """An annotation for people: `int`, `int or None`, `'prefix' or 'lora'`."""
+    """Format an annotation for messages: `int`, `int or None`, `'prefix' or 'lora'`."""
     origin = getattr(hint, "__origin__", None)
     arguments = getattr(hint, "__args__", ())
     if str(origin) == "typing.Literal":

@@ -1,4 +1,4 @@
-"""Names of earlier versions, which work with a `DeprecationWarning` until version 0.3."""
+"""Deprecated names. They work with a `DeprecationWarning` until version 0.3."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def warn_renamed(owner: str, old: str, new: str) -> None:
-    """Warn about a name of an earlier version in the code of another package."""
-    warnings.warn(f"{owner}: {old} is now {new}. Rename it.", DeprecationWarning, stacklevel=3)
+    """Warn about a deprecated name in the code of another package."""
+    warnings.warn(f"{owner}: {old} is now {new}. Use {new}.", DeprecationWarning, stacklevel=3)
 
 
 def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a module's `__getattr__`: its objects by the names that earlier versions gave them."""
+    """Return a module `__getattr__` that resolves deprecated names to the current objects."""
 
     def get(name: str) -> Any:
         if name not in names:

@@ -1,11 +1,11 @@
-"""Digests of files' contents, 16 hexadecimal digits: they identify a file wherever it lies.
+"""Digests of file contents (16 hexadecimal digits) and hashes of configurations.
 
-Those of large files are remembered in the user's cache, by path, size, inode and times: where one of them differs the
-file is read again, and so is one that changed a moment ago. A cache that is damaged or cannot be written costs time.
+Digests of large files are cached per user, by path, size, inode and times. If one of them differs,
+or the file changed within the last seconds, it is read again. A damaged or unwritable cache only
+costs time.
 
-And names for what is computed: a hash of all that decides it, in which a choice that is the default does not stand. So
-a new setting with a default leaves every name as it was. A default that comes to mean something else would not be seen:
-give such a setting a new name, or raise `SCHEMA`, which renames everything.
+A configuration hash leaves out values equal to the default, so a new setting with a default keeps
+existing hashes. If a default changes its meaning, rename the setting or raise `HASH_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ MAX_BYTES_BY_SUFFIX = {
     ".model": 2**27,
     ".txt": 2**27,
 }
-"""Bytes of what is read in a folder of a model or checkpoint, by suffix: a longer file would be digested for hours."""
+"""Largest accepted file of a model or checkpoint folder in bytes, by suffix."""
 MIN_CACHED_DIGEST_BYTES = 64 * 2**20
-"""Bytes; a longer file counts by a digest of its own, which is remembered."""
+"""Size in bytes above which a file enters a digest by its own, cached digest."""
 SETTLED_SECONDS = 2.0
-"""Seconds; the clocks of some file systems tick so slowly."""
+"""Minimum age of a file whose digest is cached: some file systems have coarse timestamps."""
 
 
 def digest_path(path: Path) -> str:
-    """16 hexadecimal digits that change when the file, or any file below the folder but a lock or list, changes."""
+    """Return the digest of a file, or of all files below a folder except locks and indexes."""
     if not path.exists():
-        raise UserError(f"{path} does not exist.", "Check the spelling, or give the full path.")
+        raise UserError(f"{path} does not exist.", "Fix the path, or use the full path.")
     inside = (
         file
         for file in path.rglob("*")
@@ -67,9 +67,8 @@ def digest_path(path: Path) -> str:
         ):
             size = file.stat().st_size
             if size > MIN_CACHED_DIGEST_BYTES and file.suffix == ".safetensors":
-                with safe_open(
-                    file, "numpy"
-                ):  # refuses a length that its header does not say, before reading all
+                # rejects a length that contradicts its header before the whole file is read
+                with safe_open(file, "numpy"):
                     pass
             hasher.update(f"{file.relative_to(path)}\0{size}\0".encode("utf-8", "surrogateescape"))
             hasher.update(
@@ -81,26 +80,25 @@ def digest_path(path: Path) -> str:
 
 
 def refuse_changed_files(now: Mapping[str, str], planned: Mapping[str, str]) -> None:
-    """Refuse files whose digests, by name, are not those that were planned with: results would be stored under another
-    id than their own."""
+    """Raise a UserError if a digest differs from the planned one: the run id would be wrong."""
     if changed := [name for name, value in now.items() if planned.get(name, "") != value]:
         fault = f"Files changed while they were being loaded: {', '.join(changed)}."
-        raise UserError(fault, "Repeat the command once nothing writes to them.")
+        raise UserError(fault, "Run the command again once no process writes to them.")
 
 
 def sha256_of(file: Path) -> str:
-    """The SHA-256 of what a file holds, 64 hexadecimal digits."""
+    """Return the SHA-256 of a file, 64 hexadecimal digits."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 class FileCache:
-    """What was computed of files, by path, size, inode and times, in a file of that name in the user's cache."""
+    """Cache of values computed from files, in one file of the user's cache folder."""
 
     def __init__(self, name: str) -> None:
         self._added: dict[str, Json] = {}
         self._path: Path | None = None
-        with suppress(RuntimeError):  # nobody says where the home folder is
+        with suppress(RuntimeError):  # the home folder is unknown
             self._path = cache_folder() / f"{name}.json"
         self._entries = self._load()
 
@@ -110,11 +108,11 @@ class FileCache:
         return {}
 
     def get_or_compute(self, file: Path, compute: Callable[[Path], T]) -> T:
-        """What `compute` gives of a file, or gave while the file was what it is now; JSON values."""
+        """Return `compute(file)`, a JSON value, from the cache if the file is unchanged."""
         try:
             status, place = file.stat(), str(file.absolute())
         except OSError:
-            return compute(file)  # which says what is wrong
+            return compute(file)  # raises the error with its reason
         version = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         match self._entries.get(place):
             case [known, check, value] if known == version and check == short_hash(
@@ -131,7 +129,7 @@ class FileCache:
         return value
 
     def save(self) -> None:
-        """Write what is new beside what others have written by now."""
+        """Write new entries. Entries that other processes wrote meanwhile are kept."""
         if self._added and self._path is not None:
             with suppress(OSError, UserError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,21 +137,23 @@ class FileCache:
 
 
 def cached_digest(file: Path, compute: Callable[[Path], str]) -> str:
-    """What `compute` gives of a file, or gave while the file was what it is now."""
-    memory = FileCache("digests")
-    value = memory.get_or_compute(file.resolve(), compute)
-    memory.save()
+    """Return `compute(file)`, from the cache if the file is unchanged."""
+    cache = FileCache("digests")
+    value = cache.get_or_compute(file.resolve(), compute)
+    cache.save()
     return value
 
 
 HASH_SCHEMA = 2
-"""Of what is hashed; part of every name. 1 was a hash of everything, defaults included."""
+"""Version of the hash input, part of every hash. Version 1 hashed defaults too."""
 HASH_DIGITS = 12
 
 
 def non_default_values(values: Mapping[str, Json], defaults: Mapping[str, Json]) -> dict[str, Json]:
-    """The values that are not the defaults, and those that have none. As JSON a tuple is a list; 1, 1.0 and true are
-    three values."""
+    """Return the values that differ from their default or have none.
+
+    Values are compared as JSON: a tuple equals a list; 1, 1.0 and true differ.
+    """
     default_texts = {key: canonical_json(value) for key, value in defaults.items()}
     return {
         key: value
@@ -163,15 +163,15 @@ def non_default_values(values: Mapping[str, Json], defaults: Mapping[str, Json])
 
 
 def canonical_json(value: Json) -> str:
-    """JSON of one form for one value: sorted keys, no spaces."""
+    """Serialise a value as canonical JSON: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def short_hash(text: str) -> str:
-    """12 hexadecimal digits of the SHA-256 of a text."""
+    """Return the first 12 hexadecimal digits of the SHA-256 of a text."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]
 
 
 def hash_values(what: Mapping[str, Json]) -> str:
-    """12 hexadecimal digits that follow from JSON values and from `SCHEMA`."""
+    """Hash JSON values and `HASH_SCHEMA` to 12 hexadecimal digits."""
     return short_hash(canonical_json({"schema": HASH_SCHEMA, **what}))

@@ -1,7 +1,7 @@
-"""The environment of a run: seeds, versions, commit of the code; the machine, and a limit to its memory.
+"""Environment of a run: seeds, versions, commit of the code, hardware and memory limit.
 
-called("cuda:0", "max_memory_allocated", "cuda:0")      bytes; None where torch's module has no such function
-limit(4 * 2**30)              from here on, what this process takes beyond 4 GiB fails as if there were no more
+call_device_function("cuda:0", "max_memory_allocated", "cuda:0")   # bytes; None if not provided
+limit_process_memory(4 * 2**30)   # allocations of this process beyond 4 GiB fail from now on
 """
 
 from __future__ import annotations
@@ -40,28 +40,31 @@ RECORDED_PACKAGES = (
 
 
 def seed_everything(seed: int) -> None:
-    """Seed python, numpy and torch, and ask torch for deterministic kernels (two runs on CPU are then bit-equal).
+    """Seed python, numpy and torch, and enable deterministic kernels.
 
-    Where a kernel has no deterministic form, torch warns rather than fails.
+    Two runs on CPU are then bit-equal. If a kernel has no deterministic form, torch warns.
     """
     import random
 
     import numpy as np
     import torch
 
-    # cuBLAS reads this when its first handle is made; without it its matrix products vary from run to run.
+    # cuBLAS reads this when it creates its first handle. Without it, matrix products vary per run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # By default that also fills every fresh tensor, which costs time and serves only to find bugs in torch programs.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set through a module class
+    # Filling every new tensor costs time and only serves to find bugs. Set through a module class:
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 @contextmanager
 def restore_global_state(threads: int | None = None) -> Iterator[None]:
-    """Restore at the end of the block what `seed_everything` sets, and use so many threads until then."""
+    """Restore the state that `seed_everything` sets at the end of the block.
+
+    Inside the block, torch and tokenizers use `threads` threads; None keeps the current number.
+    """
     import random
 
     import numpy as np
@@ -90,7 +93,7 @@ def restore_global_state(threads: int | None = None) -> Iterator[None]:
         stack.callback(setattr, deterministic, "fill_uninitialized_memory", filled)
         if threads is not None:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
-        if not started:  # to read the state of its random numbers would start it
+        if not started:  # reading the state of its generator would start it
             stack.callback(call_device_function, kind, "manual_seed_all", torch.initial_seed())
         devices = range(call_device_function(kind, "device_count") if started else 0)
         stack.enter_context(torch.random.fork_rng(devices, device_type=kind))
@@ -99,24 +102,24 @@ def restore_global_state(threads: int | None = None) -> Iterator[None]:
 
 
 def cache_folder() -> Path:
-    """Where ttabench keeps what it can make again: $TTABENCH_CACHE, or `ttabench` in $XDG_CACHE_HOME or ~/.cache."""
-    if own := os.environ.get("TTABENCH_CACHE"):
-        return Path(own).expanduser()
+    """Return the cache folder: $TTABENCH_CACHE, else `ttabench` in $XDG_CACHE_HOME or ~/.cache."""
+    if folder := os.environ.get("TTABENCH_CACHE"):
+        return Path(folder).expanduser()
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path("~/.cache").expanduser()) / "ttabench"
 
 
 def use_threads(count: int | None) -> None:
-    """Let torch, and tokenizers, work with so many threads of the processor from here on; None changes nothing."""
+    """Set the number of CPU threads of torch and tokenizers. None changes nothing."""
     if count is None:
         return
     if not 1 <= count <= MAX_THREADS:
         raise UserError(
-            f"{count} threads are asked for.", f"Give 1 to {MAX_THREADS}: at best the free cores."
+            f"--threads {count} is out of range.",
+            f"Use 1 to {MAX_THREADS}, ideally the number of free cores.",
         )
-    os.environ["RAYON_NUM_THREADS"] = str(
-        count
-    )  # tokenizers reads it when it first encodes several texts
+    # tokenizers reads it when it first encodes several texts
+    os.environ["RAYON_NUM_THREADS"] = str(count)
     import torch
 
     torch.set_num_threads(count)
@@ -124,7 +127,7 @@ def use_threads(count: int | None) -> None:
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """No progress bars, tables or advice of the libraries while they load a model; faults still raise."""
+    """Silence progress bars and log output of transformers. Errors are still raised."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -139,7 +142,7 @@ def quiet_loading() -> Iterator[None]:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of ttabench, python and the packages that decide the numbers; those not installed are left out."""
+    """Return the versions of ttabench, python and the installed packages that affect results."""
     from importlib.metadata import PackageNotFoundError, version
 
     installed = {"ttabench": __version__, "python": platform.python_version()}
@@ -150,7 +153,7 @@ def package_versions() -> dict[str, str]:
 
 
 def changed_versions(before: Mapping[str, str]) -> list[str]:
-    """Libraries of a result that have another version now, or are gone: `torch 2.8.0 (now 2.9.0)`."""
+    """List packages whose version changed or that are missing: `torch 2.8.0 (now 2.9.0)`."""
     now = package_versions()
     return [
         f"{name} {was} (now {now.get(name, '-')})"
@@ -160,7 +163,7 @@ def changed_versions(before: Mapping[str, str]) -> list[str]:
 
 
 def describe_hardware() -> dict[str, Json]:
-    """Processor, cores, threads in use, memory in bytes, operating system, and the accelerator where there is one."""
+    """Describe CPU, cores, threads, memory in bytes, operating system and accelerator, if any."""
     import torch
 
     parts: dict[str, Json] = {
@@ -178,7 +181,7 @@ def describe_hardware() -> dict[str, Json]:
 
 
 def determinism_flags() -> dict[str, Json]:
-    """The flags that decide whether a run can be repeated bit by bit."""
+    """Return the torch settings that affect bit-exact reproducibility."""
     import torch
 
     return {
@@ -189,7 +192,7 @@ def determinism_flags() -> dict[str, Json]:
 
 
 def code_version() -> dict[str, Json]:
-    """The git commit of the code and whether it was changed since; empty outside a checkout of ttabench."""
+    """Return the git commit and whether the code changed since; empty outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     git = partial(subprocess.run, capture_output=True, text=True, timeout=10, check=True, cwd=root)
     if (root / ".git").exists():
@@ -203,12 +206,12 @@ def code_version() -> dict[str, Json]:
 
 
 def available_cores() -> int | None:
-    """Cores of the processor that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def cpu_name() -> str:
-    """The name of the processor."""
+    """Return the model name of the CPU."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -217,14 +220,14 @@ def cpu_name() -> str:
 
 
 def memory_bytes() -> int | None:
-    """Memory of this machine; None where it is not known."""
+    """Return the memory of this machine in bytes; None if unknown."""
     with suppress(ValueError, OSError, AttributeError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return None
 
 
 def call_device_function(device: object, name: str, *arguments: object) -> Any:
-    """What a function of the device's module gives; None where it has none of that name, as for a CPU."""
+    """Call a function of the torch module of the device; None if it has no such function."""
     import torch
 
     kind = str(device).partition(":")[0]
@@ -233,7 +236,7 @@ def call_device_function(device: object, name: str, *arguments: object) -> Any:
 
 
 def accelerator_kind() -> str:
-    """The kind of this machine's accelerator; `cpu` where it has none."""
+    """Return the type of the accelerator of this machine; `cpu` without one."""
     import torch
 
     found = torch.accelerator.current_accelerator(check_available=True)
@@ -241,12 +244,12 @@ def accelerator_kind() -> str:
 
 
 def accelerator_name(hardware: Mapping[str, Json]) -> str:
-    """The accelerator's name in the hardware of a record; empty where there was none."""
+    """Return the accelerator name from the hardware of a record; empty without one."""
     return str((hardware.get("gpu") or {}).get("name", ""))
 
 
 def isolated_rng(device: torch.device) -> AbstractContextManager[None]:
-    """Random numbers drawn inside, on the CPU or on the device, leave no trace outside."""
+    """Isolate random numbers drawn inside the block, on CPU and device, from the outside."""
     import torch
 
     devices = [] if device.type == "cpu" else [device]
@@ -265,11 +268,11 @@ OUT_OF_MEMORY_MESSAGES = (
     "memoryerror",
     "storage size calculation overflowed",
 )
-"""Messages of torch, CUDA, numpy, the C++ library and the loader of libraries."""
+"""Parts of messages of torch, CUDA, numpy, the C++ library and the dynamic loader."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is a GPU or a CPU that ran out of memory."""
+    """True if the error means that GPU or CPU memory ran out."""
     if isinstance(error, MemoryError) or (
         isinstance(error, OSError) and error.errno == errno.ENOMEM
     ):
@@ -282,12 +285,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def mentions_out_of_memory(text: str) -> bool:
-    """Whether a text tells that memory did not suffice."""
-    return any(sign in text.lower() for sign in OUT_OF_MEMORY_MESSAGES)
+    """True if a text contains an out-of-memory message."""
+    return any(message in text.lower() for message in OUT_OF_MEMORY_MESSAGES)
 
 
 def out_of_memory_error(hint: str) -> UserError:
-    """The user error for a failed allocation; frees the memory that a limit kept back, so that it can be reported."""
+    """Create the user error for a failed allocation; lifts the limit so that it can be reported."""
     max_bytes = lift_memory_limit()
     within = f" within --memory-limit {format_bytes(max_bytes)}" if max_bytes else ""
     return UserError(f"Out of memory{within}.", hint)
@@ -297,13 +300,13 @@ _memory_limit_bytes: int | None = None
 
 
 def limit_process_memory(max_bytes: int) -> None:
-    """From here on, what this process takes beyond so many bytes fails; libraries that are mapped do not count."""
+    """Let allocations beyond `max_bytes` fail from now on. Mapped libraries do not count."""
     global _memory_limit_bytes
     try:
         import resource
     except ImportError:
-        raise UserError("This system cannot limit memory.", "Leave --memory-limit out.") from None
-    # private writable memory: what malloc and torch take
+        raise UserError("This system cannot limit memory.", "Remove --memory-limit.") from None
+    # RLIMIT_DATA: private writable memory, as allocated by malloc and torch
     resource.setrlimit(
         resource.RLIMIT_DATA, (max_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1])
     )
@@ -311,12 +314,12 @@ def limit_process_memory(max_bytes: int) -> None:
 
 
 def is_memory_limited() -> bool:
-    """Whether memory is limited."""
+    """True if a memory limit is set."""
     return _memory_limit_bytes is not None
 
 
 def lift_memory_limit() -> int | None:
-    """Lift the limit; returns what it was, None where there is none."""
+    """Lift the memory limit. Returns it in bytes; None without one."""
     global _memory_limit_bytes
     max_bytes, _memory_limit_bytes = _memory_limit_bytes, None
     if max_bytes is not None:

@@ -1,6 +1,6 @@
-"""Errors a user can mend, and bounds that are refused with one. Each is one line: what, where, how to mend it.
+"""Errors that a user can fix, and checks that raise them. Each message is one line.
 
-at_least(1, rank=0)      ValueError: rank must be at least 1, got 0
+require_at_least(1, rank=0)      ValueError: rank must be at least 1, got 0
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 FAMILY_SUFFIX = ":..."
-"""Ends a name that stands for all that begin so, as `kvpress:...`."""
+"""Suffix of a family name: `kvpress:...` matches every name that starts with `kvpress:`."""
 
 MAX_COMPARED_CHARS = 100
-"""Letters that are compared."""
+"""Characters of a name that are compared."""
 
 MAX_LISTED_NAMES = 40
-"""Of what there is, in one message."""
+"""Known names that one message lists."""
 
 
 class UserError(Exception):
-    """Bad input: what is wrong, with the value and where it came from, and how to mend it, ideally by a command.
+    """Invalid input: the fault with its value and source, and a hint how to fix it.
 
-    The command line prints it as one line and leaves with exit code 2, without a traceback.
+    The command line prints it as one line and exits with code 2, without a traceback.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
@@ -32,7 +32,7 @@ class UserError(Exception):
 
 
 class UnknownName(UserError):
-    """A name that is in no registry; names the closest one that is, or all, or a hint, where none is close."""
+    """Unknown name. The message suggests the closest known name, or the hint, or lists all."""
 
     def __init__(
         self, kind: str, name: str, known: list[str], *, fault: str = "", hint: str = ""
@@ -48,9 +48,9 @@ class UnknownName(UserError):
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
-    """The name that was meant: one that looks like what was typed, or begins with it; None where no name does.
+    """Return the known name that resembles the typed one or starts with it; None without a match.
 
-    Case and the difference of `-` and `_` do not count, nor what stands behind the colon of a family.
+    Case, `-` versus `_`, and the text after the colon of a family are ignored.
     """
     names = {other.removesuffix(FAMILY_SUFFIX).lower().replace("-", "_"): other for other in known}
     typed = name[:MAX_COMPARED_CHARS].lower().replace("-", "_").partition(":")[0]
@@ -60,45 +60,44 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0 without tab and line feed, DEL, C1, what turns the direction of writing around, and bytes that were no text."""
+"""C0 except tab and line feed, DEL, C1, bidirectional overrides, and surrogates."""
 
 
 def escape_control_characters(text: str) -> str:
-    """A text of others (file names, records, data) for a terminal: every control character, tab and line feed aside,
-    written as an escape."""
+    """Escape control characters of untrusted text for a terminal. Tab and line feed stay."""
     return _CONTROL.sub(lambda control: control[0].encode("unicode_escape").decode(), text)
 
 
 MAX_THREADS = 1024
-"""More than any machine has use for; far beyond, no thread can be started."""
+"""Upper bound of `--threads`; far beyond it, threads fail to start."""
 MAX_TEXT_CHARS = 2**24
-"""Characters of one text; a long book has 5 million."""
+"""Largest length of one text in characters; a long book has 5 million."""
 
 
 def refuse_unreadable_texts(texts: Sequence[str]) -> None:
-    """See that texts can be tokenised."""
+    """Raise a UserError if a text is too long or contains half of a surrogate pair."""
     longest = max(map(len, texts), default=0)
     if longest > MAX_TEXT_CHARS:
-        fault = f"A text of {longest:,} characters is longer than the {MAX_TEXT_CHARS:,} that one may have."
-        raise UserError(fault, "Cut it into pieces (of a file: --pieces paragraphs).")
+        fault = f"A text has {longest:,} characters; the maximum is {MAX_TEXT_CHARS:,}."
+        raise UserError(fault, "Split it into chunks (for a file: use --pieces paragraphs).")
     for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError:
             raise UserError(
-                f"The text {text!r:.60} holds half of a surrogate pair.", "Fix its encoding."
+                f"The text {text!r:.60} contains half of a surrogate pair.", "Fix its encoding."
             ) from None
 
 
 def require_at_most(maximum: float, **values: float) -> None:
-    """Refuse values that are larger, with their names."""
+    """Raise a ValueError that names the first value above the maximum."""
     for name, value in values.items():
         if value > maximum:
             raise ValueError(f"{name} must be at most {maximum:,}, got {value:.9g}")
 
 
 def require_at_least(minimum: float, **values: float | None) -> None:
-    """Whether all of these are no smaller; None is no value."""
+    """Raise a ValueError that names the first value below the minimum. None is skipped."""
     for name, value in values.items():
         if value is not None and not value >= minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {value}")

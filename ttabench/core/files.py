@@ -1,16 +1,17 @@
-"""Where files are written and opened: written whole or not there, and read so that a fault is one line that names them.
+"""Atomic writing of files, and reading with one-line errors that name the file.
 
 write_atomically(Path("run.json"), text)
-with replacing(Path("samples.parquet")) as scratch:
-    write_table(table, scratch)           a reader sees the old file (with folder=True folder) or the new, never half
-append(Path("partial.jsonl"), lines)                  behind what is there; a fault may leave half a line
-with reading(Path("test.jsonl")) as at:
+with replace_atomically(Path("samples.parquet")) as scratch:
+    write_table(table, scratch)     # others see the old or the new file, never a part of it
+append_text(Path("partial.jsonl"), lines)     # a crash may leave an incomplete last line
+with reading_file(Path("test.jsonl")) as at:
     for at.line, text in enumerate(file, start=1):
-        json.loads(text)               Unreadable: test.jsonl line 3 cannot be read: not valid JSON (Expecting ...)
+        json.loads(text)            # UnreadableFile: test.jsonl line 3 cannot be read: not ...
 
-Nothing is written through a link, and all is on the disk before it takes its name. What is being written has a name
-that ends in `.ttabench.part`; what a killed process left of it is removed by `sweep`, which whoever holds the lock of a
-folder calls. `tests/core/test_writing.py` sees that no other module writes.
+Links are never written through. Data is synced to disk before a file takes its name. The name of a
+file being written ends in `.ttabench.part`. `remove_partial_files` removes leftovers of a killed
+process; its caller must hold the lock of the folder. No other module writes files
+(`tests/core/test_writing.py`).
 """
 
 from __future__ import annotations
@@ -33,45 +34,46 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 
 MAX_UNPACK_RATIO = 100
-"""How many times its own size a long Parquet file may unpack to."""
+"""Largest ratio of unpacked to file size of a large Parquet file."""
 MAX_RECORD_BYTES = 256 * 2**20
-"""Bytes; no record or header of this package comes near."""
+"""Largest record or header in bytes; those of this package are far smaller."""
 MAX_STREAMED_BYTES = 1 << 46
-"""Bytes; whatever a disk holds, of files that are not read into memory at once."""
+"""Largest file in bytes that is streamed, not read into memory; in effect no limit."""
 MAX_JSON_DEPTH = 100
-"""Lists and objects in each other, in JSON."""
+"""Nesting depth of lists and objects in JSON."""
 MAX_REASON_CHARS = 160
-"""Of what a library raised; longer texts end with a whole sentence, where one fits."""
-CHECK_FILE_HINT = "Check the path, mend the file, or get it anew."
+"""Largest reason from a library; longer ones are cut after a sentence if possible."""
+CHECK_FILE_HINT = "Fix the path or the file, or download the file again."
 
 
 class UnreadableFile(UserError):
-    """A file that cannot be read."""
+    """Error for a file that cannot be read."""
 
 
 class MissingFile(UnreadableFile):
-    """A file that is not there."""
+    """Error for a file that does not exist."""
 
 
 @dataclass
 class FilePosition:
-    """The place in a file that is being read."""
+    """Current position in a file that is being read."""
 
     line: int = 0
-    """From 1; 0 where a file has no lines, or none is known."""
+    """Line from 1; 0 if unknown or the file has no lines."""
     row: int | None = None
-    """From 0, in the same way."""
+    """Row from 0; None if unknown or the file has no rows."""
 
 
 @contextmanager
 def reading_file(
     path: Path | str, hint: str = CHECK_FILE_HINT, *, max_bytes: int | None = MAX_STREAMED_BYTES
 ) -> Iterator[FilePosition]:
-    """Read a file: whatever is raised within becomes an `Unreadable` of one line, but for a `UserError`, which stays.
+    """Convert exceptions in the block to an `UnreadableFile` of one line. A `UserError` passes.
 
     Args:
-        hint: how to mend it.
-        most: bytes that it may have; None of what is no plain file, a folder say.
+        path: file, or a description for the message if `max_bytes` is None.
+        hint: second sentence of the message.
+        max_bytes: size limit of a plain file; None if `path` is not a plain file.
     """
     at = FilePosition()
     try:
@@ -82,7 +84,7 @@ def reading_file(
         raise
     except Exception as error:
         if environment.is_memory_limited() and environment.is_out_of_memory(error):
-            raise  # of a limit that was asked for; the advice is the command's
+            raise  # the command reports that --memory-limit was exceeded
         line = at.line or _line_of(error)
         where = (
             f"{path}{f' line {line}' if line else ''}{'' if at.row is None else f' row {at.row}'}"
@@ -96,13 +98,13 @@ def reading_file(
 
 
 def error_reason(error: Exception) -> str:
-    """What a library raised about a file, on one short line."""
+    """Describe an exception of a library about a file on one short line."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 text (byte {error.start})"
     if isinstance(error, UnicodeEncodeError):
-        return "it holds half of a surrogate pair, which is no character"
+        return "it contains half of a surrogate pair"
     if isinstance(error, json.JSONDecodeError):
         line = f"line {error.lineno} " if error.lineno > 1 else ""
         return f"not valid JSON ({error.msg.removesuffix(' at')} at {line}column {error.colno})"
@@ -127,38 +129,38 @@ def error_reason(error: Exception) -> str:
 
 
 def _line_of(error: Exception) -> int:
-    """The line that an error of yaml names, from 1; 0 of others."""
+    """Return the line of a yaml error, from 1; 0 for other errors."""
     mark = getattr(error, "problem_mark", None)
     return 0 if mark is None else mark.line + 1
 
 
 def _require_plain_file(path: Path, max_bytes: int) -> None:
-    """See that a path is of a plain file of at most so many bytes."""
+    """Raise an error unless the path is a plain file of at most `max_bytes`."""
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(21, "Is a directory", str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is no plain file")
+        raise ValueError("it is not a plain file")
     if status.st_size > max_bytes:
         raise ValueError(
-            f"its {format_bytes(status.st_size)} are more than the {format_bytes(max_bytes)} that are read"
+            f"it has {format_bytes(status.st_size)}, but the limit is {format_bytes(max_bytes)}"
         )
 
 
 def read_text(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> str:
-    """The text of a file in UTF-8."""
+    """Read a UTF-8 file."""
     with reading_file(path, max_bytes=max_bytes):
         return path.read_text(encoding="utf-8")
 
 
 def read_json(path: Path, hint: str = CHECK_FILE_HINT) -> Json:
-    """The value in a JSON file."""
+    """Read a JSON file."""
     with reading_file(path, hint, max_bytes=MAX_RECORD_BYTES):
         return parse_json(path.read_text(encoding="utf-8"))
 
 
 def parse_json(text: str) -> Json:
-    """The value of a text in JSON; one that is nested deeper than `DEEPEST` is refused."""
+    """Parse JSON. Raises a ValueError beyond a nesting depth of `MAX_JSON_DEPTH`."""
     value = json.loads(text)
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
@@ -173,11 +175,11 @@ def parse_json(text: str) -> Json:
 
 
 def read_json_object(path: Path, hint: str = CHECK_FILE_HINT) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """Read a JSON file that contains an object."""
     value = read_json(path, hint=hint)
     if not isinstance(value, dict):
         raise UnreadableFile(
-            f"{path} cannot be read: it holds a {type(value).__name__}, not an object.", hint
+            f"{path} cannot be read: it contains a {type(value).__name__}, not an object.", hint
         )
     return value
 
@@ -186,7 +188,7 @@ def read_json_object(path: Path, hint: str = CHECK_FILE_HINT) -> dict[str, Any]:
 def open_parquet(
     path: Path, hint: str = CHECK_FILE_HINT, *, max_bytes: int = MAX_STREAMED_BYTES
 ) -> Iterator[tuple[Any, FilePosition]]:
-    """A `pyarrow.parquet.ParquetFile` of at most so many bytes, and the place that is being read."""
+    """Open a Parquet file. Yields a `pyarrow.parquet.ParquetFile` and the current position."""
     import pyarrow.parquet as pq
 
     with reading_file(path, hint, max_bytes=max_bytes) as at, pq.ParquetFile(path) as file:
@@ -197,21 +199,21 @@ def open_parquet(
         )
         if unpacked > MAX_RECORD_BYTES and unpacked > MAX_UNPACK_RATIO * path.stat().st_size:
             raise ValueError(
-                f"it says that it unpacks to more than {MAX_UNPACK_RATIO} times its size"
+                f"its header declares more than {MAX_UNPACK_RATIO} times its size when unpacked"
             )
         yield file, at
 
 
 def refuse_duplicate_names(names: Sequence[str]) -> None:
-    """See that every column has a name of its own."""
+    """Raise a ValueError if two columns have the same name."""
     if double := next((name for number, name in enumerate(names) if name in names[:number]), None):
         raise ValueError(f"two columns are called {double!r:.60}")
 
 
 LOCK_FILE, INDEX_FILE = ".lock", ".ttabench.json"
-"""What stands beside our files: a lock that every writer of results takes, and their list in a folder of the user's."""
+"""Lock that every writer of results takes, and list of our files in a folder of the user."""
 PART_SUFFIX = ".ttabench.part"
-"""How the names of files and folders end that are still being written: nobody else's do."""
+"""Name suffix of files and folders that are being written."""
 _APPEND_FLAGS = (
     os.O_WRONLY
     | os.O_APPEND
@@ -219,15 +221,14 @@ _APPEND_FLAGS = (
     | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
 )
-"""A link is refused, and so is a pipe that nobody reads, instead of waiting for a reader."""
+"""Fails on a link, and on a pipe without a reader instead of waiting for one."""
 
 
 def refuse_foreign_path(path: Path, is_ours: Callable[[Path], bool]) -> None:
-    """Refuse to replace what is at `path`, unless `is_ours` recognises it as written by this package."""
+    """Raise a UserError if `path` exists and `is_ours` does not recognise it as ours."""
     if os.path.lexists(path) and not is_ours(path):
         raise UserError(
-            f"{path} exists, and ttabench does not replace it.",
-            "Move it away, or use another path.",
+            f"{path} exists and was not written by ttabench.", "Remove it, or use another path."
         )
 
 
@@ -235,26 +236,27 @@ def refuse_foreign_path(path: Path, is_ours: Callable[[Path], bool]) -> None:
 def replace_atomically(
     path: Path, *, folder: bool = False, is_ours: Callable[[Path], bool] | None = None
 ) -> Iterator[Path]:
-    """A new, empty file (or folder) beside `path`, which takes its place when the block ends; else it is removed.
-    `is_ours`: see `refuse_others`; None for paths that only this package uses."""
+    """Yield a new file or folder that replaces `path` at the end of the block.
+
+    An exception removes it. `is_ours`: see `refuse_foreign_path`; None for internal paths.
+    """
     if is_ours is not None:
         refuse_foreign_path(path, is_ours)
-    place = (PART_SUFFIX, f".{path.name[:100]}.", path.parent)
+    scratch_name = (PART_SUFFIX, f".{path.name[:100]}.", path.parent)
     if folder:
-        scratch = Path(mkdtemp(*place))
+        scratch = Path(mkdtemp(*scratch_name))
     else:
-        number, name = mkstemp(*place)
+        number, name = mkstemp(*scratch_name)
         os.close(number)
         scratch = Path(name)
     try:
         yield scratch
         for part in [scratch, *scratch.rglob("*")]:
-            part.chmod(
-                0o755 if part.is_dir() else 0o644
-            )  # safetensors and mkstemp let only the owner read
+            # safetensors and mkstemp let only the owner read
+            part.chmod(0o755 if part.is_dir() else 0o644)
             if not part.is_dir():
                 with part.open("rb") as file:
-                    os.fsync(file.fileno())  # so that a rename never outruns it
+                    os.fsync(file.fileno())  # before the rename
         move_path(scratch, path)
     except BaseException:
         with suppress(OSError):
@@ -263,7 +265,7 @@ def replace_atomically(
 
 
 def move_path(path: Path, target: Path) -> None:
-    """Give a file, or a folder, another name on the same disk, and wait until that is on it, where the system can."""
+    """Rename a file or folder on one disk, and sync the change where the system can."""
     path.replace(target)
     with suppress(OSError):
         number = os.open(target.parent, os.O_RDONLY)
@@ -276,8 +278,8 @@ def move_path(path: Path, target: Path) -> None:
 def write_atomically(
     path: Path, content: str | bytes, is_ours: Callable[[Path], bool] | None = None
 ) -> None:
-    """Write a text, or bytes, so that a reader sees the old file or the new one, never half of it; `is_ours`: see
-    `replacing`."""
+    """Write a file so that others see the old or the new one. `is_ours`: see
+    `refuse_foreign_path`."""
     try:
         with replace_atomically(path, is_ours=is_ours) as scratch:
             scratch.write_bytes(_encode_text(content) if isinstance(content, str) else content)
@@ -286,7 +288,7 @@ def write_atomically(
 
 
 def concatenate_files(parts: Sequence[Path], path: Path) -> None:
-    """Write what some files hold, one after the other, into a file of `replacing`."""
+    """Write the contents of files one after the other into an existing scratch file."""
     with path.open("wb") as whole_file:
         for part in parts:
             with part.open("rb") as content:
@@ -294,28 +296,28 @@ def concatenate_files(parts: Sequence[Path], path: Path) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add whole lines to a file; they are on the disk afterwards. Who reads drops half a line that a fault has left."""
-    left = _encode_text(text)
+    """Append lines to a file and sync it. A crash may leave an incomplete line; readers drop it."""
+    remaining = _encode_text(text)
     try:
         with os.fdopen(os.open(path, _APPEND_FLAGS, 0o644), "ab", buffering=0) as file:
-            while left:
-                left = left[os.write(file.fileno(), left) :]
+            while remaining:
+                remaining = remaining[os.write(file.fileno(), remaining) :]
             os.fsync(file.fileno())
     except OSError as error:
         raise unwritable_error(path.parent, error) from None
 
 
 def _encode_text(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")  # names of files may be no text
+    return text.encode("utf-8", "backslashreplace")  # file names may not be valid text
 
 
 def truncate_file(path: Path, length: int) -> None:
-    """Drop what a file holds after so many bytes; needs no room on the disk."""
+    """Cut a file to `length` bytes. Needs no free disk space."""
     os.truncate(path, length)
 
 
 def remove_path(path: Path) -> None:
-    """Remove a file, or a folder with all below it, if it is there; of a link the link, never what it points to."""
+    """Remove a file, a link, or a folder with its contents, if it exists. Follows no links."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -323,14 +325,14 @@ def remove_path(path: Path) -> None:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Remove what a killed process left half written in a folder; the caller holds its lock, so that nobody writes."""
-    for left in folder.glob(f".*{PART_SUFFIX}"):
+    """Remove partial files of a killed process from a folder. The caller must hold its lock."""
+    for partial in folder.glob(f".*{PART_SUFFIX}"):
         with suppress(OSError):
-            remove_path(left)
+            remove_path(partial)
 
 
 def validate_path(path: str | Path) -> Path:
-    """A path that may exist or be written; a ValueError of one that is empty or that the system refuses."""
+    """Convert to a path. Raises a ValueError if it is empty or the system rejects it."""
     if not str(path):
         raise ValueError("the path is empty")
     try:
@@ -342,26 +344,25 @@ def validate_path(path: str | Path) -> Path:
 
 
 def make_writable_folder(folder: Path, out: Path) -> None:
-    """Make a folder, with all above it, and see that it can be written; the error names `out`."""
+    """Create a folder with its parents and check that it is writable. The error names `out`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(
-            dir=folder, prefix=".probe."
-        ).close()  # no name that `sweep` of another process knows
+        # a prefix that `remove_partial_files` of another process does not match
+        TemporaryFile(dir=folder, prefix=".probe.").close()
     except OSError as error:
         raise unwritable_error(out, error) from None
 
 
 def unwritable_error(folder: Path, error: OSError) -> UserError:
-    """The user error for a folder in which nothing can be written."""
+    """Create the user error for a folder that cannot be written."""
     return UserError(
-        f"Cannot write in {folder}: {error.strerror or error}.", "Give another folder with --out."
+        f"Cannot write in {folder}: {error.strerror or error}.", "Use another folder with --out."
     )
 
 
 @contextmanager
 def hold_lock(folder: Path, on_busy: Callable[[], object]) -> Iterator[None]:
-    """Hold the lock of a folder; if another process does, `on_busy` is called, and unless that raises we wait."""
+    """Hold the lock of a folder. If it is taken, call `on_busy`; wait unless that raises."""
     from filelock import FileLock, Timeout
 
     path = folder / LOCK_FILE
@@ -372,20 +373,18 @@ def hold_lock(folder: Path, on_busy: Callable[[], object]) -> Iterator[None]:
         except Timeout:
             on_busy()
             taken = lock.acquire()
-    except (
-        OSError,
-        NotImplementedError,
-    ) as error:  # Timeout is an OSError, but not one that comes here
+    # Timeout is an OSError too, but cannot be raised here
+    except (OSError, NotImplementedError) as error:
         fault = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
         raise UserError(
-            f"The lock {path} cannot be taken: {fault}.", "Remove it, or give another --out."
+            f"The lock {path} cannot be taken: {fault}.", "Remove it, or use another --out."
         ) from None
     with taken:
         yield
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether another process holds the lock of a folder now; nothing is made where there is none."""
+    """True if another process holds the lock of a folder. Creates nothing."""
     from filelock import FileLock, Timeout
 
     path = folder / LOCK_FILE

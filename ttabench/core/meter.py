@@ -1,12 +1,13 @@
-"""Seconds and peak memory of the phases of a run, and seconds of work that several processes do.
+"""Seconds and peak memory of run phases, and total work of several processes.
 
     meter = Meter("cpu")
     with meter.phase("adapt"):
         state = method.adapt(state, chunk)
     meter.seconds["adapt"], meter.cpu_seconds["adapt"], meter.peak_bytes["adapt"]
 
-On a GPU the peak is that of torch's allocator. On a CPU it is the resident set of the whole process: Linux resets its
-high-water mark when 5 is written to /proc/self/clear_refs (proc(5)); elsewhere it is that of the process's whole life.
+On a GPU, the peak is that of torch's allocator. On a CPU, it is the resident set of the process:
+Linux resets it when 5 is written to /proc/self/clear_refs (proc(5)). On other systems it covers the
+lifetime of the process.
 """
 
 from __future__ import annotations
@@ -30,29 +31,29 @@ CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 def largest_peak(peaks: Iterable[int | None]) -> int | None:
-    """The largest of these bytes, 0 of none; None where one is not known."""
+    """Return the largest value in bytes; 0 for an empty list, None if one is unknown."""
     known = list(peaks)
     return None if None in known else max(filter(None, known), default=0)
 
 
 class Meter:
-    """Seconds (summed) and peak bytes (largest) by phase."""
+    """Stopwatch with seconds (summed) and peak bytes (largest) by phase."""
 
     def __init__(self, device: torch.device | str) -> None:
         self._device = str(device)
         self._on_cpu = self._device.startswith("cpu")
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.cpu_seconds: defaultdict[str, float] = defaultdict(float)
-        """Of all threads of this process, user and system."""
+        """User and system time of all threads of this process."""
         self.peak_bytes: defaultdict[str, int | None] = defaultdict(int)
-        """None where the device does not tell."""
+        """None if the device does not report it."""
         self.last_seconds = 0.0
-        """How long the phase that ended last took."""
+        """Duration of the last phase."""
         self.last_cpu_seconds = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the body; work queued on a GPU counts, because the clock is read after it is done."""
+        """Measure the block. Work queued on a GPU is waited for."""
         self._synchronise()
         call_device_function(self._device, "reset_peak_memory_stats", self._device)
         if self._on_cpu:
@@ -83,36 +84,36 @@ class Meter:
 
 
 class WorkTimer:
-    """Seconds of a piece of work, over all processes that worked on it; the clock starts at once, or at `begin`."""
+    """Wall and CPU seconds of work over several processes. The clock starts at creation."""
 
     def __init__(self) -> None:
         self.wall_seconds = self.cpu_seconds = 0.0
         self.begin()
 
     def begin(self) -> None:
-        """Work begins here; what passed since it was made was none."""
+        """Restart the clock; earlier time does not count."""
         self._last_clocks = read_clocks()
 
     def add(self, wall: float, cpu: float) -> None:
-        """Count what another process took, in seconds."""
+        """Add seconds of another process."""
         self.wall_seconds += wall
         self.cpu_seconds += cpu
 
     def lap(self) -> tuple[float, float]:
-        """(wall seconds, CPU seconds) since the last lap or the beginning; they are counted."""
+        """Add and return (wall seconds, CPU seconds) since the last lap or start."""
         before, self._last_clocks = self._last_clocks, read_clocks()
         wall, cpu = self._last_clocks[0] - before[0], self._last_clocks[1] - before[1]
         self.add(wall, cpu)
         return wall, cpu
 
     def total_seconds(self) -> dict[str, float | None]:
-        """For a record: seconds up to now."""
+        """Return the seconds up to now, for a record."""
         self.lap()
         return {"wall_seconds": self.wall_seconds, "cpu_seconds": self.cpu_seconds}
 
 
 def read_clocks() -> tuple[float, float]:
-    """Seconds on the wall, and of the processor: this process, all its threads, and its children that have ended."""
+    """Return wall seconds, and CPU seconds of this process and its finished children."""
     times = os.times()
     return time.perf_counter(), time.process_time() + times.children_user + times.children_system
 
@@ -124,7 +125,7 @@ def _resident_peak() -> int | None:
                 return int(line.split()[1]) * 1024
     try:
         import resource
-    except ImportError:  # Windows has no such figure in the standard library
+    except ImportError:  # Windows
         return None
     # getrusage counts kilobytes on Linux and bytes on macOS
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (

@@ -1,12 +1,12 @@
-"""Plugins: objects of other packages, through entry points, and those in a single file of Python.
+"""Plugins: objects from entry points of other packages, and from single Python files.
 
-offered("ttabench.methods")["echo"].load()        whatever stands there, imported now
-module_at(Path("./mine.py"))                      the file, executed as a module
-with calling(module.__name__):                      UserError: mine.py, line 3: ZeroDivisionError: division by zero.
-    module.closeness("a", ask)
+plugin_entry_points("ttabench.methods")["echo"].load()     # import the object now
+import_file(Path("./mine.py"))                             # execute the file as a module
+with plugin_errors_as_user_errors(module.__name__):        # UserError: mine.py, line 3: ...
+    module.closeness("a", query)
 
-A digest says which code that was: of a package, or of a file with the local modules it imports. Local is what is
-neither of Python nor of ttabench nor installed among site-packages.
+A digest identifies the code of a package, or of a file with the local modules it imports. Local
+modules are not part of Python, of ttabench, or of site-packages.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from ttabench.core.errors import UnknownName, UserError
 
 T = TypeVar("T")
 PYTHON_FILE_PATTERN = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
-"""A file of Python, or one of the objects in it."""
+"""Python file, optionally with the name of an object in it."""
 PLUGIN_NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
-"""A name that somebody else may give."""
-FIX_PLUGIN_HINT = "Fix that file, or uninstall the package that offers it."
+"""Valid plugin name."""
+FIX_PLUGIN_HINT = "Fix that file, or uninstall the package that contains it."
 FILE_MODULE_PREFIX = "ttabench_file_"
-"""Beginning of the name of a module that was executed from a file."""
+"""Name prefix of modules executed from a file."""
 STDLIB_FOLDERS = tuple(
     {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
 )
 INSTALL_FOLDER_NAMES = {"site-packages", "dist-packages"}
 _local_modules: dict[str, dict[str, ModuleType]] = {}
-"""Local modules that each executed file imported, by the name of the file's module, then by their own."""
+"""Local modules by module name of the executed file, then by own name."""
 _package_digests: dict[str, str] = {}
-"""Digests of the code of packages when they were imported."""
+"""Code digests of packages at import time."""
 
 
 @dataclass(frozen=True)
 class PluginEntryPoint:
-    """An entry point: a package offers an object under a name."""
+    """Entry point of a package."""
 
     name: str
     package: str
-    """Name and version of the package, `name==version`."""
+    """Package as `name==version`."""
     entry: EntryPoint
 
     @property
     def origin(self) -> str:
-        """The package and a digest of its code, which may change under one version: `echo==1.0 (code 3f0c2a9b71de)`.
+        """Package and code digest: `echo==1.0 (code 3f0c2a9b71de)`. The version is not enough.
 
-        A UserError where that is no longer the code that this process imported.
+        Raises a UserError if the code changed after this process imported it.
         """
         module = self.entry.module.partition(".")[0]
         code = package_code_digest(module)
@@ -75,7 +75,7 @@ class PluginEntryPoint:
         return f"{self.package} (code {code})"
 
     def load(self) -> Any:
-        """The object, imported now."""
+        """Import the object."""
         context = f"loading {self.entry.group} {self.name!r} of {self.package}"
         with plugin_errors_as_user_errors(self.entry.module, context):
             return self.entry.load()
@@ -85,13 +85,15 @@ class PluginEntryPoint:
 def plugin_errors_as_user_errors(
     module: str, context: str = "", passthrough: type[Exception] = UserError
 ) -> Iterator[None]:
-    """Run code of a file or another package. Whatever it raises becomes a `UserError` that names its innermost line.
-    What it prints goes to standard error, because standard output is for results.
+    """Run plugin code; convert its exceptions to a `UserError` that names its innermost line.
+
+    Its prints go to standard error, because standard output is for results.
 
     Args:
         module: name of the module that the code is from.
-        doing: context that the message adds.
-        passes: exception that stays as it is, as `UserError`, `KeyboardInterrupt` and failed allocations do.
+        context: text that the message adds.
+        passthrough: exception that is not converted, like `UserError`, `KeyboardInterrupt` and
+            failed allocations.
     """
     try:
         with redirect_stdout(sys.stderr):
@@ -101,15 +103,16 @@ def plugin_errors_as_user_errors(
             error
         ):
             raise
+        suffix = f" ({context})" if context else ""
         raise UserError(
-            f"{_describe_exception(error, module)}{context and f' ({context})'}.", FIX_PLUGIN_HINT
+            f"{_describe_exception(error, module)}{suffix}.", FIX_PLUGIN_HINT
         ) from error
 
 
 def guard_plugin_function(
     function: Callable[..., Any], returns: Any = object, passthrough: type[Exception] = UserError
 ) -> Callable[..., Any]:
-    """A function of a file or another package that runs in `calling` and must return an instance of `returns`."""
+    """Wrap a plugin function: convert its errors, and require a result of type `returns`."""
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -123,7 +126,7 @@ def guard_plugin_function(
 
 
 def _describe_exception(error: BaseException, module: str) -> str:
-    """An exception in one line, with the innermost line of the module's package: `mine.py, line 3: KeyError: 'a'`."""
+    """Describe an exception and where in the package it arose: `mine.py, line 3: KeyError: 'a'`."""
     package = module.partition(".")[0]
     places = [
         f"{frame.f_code.co_filename}, line {line}"
@@ -140,7 +143,7 @@ def _describe_exception(error: BaseException, module: str) -> str:
 
 @cache
 def plugin_entry_points(group: str) -> Mapping[str, PluginEntryPoint]:
-    """The entry points of a group, by name; the first of two that share one."""
+    """Return the entry points of a group by name. The first of two equal names wins."""
     offers: dict[str, PluginEntryPoint] = {}
     for entry in entry_points(group=group):
         package = f"{entry.dist.name}=={entry.dist.version}" if entry.dist else "an unknown package"
@@ -149,27 +152,28 @@ def plugin_entry_points(group: str) -> Mapping[str, PluginEntryPoint]:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Execute a file of Python as a module, once for each content of it and of the local modules it imports.
+    """Execute a Python file as a module, once per content of the file and its local imports.
 
-    Its folder is searched first for these, as under `python FILE`.
+    Its folder comes first in the search path, as with `python FILE`.
     """
     if not path.is_file():
-        raise UserError(f"There is no file {path}.", "Give the path of a file of Python.")
+        raise UserError(f"{path} is not a file.", "Use the path of a Python file.")
     with plugin_errors_as_user_errors(str(path)):
         files = find_code_files(path)
     place = path.resolve()
-    name = f"{FILE_MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:8]}_{_digest(files)[:16]}"
+    place_hash = hashlib.sha256(str(place).encode()).hexdigest()[:8]
+    name = f"{FILE_MODULE_PREFIX}{path.stem}_{place_hash}_{_digest(files)[:16]}"
     imported = files.keys() - {"__main__"}
     if name in _local_modules:
         sys.modules.update(_local_modules[name])
         return sys.modules[name]
     loader = _SourceLoader(name, str(place))
     spec = spec_from_file_location(name, place, loader=loader)
-    assert spec is not None, "a file of Python has a loader"
+    assert spec is not None, "a Python file has a loader"
     module = module_from_spec(spec)
     for other in imported:
-        sys.modules.pop(other, None)  # of another file, or of another content
-    sys.modules[name] = module  # dataclasses look their module up
+        sys.modules.pop(other, None)  # it may be from another file or content
+    sys.modules[name] = module  # dataclasses look up their module
     linecache.checkcache()
     with plugin_errors_as_user_errors(name), _prepended_to_path(place.parent):
         loader.exec_module(module)
@@ -178,16 +182,16 @@ def import_file(path: Path) -> ModuleType:
 
 
 class _SourceLoader(SourceFileLoader):
-    """Reads no byte code, which does not show two edits within a second."""
+    """Loader that ignores byte code, which misses a second edit within one second."""
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """Find no time that byte code could be compared with."""
+        """Report no timestamp, so that byte code is not used."""
         raise OSError(path)
 
 
 @contextmanager
 def _prepended_to_path(folder: Path) -> Iterator[None]:
-    """Import from a folder first, and write no byte code."""
+    """Search a folder first, and write no byte code."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
@@ -200,29 +204,30 @@ def _prepended_to_path(folder: Path) -> Iterator[None]:
 
 
 def module_code_digest(module: ModuleType) -> str:
-    """16 hexadecimal digits that change with an executed file and with the local modules it imports."""
+    """Return the digest (16 hexadecimal digits) of an executed file and its local imports."""
     return module.__name__.rpartition("_")[2]
 
 
 def select_object(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: str) -> T:
-    """The object of a file that is wanted, the only one where none is named."""
+    """Return the named object of a file, or the only one if no name is given."""
     if not objects:
-        raise UserError(f"{path} holds no {kind}.", hint)
+        raise UserError(f"{path} contains no {kind}.", hint)
     if wanted and wanted not in objects:
         raise UnknownName(f"{kind} in {path}", wanted, sorted(objects))
     if len(objects) > 1 and not wanted:
         names = ", ".join(objects)
         raise UserError(
-            f"{path} holds several {kind}s: {names}.", f"Name one: {path}:{next(iter(objects))}."
+            f"{path} contains several {kind}s: {names}.",
+            f"Choose one: {path}:{next(iter(objects))}.",
         )
     return objects[wanted or next(iter(objects))]
 
 
 class _LocalModuleFinder(ModuleFinder):
-    """Leaves out folders without `__init__.py`, which have no loader."""
+    """Module finder that skips folders without `__init__.py`: they have no loader."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
-        """As the library, and `ImportError` for such a folder."""
+        """Find a module. Raises `ImportError` for such a folder."""
         try:
             return super().find_module(name, path, parent)
         except (AttributeError, TypeError) as error:
@@ -230,7 +235,7 @@ class _LocalModuleFinder(ModuleFinder):
 
 
 def find_code_files(path: Path) -> dict[str, Path]:
-    """A file of Python ("__main__") and every local module that it imports, by name."""
+    """Return a Python file ("__main__") and the local modules it imports, by name."""
     places = [str(path.resolve().parent), *(place for place in sys.path if _is_local(Path(place)))]
     finder = _LocalModuleFinder(places, excludes=["ttabench"])
     finder.run_script(str(path))
@@ -250,7 +255,7 @@ def _is_local(path: Path) -> bool:
 
 
 def package_code_digest(name: str) -> str:
-    """12 hexadecimal digits that change with any file of Python in a package; it is not imported."""
+    """Return the digest (12 hexadecimal digits) of the Python files of a package, unimported."""
     spec = find_spec(name)
     folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
     files = {

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM that wait until work can be saved.
+"""Postponing of SIGINT and SIGTERM until work is saved.
 
-with postponed() as signals:
-    while not signals: step()           the first signal is noted, and sent again at the end; a second acts at once
+with postpone_signals() as signals:
+    while not signals: step()     # the first signal waits until the end, a second acts at once
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def postpone_signals() -> Iterator[list[int]]:
-    """Postpone the first SIGINT or SIGTERM to the end of the block, unless an exception ends it; yields the signals.
+    """Postpone the first SIGINT or SIGTERM to the end of the block. Yields the received signals.
 
-    Ignored signals stay ignored. Outside of the main thread nothing is postponed.
+    If an exception ends the block, the signal is dropped. Ignored signals stay ignored. Only the
+    main thread postpones signals.
     """
     received: list[int] = []
     before = dict[int, object]()

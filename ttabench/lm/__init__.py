@@ -1,1 +1,1 @@
-"""The frozen base language model: loading, tokens, attention, the `Patch` on it, scoring and generation."""
+"""Frozen base language model: loading, tokens, attention, patches, scoring and generation."""

@@ -1,9 +1,10 @@
-"""The frozen base language model: loaded by name, folder or hub id, with the few facts the package asks of it.
+"""Frozen base language model, loaded by name, folder or hub id.
 
     lm = load("nano")
-    lm.decode(lm.encode("Ada Voss lives in Port Ansel."))    # any text round-trips through a byte-level tokenizer
+    lm.decode(lm.encode("Ada Voss lives in Port Ansel."))    # byte-level tokenizers are lossless
 
-Weights never change: gradients are off, the model stays in evaluation mode. All adaptation goes through `patching`.
+Weights never change: gradients are off and the model stays in evaluation mode. All adaptation goes
+through `patching`.
 """
 
 from __future__ import annotations
@@ -33,44 +34,44 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MAX_POSITIONS = 2**20
-"""Positions of a model that knows no limit."""
+"""Position limit of a model whose configuration has none."""
 NON_SAMPLING_SETTINGS = re.compile(
     r"_.*|(bos|eos|pad|decoder_start)_token_id|(transformers|use|cache|return|output|max)_.*"
 )
-"""Values of a `generation_config` that do not choose among tokens."""
+"""Fields of a `generation_config` that do not affect sampling."""
 NO_EFFECT_VALUES: tuple[Any, ...] = (None, False, 0, 1, "never", [], {})
-"""Values of a `generation_config` that change nothing."""
+"""Values of a `generation_config` that have no effect."""
 
 
 class DecoderOutput(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is not typed
-    """What a decoder gives: last hidden states, and nothing of all else that a model may ask for."""
+    """Decoder output with last hidden states. Any other attribute is None."""
 
     def __getattr__(self, name: str) -> None:
-        """None, of outputs that only some decoders have."""
+        """Return None for outputs that only some decoders have."""
         if name.startswith("__"):
             raise AttributeError(name)
 
 
 class LM(TextTokenizer):
-    """A frozen causal language model with its tokenizer, whose texts it reads as `Texts` says.
+    """Frozen causal language model with its tokenizer (see `TextTokenizer`).
 
     Args:
-        model: a causal LM of transformers; how it is run is found out by `forward.capabilities`.
-        tokenizer: a fast tokenizer whose ids all fit the model's vocabulary.
-        name, tokenizer_name: stand in records; the second is the first where it is not given.
-        weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
+        model: causal LM of transformers. `forward.capabilities` determines how it is run.
+        tokenizer: fast tokenizer whose ids fit the vocabulary of the model.
+        name, tokenizer_name: names for records; the second defaults to the first.
+        weights: remark on the weights for records, e.g. "Q4_1, dequantised"; may be empty.
 
     Attributes:
-        max_positions: longest window; position ids run from 0 to this less one.
+        max_positions: longest window; position ids are below it.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
-        text_ids: the first id that stands for no text and no end; embedding tables may go on behind it.
-        eos_ids: what may end an answer: the tokenizer's end of sequence, and those of the model's `generation_config`.
-        attends_by: the attention of transformers that the model is set to now.
-        native_attention: the attention of transformers that the model's own forward is run with.
-        linear_head: whether logits are known to be the output embeddings of last hidden states alone (`forward.capabilities`).
-        stands_on: the checkpoint whose deltas were added to the weights, see `run.evaluation`; empty where none was.
-        inputs: digests of the files that it was loaded from, by the names of `RunConfig.inputs`.
-        ways: what records say of how the model is run, where that is not the usual way (`forward.capabilities`).
+        text_vocab_size: first id beyond text tokens and end tokens; embedding tables may be larger.
+        eos_ids: end tokens of an answer, from the tokenizer and the model's `generation_config`.
+        attention_implementation: current attention implementation of the model in transformers.
+        native_attention: implementation used by the model's own forward.
+        has_linear_head: True if logits depend only on output embeddings and last hidden states.
+        stands_on: checkpoint whose deltas were added to the weights (`run.evaluation`); or empty.
+        inputs: digests of the loaded files, by the names of `RunConfig.inputs`.
+        capabilities: record of deviations from the usual way of running (`forward.capabilities`).
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class LM(TextTokenizer):
         self.native_attention, self.attention_implementation = "eager", ""
         try:
             self.set_attention(self.native_attention)
-        except ValueError:  # the model has another one
+        except ValueError:  # the model has no eager attention
             self.native_attention = str(model.config._attn_implementation)
         self.has_linear_head = False
         self.name, self.random_weights, self.weights = name, random_weights, weights
@@ -102,11 +103,13 @@ class LM(TextTokenizer):
         self.kv_heads: int = _config_size(config, "num_key_value_heads") or self.heads
         self.head_dim: int = _config_size(config, "head_dim") or self.hidden_size // self.heads
         self.eos_ids = frozenset({self.eos_id, *_generation_eos_ids(model)})
-        largest = max(
-            *tokenizer.get_vocab().values(), *self.bos_ids
-        )  # ids may have gaps, so their number says nothing
+        # ids may have gaps, so their number is not enough
+        largest = max(*tokenizer.get_vocab().values(), *self.bos_ids)
         if largest >= self.vocab_size:
-            fault = f"Tokenizer {self.tokenizer_name!r} has the id {largest}, model {name!r} has {self.vocab_size} tokens."
+            fault = (
+                f"Tokenizer {self.tokenizer_name!r} has the id {largest}, "
+                f"but model {name!r} has {self.vocab_size} tokens."
+            )
             raise UserError(fault, "Use the tokenizer that belongs to the model.")
         self.text_vocab_size = max(largest, *self.eos_ids) + 1
         self.stands_on: Mapping[str, Any] = {}
@@ -115,7 +118,7 @@ class LM(TextTokenizer):
 
     @cached_property
     def generation_settings(self) -> dict[str, Any]:
-        """Values of the model's `generation_config` that would change which token is written; answers are greedy."""
+        """Values of `generation_config` that would change greedy answers. All are ignored."""
         config = getattr(self.model, "generation_config", None)
         values = config.to_diff_dict() if config else {}
         return {
@@ -127,19 +130,19 @@ class LM(TextTokenizer):
 
     @property
     def position_limit(self) -> str:
-        """The positions that a text may have, in words; why they are fewer than the configuration has."""
+        """Position limit in words, with the reason if it is below that of the configuration."""
         fewer = self.max_positions < (_config_size(self.config, "max_position_embeddings") or 0)
-        why = " (its original_max_position_embeddings: a longer text has other rotary angles from its first token on)"
+        why = " (original_max_position_embeddings: the rotary angles of longer texts differ)"
         return f"{self.max_positions} positions of {self.name}{why if fewer else ''}"
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of the keys and values of one token, in all layers."""
+        """Bytes of keys and values per token, over all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * int(self.model.dtype.itemsize)
 
     @property
     def decoder(self) -> nn.Module:
-        """The model without its head: ids to last hidden states."""
+        """Model without its head: ids to last hidden states."""
         base: nn.Module = self.model.base_model
         if base is not self.model:
             return base
@@ -149,26 +152,25 @@ class LM(TextTokenizer):
         return next(inside, base)
 
     def set_attention(self, attention: str) -> None:
-        """Have the model attend by an attention that transformers knows by this name, if it can choose."""
+        """Set the attention implementation of transformers by name, if the model supports it."""
         with quiet_loading():
             self.model.set_attn_implementation(attention)
         self.attention_implementation = attention
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Next-token logits [..., V] of last hidden states [..., D], by all that the model does behind its decoder."""
+        """Compute next-token logits [..., V] from last hidden states [..., D]."""
         if self.has_linear_head:
             plain: Tensor = self.model.get_output_embeddings()(hidden_ND)
             return plain.to(hidden_ND.device)
         rows_1ND = hidden_ND.reshape(1, -1, hidden_ND.shape[-1])
         ids_1N = torch.zeros(rows_1ND.shape[:2], dtype=torch.int64, device=rows_1ND.device)
         decoder = self.decoder
-        inner = (
-            decoder.get_decoder() if isinstance(decoder, PreTrainedModel) else decoder
-        )  # OPT's head asks that one
+        # the head of OPT calls the inner decoder
+        inner = decoder.get_decoder() if isinstance(decoder, PreTrainedModel) else decoder
         decoders = {part for part in (decoder, inner) if isinstance(part, PreTrainedModel)} - {
             self.model
         }
-        # the model's own forward, with these hidden states in place of what its decoder gives
+        # run the model's own forward with these hidden states as decoder output
         with ExitStack() as undo:
             for decoder in decoders:
                 vars(decoder)["forward"] = lambda *_, **__: DecoderOutput(
@@ -179,7 +181,10 @@ class LM(TextTokenizer):
         return logits.view(*hidden_ND.shape[:-1], -1).to(hidden_ND.device)
 
     def embed(self, ids_BT: Tensor, extra_embeddings_NC: Tensor | None = None) -> Tensor:
-        """Input embeddings [B, T, C] of these ids; those from `vocab_size` on are rows of `extra_embeddings_NC`, differentiable."""
+        """Compute input embeddings [B, T, C].
+
+        Ids from `vocab_size` on are rows of `extra_embeddings_NC`, differentiable.
+        """
         table = self.model.get_input_embeddings()
         found_BTC: Tensor = table(
             ids_BT if extra_embeddings_NC is None else ids_BT.clamp(max=self.vocab_size - 1)
@@ -187,32 +192,32 @@ class LM(TextTokenizer):
         if extra_embeddings_NC is None:
             return found_BTC
         rows_BT = (ids_BT - self.vocab_size).clamp(min=0)
-        own_BTC = extra_embeddings_NC.to(found_BTC)[rows_BT]
-        return torch.where((ids_BT >= self.vocab_size)[..., None], own_BTC, found_BTC)
+        extra_BTC = extra_embeddings_NC.to(found_BTC)[rows_BT]
+        return torch.where((ids_BT >= self.vocab_size)[..., None], extra_BTC, found_BTC)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are; of a model on several devices, where the first ones are."""
+        """Device of the weights; the first one if there are several."""
         return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the weights."""
+        """Number format of the weights."""
         return next(self.model.parameters()).dtype
 
     @cached_property
     def layer_devices(self) -> list[torch.device]:
-        """Where the weights of each decoder layer are."""
+        """Device of each decoder layer."""
         try:
             return [next(block.parameters()).device for block in self.blocks()]
-        except UserError:  # no list of layers, so they were not laid apart
+        except UserError:  # no list of layers, so all are on one device
             return [self.device] * self.layers
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of architecture, parameter names and shapes, and the first 8 values of every parameter.
+        """SHA-256 of architecture, parameter names, shapes and first 8 values of each parameter.
 
-        Values are rounded to bfloat16, so one base has one fingerprint in float32 and in bfloat16.
+        Values are rounded to bfloat16, so float32 and bfloat16 weights have the same fingerprint.
         """
         digest = hashlib.sha256(f"{self.config.model_type} {self.heads} {self.kv_heads}".encode())
         values = []
@@ -223,41 +228,44 @@ class LM(TextTokenizer):
         return digest.hexdigest()
 
     def linear_names(self) -> list[str]:
-        """Names of the linear maps inside the decoder layers (`Linear`, GPT-2's `Conv1D`), in model order; no head."""
-        # of these very classes: routers of experts, which are others, give more than a tensor
+        """Return the names of the linear maps (`Linear`, GPT-2's `Conv1D`) in the decoder layers.
+
+        The order is that of the model; the head is excluded.
+        """
+        # exact classes only: expert routers, which may derive from them, return more than a tensor
         maps = {id(m) for m in self.blocks().modules() if type(m) in (nn.Linear, Conv1D)}
         if not maps:
-            fault = (
-                f"{self.name} ({self.config.model_type}) has no linear maps of torch's own class"
-            )
-            raise UserError(f"{fault}.", "Use none, icl or rag.")
+            fault = f"{self.name} ({self.config.model_type}) has no linear layers to adapt."
+            raise UserError(fault, "Use none, icl or rag.")
         return [name for name, m in self.model.named_modules() if id(m) in maps]
 
     def linear_shape(self, name: str) -> tuple[int, int]:
-        """(features in, features out) of the linear map of that name."""
+        """Return (input features, output features) of a linear map."""
         module = self.model.get_submodule(name)
         rows, columns = module.weight.shape
         return (rows, columns) if isinstance(module, Conv1D) else (columns, rows)
 
     def blocks(self) -> nn.ModuleList:
-        """The decoder layers, in order."""
-        inner = self.model.get_decoder()  # of a model of images and texts, what reads texts
+        """Return the decoder layers, in order."""
+        inner = self.model.get_decoder()  # the text decoder of a multimodal model
         decoder = inner if isinstance(inner, PreTrainedModel) else self.decoder
         lists = [
             m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers
         ]
         if lists:
-            return lists[-1]  # behind those of an encoder of images
-        fault = f"{self.name} ({self.config.model_type}) cannot be used here: it has no list of {self.layers} layers."
+            return lists[-1]  # image encoders come first
+        fault = (
+            f"{self.name} ({self.config.model_type}) has no list of {self.layers} decoder layers."
+        )
         raise UserError(fault, "Use none, icl or rag.")
 
     def set_base_checkpoint(self, stands_on: Mapping[str, Any]) -> None:
-        """Say that the weights are now those of a base that stands on a checkpoint: it has another fingerprint."""
+        """Record that deltas of a checkpoint were added to the weights. The fingerprint changes."""
         self.stands_on = stands_on
         self.__dict__.pop("fingerprint", None)
 
     def describe(self) -> dict[str, Any]:
-        """The base model for a run record (JSON values)."""
+        """Describe the base model for a run record (JSON values)."""
         return {
             "name": self.name,
             "architecture": str(self.config.model_type),
@@ -277,7 +285,7 @@ class LM(TextTokenizer):
 
 
 def _config_size(config: Any, name: str) -> int | None:
-    """A size in a configuration; None where it has none, or one for each layer."""
+    """Return a size of a configuration; None if it is missing or differs by layer."""
     with suppress(RuntimeError, ValueError):
         value = getattr(config, name, None)
         return value if isinstance(value, int) else None
@@ -285,7 +293,7 @@ def _config_size(config: Any, name: str) -> int | None:
 
 
 def _max_positions(config: Any) -> int:
-    """Tokens of the longest text: of a longer one, longrope and dynamic NTK would rotate what was read already anew."""
+    """Return the longest text in tokens. Longer ones change earlier keys (longrope, dynamic)."""
     max_positions = (
         max(0, _config_size(config, "max_position_embeddings") or 0) or DEFAULT_MAX_POSITIONS
     )
@@ -299,7 +307,7 @@ def _max_positions(config: Any) -> int:
 
 
 def _generation_eos_ids(model: PreTrainedModel) -> list[int]:
-    """The tokens that the model's `generation_config` ends answers with."""
+    """Return the end tokens of the model's `generation_config`."""
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     return [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
 
@@ -313,15 +321,16 @@ def load(
     seed: int = 0,
     bos: str = "auto",
 ) -> LM:
-    """The base LM of that name, frozen.
+    """Load a frozen base LM.
 
     Args:
-        name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
-        random_weights, seed: build a known architecture from its published configuration, its weights drawn, offline.
-        device: "auto" (a GPU if there is one; several, layer by layer, where one is too small), "cpu", "cuda",
-            "cuda:1", "xpu", "mps".
-        dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
-        bos: what begins a text, see `Texts`.
+        name: "nano" (bundled), a short name of `architectures`, a folder, a .gguf file or a hub id.
+        random_weights, seed: build a known architecture with random weights, offline.
+        device: "auto", "cpu", "cuda", "cuda:1", "xpu" or "mps". "auto" is a GPU if there is one;
+            a model that is too large for it is split by layers over several.
+        dtype: "auto", "float32", "bfloat16" or "float16". "auto" is float32 on a CPU and the format
+            of the checkpoint on a GPU.
+        bos: start of a text, see `TextTokenizer`.
     """
     where = find_device(device)
     kind, weights, tokenizer_source = find_dtype(dtype, where), "", name

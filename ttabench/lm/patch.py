@@ -1,8 +1,8 @@
-"""What a method remembers (`State`), and all that it may do to the frozen language model (`Patch`).
+"""Memory of a method (`State`) and changes to the frozen language model (`Patch`).
 
 Shape letters used in tensor names throughout the package:
-    B batch rows · P prefix positions · T tokens · H key/value heads · D head size · L layers · R rank ·
-    I/O features in and out
+    B batch rows · P prefix positions · T tokens · H key/value heads · D head size ·
+    L layers · R rank · I/O features in and out
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class State:
-    """What a method remembers, as a value: `adapt` returns a new one and leaves the old one as it was.
+    """Immutable memory of a method: `adapt` returns a new one.
 
-    Everything that lives in memory between `adapt` and `patch` is a tensor here, so `nbytes` is what it costs to keep.
+    Everything kept between `adapt` and `patch` is a tensor here, so `nbytes` is the memory cost.
     """
 
     rows: int
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     meta: Mapping[str, Json] = field(default_factory=dict)
-    """JSON values only: document keys, tokens read, truncation, seeds of stochastic rules."""
+    """JSON values: document keys, tokens read, truncation, seeds of stochastic rules."""
 
     @property
     def nbytes(self) -> int:
@@ -41,35 +41,37 @@ class State:
 
 
 def select_tensor_rows(tensor: Tensor, rows_N: Tensor) -> Tensor:
-    """These rows of a tensor, in this order; one row serves any number, and stays one."""
+    """Select rows of a tensor. A single shared row is returned unchanged."""
     return tensor if len(tensor) == 1 else tensor.index_select(0, rows_N.to(tensor.device))
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """Keys and values put in front of the text in every layer, as a cache would hold them."""
+    """Keys and values before the text in every layer, as in a KV cache."""
 
     keys_LBHPD: tuple[Tensor, ...]
-    """One tensor [B, H, P, D] a layer; B is 1 for a prefix all rows share. Keys are used as they are, never rotated."""
+    """One tensor [B, H, P, D] per layer; B is 1 if shared. Keys are used as is, never rotated."""
     values_LBHPD: tuple[Tensor, ...]
     next_position_B: Tensor
-    """int64 [B]: position id of the first text token after the prefix."""
+    """int64 [B]: position id of the first text token."""
     mask_BP: Tensor | None = None
-    """bool [B, P], false where a slot is padding; None when every slot counts."""
+    """bool [B, P], False for padding; None without padding."""
     holds_bos: bool = False
-    """True when the prefix was made by reading text that starts with the BOS token (set by `patching`)."""
+    """True if the prefix was read from text that starts with BOS (set by `patching`)."""
     eviction: Eviction | None = None
-    """Which slots go as text is read on top (H2O); None: all stay."""
+    """Eviction policy applied while decoding on top of this prefix (H2O). None keeps every slot."""
     bias_LBHP: tuple[Tensor, ...] | None = None
-    """One float [B, H, P] a layer, or [B, N, P] of query heads: added to attention scores (natural log: log 2 counts a
-    slot twice, -inf hides it); None for nothing. Differentiable."""
+    """Addition to the attention scores: one float [B, H, P] per layer, or [B, N, P] by query head.
+
+    Natural log: log 2 counts a slot twice, -inf hides it. None for no bias. Differentiable."""
     positions_LBHP: tuple[Tensor, ...] | None = None
-    """Where slots stand in the text, int [B or 1, H or 1, P], one a layer or one for all; None: one behind the other,
-    up to the text. What a sliding window of the model sees depends on them."""
+    """Positions of slots, int [B or 1, H or 1, P], one tensor per layer or one for all layers.
+
+    None: consecutive, up to the text. Sliding windows of the model depend on them."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values, of slots that heads see."""
+        """Bytes of keys and values, without slots hidden by the bias."""
         sizes = [
             keys.nbytes + values.nbytes
             for keys, values in zip(self.keys_LBHPD, self.values_LBHPD, strict=True)
@@ -80,8 +82,8 @@ class Prefix:
         return sum(size * int((~bias.isneginf()).sum()) // bias.numel() for size, bias in biases)
 
     def take(self, slots_P: Tensor) -> Prefix:
-        """Only these slots of every layer and head, int64 [P], in this order; text goes on where it would have."""
-        assert self.eviction is None, "what evicts decides itself which slots stay"
+        """Keep these slots int64 [P] of every layer and head. Text positions stay the same."""
+        assert self.eviction is None, "an eviction policy selects slots itself"
         placed = replace(self, positions_LBHP=self.positions_LBHP or self._consecutive_positions())
         mask_BP = None if self.mask_BP is None else self.mask_BP.index_select(1, slots_P)
         return replace(
@@ -89,7 +91,7 @@ class Prefix:
         )
 
     def select(self, rows_N: Tensor) -> Prefix:
-        """That of these rows, in this order; parts of one row stay as they are."""
+        """Select batch rows. Shared parts stay shared."""
         eviction = self.eviction
         if eviction is not None and len(self.next_position_B) > 1:
             eviction = eviction.select(rows_N.to(self.next_position_B.device))
@@ -101,16 +103,17 @@ class Prefix:
         )
 
     def map_layers(self, change: Callable[[Tensor], Tensor]) -> Prefix:
-        """The prefix with every tensor of a layer changed."""
+        """Apply a function to every per-layer tensor."""
         names = ("keys_LBHPD", "values_LBHPD", "bias_LBHP", "positions_LBHP")
-        held = {name: getattr(self, name) for name in names}
+        layers_by_name = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {
-            name: layers and tuple(map(change, layers)) for name, layers in held.items()
+            name: tuple(map(change, layers)) if layers else layers
+            for name, layers in layers_by_name.items()
         }
         return replace(self, **changed)
 
     def positions(self) -> tuple[Tensor, ...]:
-        """Where slots stand, see `positions_LBHP`; -1 where they are padding."""
+        """Return the positions of slots, see `positions_LBHP`; -1 for padding."""
         known = self.positions_LBHP or self._consecutive_positions()
         return (
             known
@@ -119,7 +122,7 @@ class Prefix:
         )
 
     def _consecutive_positions(self) -> tuple[Tensor, ...]:
-        """[B or 1, 1, P] for all layers: slots that are no padding stand one behind the other, up to the text."""
+        """Return consecutive positions of unpadded slots up to the text, [B or 1, 1, P]."""
         slots, device = (
             self.keys_LBHPD[0].shape[2] if self.keys_LBHPD else 0,
             self.next_position_B.device,
@@ -134,48 +137,50 @@ class Prefix:
 
 
 class Eviction(Protocol):
-    """What a prefix forgets while text is read on top of it: a value that goes where the prefix goes."""
+    """Eviction policy of a prefix: removes slots while text is read on top."""
 
     def step(self, mask_BT: Tensor) -> EvictionStep:
-        """Watch the next tokens being read, of as many rows as this has; false where a row is padded."""
+        """Start observing the next tokens. `mask_BT` is False for padding."""
         ...
 
     def select(self, rows_N: Tensor) -> Eviction:
-        """That of these rows, in this order; one row serves any number."""
+        """Select batch rows. A shared row stays shared."""
         ...
 
 
 class EvictionStep(Protocol):
-    """One reading under an `Eviction`."""
+    """One forward pass under an `Eviction`."""
 
     def __call__(self, call: AttentionCall) -> None:
-        """Sees the attention of one layer."""
+        """Observe the attention of one layer."""
         ...
 
     def remaining_prefix(self, whole: Prefix, *, evict: bool) -> Prefix:
-        """What is left of the prefix with the tokens just read behind it, with its eviction; all of it for now if not
-        `evict`."""
+        """Return the prefix, extended by the tokens just read, after eviction.
+
+        With `evict=False`, all slots are kept for now.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """A weight delta of one linear layer: y += (x @ a^T) @ b^T."""
+    """Weight delta of one linear layer: y += (x @ a^T) @ b^T."""
 
     a_BRI: Tensor
-    """[B, R, in]; B may be 1. Several rows: not of the head, nor of an embedding tied to it."""
+    """[B, R, in]; B may be 1. The head and tied embeddings allow only B = 1."""
     b_BOR: Tensor
-    """[B, out, R]; B may be 1. Any scale is already inside."""
+    """[B, out, R]; B may be 1. Includes any scale."""
     dropout: Callable[[Tensor, Tensor], Tensor] | None = None
-    """dropout(x) @ a^T from x [B, T, in] and a, in place of x @ a^T: while they are trained, never in use."""
+    """Training only: function of x [B, T, in] and a that replaces x @ a^T by dropout(x) @ a^T."""
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A delta of any parameter, added to it."""
+    """Delta that is added to a parameter."""
 
     delta: Tensor
-    """[1, *shape of the parameter]: the same for all rows."""
+    """[1, *shape of the parameter], shared by all rows."""
 
 
 Delta: TypeAlias = LowRank | Dense
@@ -183,21 +188,21 @@ Delta: TypeAlias = LowRank | Dense
 
 @dataclass(frozen=True)
 class Patch:
-    """All that adaptation may do to the frozen LM. The parts combine; their rows are 1 (shared) or the batch size.
+    """Changes to the frozen LM for a query. Each part has 1 row (shared) or the batch size.
 
-    With deltas and tokens together, tokens are read by the *adapted* weights. In the window: prefix, tokens, text.
+    Tokens are read with the adapted weights. Order in the window: prefix, tokens, text.
     """
 
     tokens_BT: Tensor | None = None
-    """int64 [B, T]: token ids kept in the window (no BOS), right-padded."""
+    """int64 [B, T]: token ids in the window, without BOS, right-padded."""
     tokens_mask_BT: Tensor | None = None
     prefix: Prefix | None = None
     deltas: Mapping[str, Delta] = field(default_factory=dict)
-    """Keyed by module name for `LowRank` ("model.layers.0.mlp.up_proj"), by parameter name for `Dense`."""
+    """Deltas by module name (`LowRank`) or parameter name (`Dense`)."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of everything in the patch."""
+        """Bytes of all parts."""
         total = sum(part.nbytes for part in (self.prefix, self.tokens_BT) if part is not None)
         for delta in self.deltas.values():
             total += (
@@ -208,8 +213,8 @@ class Patch:
         return total
 
     def __add__(self, other: Patch) -> Patch:
-        """Both at once: the tokens of `other` stand behind those of this one, deltas of one weight add up."""
-        assert self.prefix is None or other.prefix is None, "two prefixes have no order"
+        """Combine two patches: tokens are concatenated, deltas of one weight are added."""
+        assert self.prefix is None or other.prefix is None, "only one patch may have a prefix"
         deltas = dict(self.deltas)
         for name, delta in other.deltas.items():
             deltas[name] = _add_deltas(deltas[name], delta) if name in deltas else delta
@@ -221,7 +226,8 @@ class Patch:
 
 def _add_deltas(first: Delta, second: Delta) -> Delta:
     if isinstance(first, LowRank) and isinstance(second, LowRank):
-        assert first.dropout is None is second.dropout, "what is being trained is not merged"
+        assert first.dropout is None, "deltas with dropout cannot be merged"
+        assert second.dropout is None, "deltas with dropout cannot be merged"
         return LowRank(
             _concatenate_broadcast(first.a_BRI, second.a_BRI, 1),
             _concatenate_broadcast(first.b_BOR, second.b_BOR, 2),
@@ -233,7 +239,7 @@ def _add_deltas(first: Delta, second: Delta) -> Delta:
 
 
 def _concatenate_tokens(first: Patch, second: Patch) -> tuple[Tensor | None, Tensor | None]:
-    """Tokens of both, and their mask where a row is padded; padding may stand between them."""
+    """Concatenate the tokens of two patches and their masks. Padding may lie between them."""
     pairs = [
         (part.tokens_BT, part.tokens_mask_BT)
         for part in (first, second)
@@ -242,7 +248,7 @@ def _concatenate_tokens(first: Patch, second: Patch) -> tuple[Tensor | None, Ten
     if len(pairs) < 2:
         return pairs[0] if pairs else (None, None)
     tokens_BT = _concatenate_broadcast(pairs[0][0], pairs[1][0], 1)
-    if pairs[0][1] is pairs[1][1] is None:
+    if pairs[0][1] is None and pairs[1][1] is None:
         return tokens_BT, None
     kept = [
         torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
@@ -252,7 +258,7 @@ def _concatenate_tokens(first: Patch, second: Patch) -> tuple[Tensor | None, Ten
 
 
 def _concatenate_broadcast(first: Tensor, second: Tensor, dim: int) -> Tensor:
-    """Side by side, where one row serves any number of rows."""
+    """Concatenate along `dim`; a single row is broadcast."""
     rows = max(len(first), len(second))
     return torch.cat(
         [first.expand(rows, *first.shape[1:]), second.expand(rows, *second.shape[1:])], dim
@@ -260,23 +266,24 @@ def _concatenate_broadcast(first: Tensor, second: Tensor, dim: int) -> Tensor:
 
 
 BOOSTED_LAYER_FRACTION = 0.25
-"""Share of layers that `boosted` takes."""
+"""Share of layers that `boost_deltas` scales."""
 
 
 def boost_deltas(patch: Patch, factor: float) -> Patch:
-    """The patch with low-rank deltas multiplied in the quarter of layers where they are largest (Frobenius norm of all
-    of a layer's together, row by row): "selective layer boosting", arXiv 2604.23750, there by 1.75. A UserError where
-    it has no low-rank delta; deltas outside numbered layers stay as they are."""
+    """Scale the low-rank deltas in the quarter of layers where they are largest.
+
+    "Selective layer boosting", arXiv 2604.23750, with a factor of 1.75 there. The size of a layer
+    is the Frobenius norm of all its deltas, row by row. Deltas outside numbered layers stay.
+    Raises a UserError without low-rank deltas.
+    """
     by_layer: dict[str, list[str]] = {}
     for name, delta in patch.deltas.items():
         if isinstance(delta, LowRank) and (number := re.search(r"\.(\d+)\.", name)):
             by_layer.setdefault(number[1], []).append(name)
     if not by_layer:
-        fault = "--boost multiplies low-rank weight deltas, and there are none to answer under."
-        raise UserError(
-            fault,
-            "Leave it out, or use a method that leaves deltas (generative_adapter, templora, ...).",
-        )
+        fault = "--boost needs low-rank weight deltas, and the state has none."
+        hint = "Remove --boost, or use a method with deltas (generative_adapter, templora, ...)."
+        raise UserError(fault, hint)
     deltas: dict[str, Any] = dict(patch.deltas)
     squared = {name: _squared_norm(deltas[name]) for names in by_layer.values() for name in names}
     rows = max(map(len, squared.values()))

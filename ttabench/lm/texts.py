@@ -1,12 +1,12 @@
-"""Texts as a tokenizer means them: what begins them, how they go on behind other text, what is a special token in them.
+"""Texts and token ids: start of a text, continuations, special tokens, chat templates.
 
-texts = Texts(tokenizer, "smollm2-135m")
-texts.encode("Ada <|im_end|>")            "<|im_end|>" in a document is text
-texts.encode("\\n\\nBo", follows=True)    as it stands behind other text
-texts.start_ids                           what stands in front of a text: BOS where the tokenizer adds one, else nothing
+tokenizer = TextTokenizer(backend, "smollm2-135m")
+tokenizer.encode("Ada <|im_end|>")                        "<|im_end|>" in a document is text
+tokenizer.encode("\\n\\nBo", is_continuation=True)        as it follows other text
+tokenizer.start_ids                                       ids before a text: BOS, or none
 
-A chat template is cut where the words of user and assistant stand, so that a context is read once: what opens the first
-turn begins a text, as BOS does elsewhere, and what closes it ends a prompt.
+A chat template is split at the messages of user and assistant, so that a context is read once. Its
+opening of the first turn starts a text, like BOS; its closing of a turn ends a prompt.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 
 
 MAX_GGUF_HEADER_BYTES = 32 * 2**20
-"""A GGUF file keeps its metadata in front of its weights."""
+"""Bytes that are searched for metadata, which GGUF files store before the weights."""
 MAX_TEMPLATE_BYTES = 2**16
-"""The longest chat template that is looked for in a GGUF file."""
+"""Longest chat template that is read from a GGUF file, in bytes."""
 TEMPLATE_DATE = date(2024, 7, 26)
-"""What templates that print today's date are given, so that a run can be repeated: Llama 3.1's own fallback."""
+"""Date for templates that print today's date, for repeatable runs: the default of Llama 3.1."""
 THINKING_PATTERN = re.compile(r"\b(enable_)?thinking\b")
-"""Variables by which templates turn thinking on or off (Qwen3, SmolLM3; Granite, DeepSeek)."""
+"""Template variables that switch thinking (Qwen3, SmolLM3; Granite, DeepSeek)."""
 KNOWN_TEMPLATE = "{{ messages }}"
-"""Stands for the template of a known architecture; none of those asks for a date or for thinking."""
+"""Placeholder for the template of a known architecture: it uses no date and no thinking."""
 TURN_PLACEHOLDERS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A chat template around turns of user and assistant."""
+    """Parts of a chat template around user and assistant messages."""
 
     start: str
-    """Up to the user's first words; the template's own system message, if it has one, is in it."""
+    """Text before the first user message, including any system message of the template."""
     answer: str
-    """Between a question that was answered and its answer."""
+    """Text between a question and its answer, for demonstrations."""
     next: str
-    """Between an answer and the next question."""
+    """Text between an answer and the next question."""
     end: str
-    """Behind the last question, up to where its answer begins."""
+    """Text between the last question and the start of its answer."""
     start_ids: tuple[int, ...]
     answer_ids: tuple[int, ...]
     next_ids: tuple[int, ...]
@@ -62,31 +62,31 @@ class ChatTemplate:
 
 
 def parse_chat_template(texts: TextTokenizer, *, thinking: bool = False) -> ChatTemplate:
-    """The chat template of a tokenizer; `thinking`: as it is for answers that begin with thoughts."""
+    """Parse the chat template of a tokenizer. `thinking`: the answers start with thoughts."""
     tokenizer, name = texts.tokenizer, texts.tokenizer_name
     if not getattr(tokenizer, "chat_template", None):
-        raise UserError(
-            f"The tokenizer of {name} has no chat template.", "Leave --chat-template out."
-        )
+        raise UserError(f"The tokenizer of {name} has no chat template.", "Remove --chat-template.")
     roles = ("user", "assistant", "user")
     turns = [
         {"role": role, "content": words}
         for role, words in zip(roles, TURN_PLACEHOLDERS, strict=True)
     ]
-    with reading_file(f"The chat template of {name}", "Leave --chat-template out.", max_bytes=None):
+    with reading_file(f"The chat template of {name}", "Remove --chat-template.", max_bytes=None):
         template = str(tokenizer.get_chat_template())
-        how = {"chat_template": template, "enable_thinking": thinking, "thinking": thinking}
+        options = {"chat_template": template, "enable_thinking": thinking, "thinking": thinking}
         if "strftime_now" in template:
-            how["chat_template"] = _date_macro() + template
+            options["chat_template"] = _date_macro() + template
         rest = str(
-            tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **how)
+            tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True, **options
+            )
         )
     parts = []
     for words in TURN_PLACEHOLDERS:
         part, separator, rest = rest.partition(words)
         if not separator or words in rest:
-            fault = f"The chat template of {name} does not hold the words of every turn once."
-            raise UserError(fault, "Leave --chat-template out.")
+            fault = f"The chat template of {name} does not contain every message exactly once."
+            raise UserError(fault, "Remove --chat-template.")
         parts.append(part)
     start, answer, following = parts
     ids = (tuple(texts.encode(part, parse_special=True)) for part in (*parts, rest))
@@ -94,7 +94,7 @@ def parse_chat_template(texts: TextTokenizer, *, thinking: bool = False) -> Chat
 
 
 def _date_macro() -> str:
-    """A macro of Jinja in place of the function that prints today's date; transformers hands on no function."""
+    """Build a Jinja macro that replaces `strftime_now`; transformers does not accept functions."""
     directives = [f"%{letter}" for letter in "aAbBdHIjmMpSwyY"]
     filters = "".join(
         f" | replace('{each}', '{TEMPLATE_DATE.strftime(each)}')" for each in directives
@@ -107,7 +107,10 @@ def _date_macro() -> str:
 
 
 def find_chat_template(model: str) -> str:
-    """The chat template of a model (a name, hub id, folder or GGUF file), as far as files here tell; "" for none."""
+    """Return the chat template of a model (name, hub id, folder or GGUF file) from local files.
+
+    Empty if none is found.
+    """
     for name, known in ARCHITECTURES.items():
         if model in (name, known.hub):
             return KNOWN_TEMPLATE if known.has_chat_template else ""
@@ -130,7 +133,7 @@ def find_chat_template(model: str) -> str:
 
 
 def template_values(template: str, *, thinking: bool) -> str:
-    """The values that a chat template is given beside the turns, as far as it asks for them; part of a run's inputs."""
+    """Return the values that a chat template gets besides the messages; part of the run inputs."""
     values = []
     if "strftime_now" in template:
         values.append(f"date {TEMPLATE_DATE}")
@@ -140,17 +143,17 @@ def template_values(template: str, *, thinking: bool) -> str:
 
 
 class TextTokenizer:
-    """Texts to token ids and back.
+    """Conversion of texts to token ids and back.
 
     Args:
-        name: of the tokenizer, for messages and records.
-        bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
+        name: name of the tokenizer, for messages and records.
+        bos: start of a text: "auto" for what the tokenizer adds, "yes" for BOS, "no" for nothing.
 
     Attributes:
-        bos_ids: what begins a text: one token for Llama-likes, () for GPT-2 and for SmolLM2.
-        eos_id: the token that ends a text.
-        pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
-        chat: the chat template in use, see `use_chat_template`; None by default.
+        bos_ids: ids that start a text: one token for Llama-like models, () for GPT-2 and SmolLM2.
+        eos_id: token that ends a text.
+        pad_id: token in padded slots, which nothing attends to; EOS if there is no padding token.
+        chat: chat template in use, see `use_chat_template`; None by default.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str, bos: str = "auto") -> None:
@@ -164,24 +167,24 @@ class TextTokenizer:
             )
         self.eos_id, self.pad_id = int(eos), int(eos if pad is None else pad)
         self.bos_ids = _first_ids(tokenizer, bos, name)
-        # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
+        # Copies, because calls of `tokenizer` change truncation, padding and special tokens.
         self._texts = copy_backend(tokenizer)
         self._templates = copy_backend(tokenizer, special_tokens_as_text=False)
-        self._behind = _continuation_tokenizer(self._texts)
+        self._continuations = _continuation_tokenizer(self._texts)
         self.chat: ChatTemplate | None = None
 
     @property
     def start_ids(self) -> tuple[int, ...]:
-        """Ids in front of every text: those that open the user's turn of a chat template, else `bos_ids`."""
+        """Ids before every text: opening of a user turn of the chat template, else `bos_ids`."""
         return self.bos_ids if self.chat is None else self.chat.start_ids
 
     @property
     def frame_tokens(self) -> int:
-        """Tokens around a context and a question: those of `start_ids`, and what closes a user's turn."""
+        """Number of tokens around context and question: `start_ids` and the end of a user turn."""
         return len(self.start_ids) + (0 if self.chat is None else len(self.chat.end_ids))
 
     def use_chat_template(self, *, thinking: bool = False) -> None:
-        """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn."""
+        """Use the chat template: contexts and questions in user turns, answers in the next turn."""
         self.chat = parse_chat_template(self, thinking=thinking)
 
     def encode(
@@ -192,17 +195,18 @@ class TextTokenizer:
         is_continuation: bool = False,
         parse_special: bool = False,
     ) -> list[int]:
-        """Token ids, the first so many; "<|eos|>" in a document is text, not its end, unless `parse_special` are meant, as
-        those of a chat template are.
+        """Convert a text to at most `max_tokens` token ids.
 
-        Of a text that follows other text, tokenizers that put a blank in front of every text (SentencePiece) put none.
+        Args:
+            is_continuation: the text follows other text; SentencePiece then adds no leading blank.
+            parse_special: "<|eos|>" in the text is a special token, as in chat templates.
         """
         return self.encode_many(
             [text], max_tokens, is_continuation=is_continuation, parse_special=parse_special
         )[0]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        """Token ids without special tokens, and where in the text each token begins (in characters)."""
+        """Return token ids without special tokens, and the character offset of each token."""
         refuse_unreadable_texts([text])
         encoding = self._texts.encode(text, add_special_tokens=False)
         return encoding.ids, [start for start, _ in encoding.offsets]
@@ -215,10 +219,14 @@ class TextTokenizer:
         is_continuation: bool = False,
         parse_special: bool = False,
     ) -> list[list[int]]:
-        """`encode` of many texts, in parallel."""
+        """Encode many texts in parallel, see `encode`."""
         refuse_unreadable_texts(texts)
         copied = (
-            self._templates if parse_special else self._behind if is_continuation else self._texts
+            self._templates
+            if parse_special
+            else self._continuations
+            if is_continuation
+            else self._texts
         )
         return [
             row.ids[:max_tokens]
@@ -226,7 +234,7 @@ class TextTokenizer:
         ]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens left out."""
+        """Convert token ids to text, without special tokens."""
         return str(
             self.tokenizer.decode(
                 list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
@@ -237,7 +245,7 @@ class TextTokenizer:
 def copy_backend(
     tokenizer: PreTrainedTokenizerFast, *, special_tokens_as_text: bool = True
 ) -> Tokenizer:
-    """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes."""
+    """Copy the backend of a tokenizer, without truncation and padding."""
     copied = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     copied.no_truncation()
     copied.no_padding()
@@ -246,12 +254,12 @@ def copy_backend(
 
 
 def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple[int, ...]:
-    """Ids that begin a text. A BOS token that the tokenizer knows but does not add (SmolLM2, GPT-2) begins none."""
+    """Return the ids that start a text. `auto` uses BOS only if the tokenizer adds it."""
     if bos == "no":
         return ()
     if bos == "yes":
         if tokenizer.bos_token_id is None:
-            raise UserError(f"Tokenizer {name!r} has no BOS token.", "Leave --bos out.")
+            raise UserError(f"Tokenizer {name!r} has no BOS token.", "Remove --bos.")
         return (int(tokenizer.bos_token_id),)
     bare = tokenizer.backend_tokenizer.encode("a", add_special_tokens=False).ids
     whole = tokenizer.backend_tokenizer.encode("a", add_special_tokens=True).ids
@@ -260,7 +268,7 @@ def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple
 
 
 def _continuation_tokenizer(copied: Tokenizer) -> Tokenizer:
-    """What reads texts that follow other text: a copy that puts no blank in front, or the same where it puts none."""
+    """Return a tokenizer for continuations: it adds no leading blank. The same if none is added."""
     current = {name: getattr(copied, name) for name in ("normalizer", "pre_tokenizer")}
     parts = {
         name: None if part is None else json.loads(part.__getstate__())
@@ -275,7 +283,7 @@ def _continuation_tokenizer(copied: Tokenizer) -> Tokenizer:
 
 
 def _without_prefix_space(part: Json) -> Json:
-    """A part of a tokenizer's definition, putting no blank in front of texts (SentencePiece does)."""
+    """Change a part of a tokenizer definition so that it adds no leading blank (SentencePiece)."""
     if isinstance(part, list):
         return [inner for inner in map(_without_prefix_space, part) if inner is not None]
     if not isinstance(part, dict):

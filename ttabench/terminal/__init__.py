@@ -1,1 +1,1 @@
-"""Output for people and machines: tables, remarks, progress."""
+"""Terminal output: tables, notes, progress bars and machine-readable formats."""

@@ -1,9 +1,9 @@
-"""Progress as people see it, on standard error: bars on a terminal, elsewhere a plain line now and then.
+"""Progress on standard error: bars on a terminal, otherwise a plain line now and then.
 
-    with progress(enabled=True) as tick:
-        tick("answered", 32, 400)         answered ━━╺━━━━━━━━━━━━━━━━━━━━━ 32/400 0:01:28
+    with show_progress(enabled=True) as on_progress:
+        on_progress("answered", 32, 400)      answered ━━╺━━━━━━━━━━━━━━━━━━━ 32/400 0:01:28
 
-Bars go when the work is done. The first line in a file or a pipe comes after half a minute.
+Bars disappear at the end. In a file or pipe, the first line appears after half a minute.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rich.progress import (
 from ttabench.core.types import ProgressCallback, no_progress
 
 PRINT_INTERVAL_SECONDS = 30.0
-"""Seconds between plain lines."""
+"""Interval between plain lines."""
 
 
 @contextmanager
 def show_progress(enabled: bool) -> Iterator[ProgressCallback]:
-    """How far each thing counted is; silent when off. A thing is named before a comma, detail after."""
+    """Yield a progress callback: one bar per text before the comma. Silent if disabled."""
     if not enabled:
         yield no_progress
         return
@@ -54,9 +54,9 @@ def show_progress(enabled: bool) -> Iterator[ProgressCallback]:
         tasks = dict[str, TaskID]()
 
         def update_bars(what: str, done: int, total: int) -> None:
-            thing = what.partition(",")[0]
-            if thing not in tasks:
-                tasks[thing] = bars.add_task(what)
-            bars.update(tasks[thing], description=what, completed=done, total=total)
+            counted = what.partition(",")[0]
+            if counted not in tasks:
+                tasks[counted] = bars.add_task(what)
+            bars.update(tasks[counted], description=what, completed=done, total=total)
 
         yield update_bars

@@ -1,8 +1,8 @@
-"""Output on the streams: tables on a screen of any width, remarks, progress, and machine formats of the same tables.
+"""Output on the standard streams: tables, notes, progress, and machine formats of the tables.
 
-Results go to standard output, progress and remarks to standard error, so a pipe carries results only. What names,
-records and data hold is shown, never obeyed by a terminal. A table that does not fit a screen loses the columns that
-can be spared, and a line says which; then its rows become blocks.
+Results go to standard output, progress and notes to standard error. Control characters in names,
+records and data are escaped. A table that is too wide for the screen first loses its optional
+columns, with a note. If it is still too wide, its rows are printed as blocks.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from ttabench.terminal.table import Table as Table
 
 Format = Literal["table", "markdown", "csv", "json"]
 MIN_WRAPPED_CELLS = 16
-"""Cells of a text that wraps, at least, where it is that long."""
+"""Smallest width of a wrapped column, unless its text is shorter."""
 MAX_TABLE_CELLS = 10_000
-"""Cells of a table, at most, where nobody watches."""
+"""Largest width of a table that does not go to a terminal."""
 COMMAND_PATTERN = re.compile(r"(?:^|: )ttabench [a-z]")
-"""A line with one is for pasting: the terminal wraps it, so that it is copied as one."""
+"""Command to copy: such a line is wrapped by the terminal only."""
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that colours only terminals and respects NO_COLOR; as wide as needed where nobody watches."""
+    """Create a console that colours terminals only and respects NO_COLOR."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(
         stderr=stderr,
@@ -49,7 +49,7 @@ def console(stderr: bool = False) -> Console:
 
 
 def print_tables(tables: Sequence[Table], form: Format = "table") -> None:
-    """Print tables on standard output. JSON is keyed by title, CSV tells tables apart by the column `table`."""
+    """Print tables on standard output. JSON is keyed by title; CSV has a column `table`."""
     if form == "json":
         print_json({table.title: [dict(row) for row in table.data] for table in tables})
     elif form == "csv":
@@ -73,12 +73,12 @@ def print_tables(tables: Sequence[Table], form: Format = "table") -> None:
 
 
 def print_json(value: Json) -> None:
-    """JSON on standard output, for machines; what is not ASCII as escapes, which no terminal obeys."""
+    """Print JSON on standard output. Non-ASCII characters are escaped."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")
 
 
 def print_line(text: str) -> None:
-    """A line on standard output for other programs, such as a path: exact, unless somebody watches."""
+    """Print a line for other programs, such as a path. It is exact unless sent to a terminal."""
     _write(text + "\n")
 
 
@@ -87,17 +87,17 @@ def _write(text: str) -> None:
 
 
 def print_sentences(lines: Sequence[str]) -> None:
-    """Sentences on standard output, a line each; on a terminal they wrap between words."""
+    """Print sentences on standard output, one per line. A terminal wraps them between words."""
     print_wrapped("\n".join(lines), console(), "bold", wrap=sys.stdout.isatty())
 
 
 def print_note(text: str, style: str = "yellow") -> None:
-    """One line on standard error."""
+    """Print a note on standard error."""
     print_wrapped(text, console(stderr=True), style, wrap=sys.stderr.isatty())
 
 
 def print_wrapped(text: str, screen: Console, style: str, *, wrap: bool) -> None:
-    """Print lines; on a terminal they wrap between words, commands aside."""
+    """Print lines, wrapped between words if `wrap`; commands are never wrapped."""
     for line in escape_control_characters(text).splitlines():
         words = [line]
         if wrap and not COMMAND_PATTERN.search(line):
@@ -108,34 +108,36 @@ def print_wrapped(text: str, screen: Console, style: str, *, wrap: bool) -> None
 
 
 def draw_tables(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
-    """Print tables, each with its title above and its caption below, then what the headings that had room mean;
-    `narrow`: the width of the screen cannot be exceeded."""
+    """Print tables with title and caption, then the glossary of the visible columns.
+
+    `narrow`: the width of the screen is a hard limit.
+    """
     drawn = []
     for table in map(_escape_table, tables):
         print_wrapped(table.title, screen, "bold", wrap=narrow)
-        left = table
+        visible = table
         for column in table.spare if narrow else ():
-            if _min_width(left) > screen.width and column in left.columns:
-                left = left.without(column)
+            if _min_width(visible) > screen.width and column in visible.columns:
+                visible = visible.without(column)
         if not table.rows and not table.shown_as_blocks:
             print_wrapped("(none)", screen, "", wrap=narrow)
-        elif table.shown_as_blocks or (narrow and _min_width(left) > screen.width):
-            left = table
+        elif table.shown_as_blocks or (narrow and _min_width(visible) > screen.width):
+            visible = table
             _print_blocks(table, screen)
         else:
-            screen.print(_make_grid(left, screen), crop=False)
-        if len(left.columns) < len(table.columns):
+            screen.print(_make_grid(visible, screen), crop=False)
+        if len(visible.columns) < len(table.columns):
             hidden = ", ".join(
-                name.lstrip("#") for name in table.columns if name not in left.columns
+                name.lstrip("#") for name in table.columns if name not in visible.columns
             )
             print_wrapped(f"Columns hidden (narrow screen): {hidden}.", screen, "dim", wrap=narrow)
         print_wrapped(table.caption, screen, "dim", wrap=narrow)
-        drawn.append(left)
+        drawn.append(visible)
     print_wrapped("\n".join(glossary_lines(drawn)), screen, "dim", wrap=narrow)
 
 
 def _escape_table(table: Table) -> Table:
-    """The table as its cells are printed: without what a terminal would obey."""
+    """Escape the control characters of all cells."""
 
     def clean(cells: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(type(cell)(escape_control_characters(cell).expandtabs(4)) for cell in cells)
@@ -145,7 +147,7 @@ def _escape_table(table: Table) -> Table:
 
 
 def _column_widths(table: Table) -> list[tuple[int, int]]:
-    """Of every column the least width, in which no name, number or word is split, and that of its longest line."""
+    """Return (least width without splitting words, width of the longest line) of every column."""
     widths = []
     for column, *cells in zip(table.columns, *table.rows, strict=True):
         heading, lines = column.lstrip("#"), [line for cell in cells for line in cell.split("\n")]
@@ -163,23 +165,23 @@ def _column_widths(table: Table) -> list[tuple[int, int]]:
 
 
 def _min_width(table: Table) -> int:
-    """Cells that a table takes with its frame, at least."""
+    """Return the least width of a table with its frame."""
     return sum(least for least, _ in _column_widths(table)) + 3 * len(table.columns) + 1
 
 
 def _make_grid(table: Table, screen: Console) -> RichTable:
-    """The table; columns share what the screen has room for, those that need little of it first."""
+    """Lay out the table. Spare width goes first to the columns that need little."""
     grid, widths = RichTable(box=box.HEAVY_HEAD, header_style="bold"), _column_widths(table)
-    room = screen.width - _min_width(table)
-    given = dict[int, int]()
+    spare_width = screen.width - _min_width(table)
+    assigned = dict[int, int]()
     for place in sorted(range(len(widths)), key=lambda place: widths[place][1] - widths[place][0]):
         least, most = widths[place]
-        given[place] = min(most, least + max(0, room // (len(widths) - len(given))))
-        room -= given[place] - least
+        assigned[place] = min(most, least + max(0, spare_width // (len(widths) - len(assigned))))
+        spare_width -= assigned[place] - least
     for place, column in enumerate(table.columns):
         justify: Literal["right", "left"] = "right" if column.startswith("#") else "left"
         grid.add_column(
-            Text(column.lstrip("#")), justify=justify, width=given[place], overflow="fold"
+            Text(column.lstrip("#")), justify=justify, width=assigned[place], overflow="fold"
         )
     for row in table.rows:
         grid.add_row(*(Text(cell, style="bold" if isinstance(cell, Bold) else "") for cell in row))
@@ -187,7 +189,7 @@ def _make_grid(table: Table, screen: Console) -> RichTable:
 
 
 def _print_blocks(table: Table, screen: Console) -> None:
-    """Every row as lines of heading and cell, below the cell of the first column; a command is one line, to copy."""
+    """Print every row as its first cell, then lines of heading and cell. Commands do not wrap."""
     headings = [column.lstrip("#") for column in table.columns]
     wide = max(map(cell_len, headings[1:]), default=0) + 4
     for row in table.rows:
@@ -203,7 +205,7 @@ def _print_blocks(table: Table, screen: Console) -> None:
 
 
 def as_markdown(table: Table) -> str:
-    """A GitHub table under a bold title, with its caption below."""
+    """Format a table as GitHub Markdown: bold title, table, caption."""
     heads = [column.lstrip("#") for column in table.columns]
     rules = ["---:" if column.startswith("#") else "---" for column in table.columns]
     body = [[_markdown_cell(cell) for cell in row] for row in table.rows]

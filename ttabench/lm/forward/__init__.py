@@ -1,5 +1,5 @@
-"""One pass of the frozen model under a patch: windows, masks, deltas, heads; and how each model is run."""
+"""Forward pass of the frozen model under a patch: windows, masks, deltas, heads, capabilities."""
 
 from ttabench.lm.forward import (
-    capability_probe as capability_probe,  # which `capabilities.ways_of` asks
+    capability_probe as capability_probe,  # registers itself with `capabilities`
 )

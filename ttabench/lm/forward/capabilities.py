@@ -1,11 +1,13 @@
-"""In which ways a model is run: those that give what transformers' own forward gives, as `capability_probe` finds out.
+"""Capabilities of a base model: the ways to run it that match transformers' own forward.
 
-What no way does right is refused by whoever needs it (`require`), in one line that names the part.
+`capability_probe` determines them. `require_capabilities` raises a one-line error that names a
+missing one.
 
-Rotary position embeddings (arXiv 2104.09864, equation 34) are undone and redone by the base model's own code. Angles
-are those of its rotary modules, the rotation is `apply_rotary_pos_emb` of its own source. `learned` tries them on
-tokens that were read alone at two places, and takes what turns the keys of one reading into those of the other. Scaled
-variants multiply sine and cosine by a factor, so undoing divides by its square.
+Rotary position embeddings (arXiv 2104.09864, equation 34) are undone and redone with the model's
+own code: the angles of its rotary modules and its `apply_rotary_pos_emb`. `learn_rotary` tests
+candidates on single tokens read at two positions. It takes the one that turns the keys of one
+reading into those of the other. Scaled variants multiply sine and cosine by a factor, so undoing
+divides by its square.
 
 Shape letters: L layers · B rows · H heads · P positions · D head size · F rotated features.
 """
@@ -29,26 +31,26 @@ from ttabench.lm.attention import ATTENTION_NAME, AttentionCall, MaskFunction
 from ttabench.lm.model import LM
 
 Angles: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""int64 [B, P] of positions to cosine and sine [B, P, F] as the model has them, float32."""
+"""Function from positions int64 [B, P] to the model's cosine and sine, float32 [B, P, F]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """How the keys of a layer are rotated."""
+    """Rotation of the keys of a layer."""
 
     angles: Angles
     apply: Callable[..., tuple[Tensor, Tensor]]
-    """The model's own rotation of queries and keys by cosine and sine."""
+    """Rotation function of the model: (queries, keys, cosine, sine)."""
     features: slice
-    """The features that it is given."""
+    """Features that it rotates."""
 
     def __call__(self, x_BHPD: Tensor, positions_BP: Tensor, *, inverse: bool) -> Tensor:
-        """Keys or queries [..., B, H, P, D], rotated to these positions or back from them."""
+        """Rotate keys or queries [..., B, H, P, D] to these positions, or back (`inverse`)."""
         cos, sin = self.angles(positions_BP)
         whole = x_BHPD.float()
         given = whole[..., self.features]
         rotated = self.apply(given, given, cos, -sin if inverse else sin)[0]
-        if inverse:  # by the square of the factor; a feature that is not rotated keeps its 1
+        if inverse:  # divide by the square of the scale; features that are not rotated keep 1
             ones = torch.ones_like(given[(0,) * (given.dim() - 4)][:, :1])
             rotated = (
                 rotated
@@ -64,7 +66,7 @@ class Rotation:
 
 
 class Rotary:
-    """The rotation of a base model: a turn of keys and queries a layer, None of one that knows no positions."""
+    """Rotations of a base model, one per layer; None for a layer without positions."""
 
     def __init__(self, rotations: Sequence[Rotation | None]) -> None:
         self.rotations = rotations
@@ -72,7 +74,7 @@ class Rotary:
     def move_query(
         self, query_BNTD: Tensor, old_positions_BT: Tensor, new_positions_BT: Tensor, layer: int
     ) -> Tensor:
-        """Queries of a layer that stood at one position each, as they are at another."""
+        """Move the queries of a layer from old to new positions."""
         rotation = self.rotations[layer]
         return (
             query_BNTD
@@ -85,9 +87,9 @@ class Rotary:
         )
 
     def rotate(self, keys_LBHPD: Tensor, positions_BP: Tensor, *, inverse: bool) -> Tensor:
-        """Keys of all layers, rotated to these positions ([B, P], or [1, P]) or back from them."""
+        """Rotate the keys of all layers to positions [B, P] or [1, P], or back (`inverse`)."""
         first, *others = set(self.rotations)
-        if first and not others:  # all layers alike: at once
+        if first and not others:  # equal layers are rotated together
             return first(keys_LBHPD, positions_BP, inverse=inverse)
         parts = zip(self.rotations, keys_LBHPD, strict=True)
         return torch.stack(
@@ -100,13 +102,12 @@ class Rotary:
 
 @contextmanager
 def record_angles(lm: LM) -> Iterator[list[Angles]]:
-    """What makes the model's angles in the forwards of the block: its modules, each as it was called."""
+    """Record the modules that compute angles in forwards of the block, with their arguments."""
     seen: dict[tuple[Any, ...], Angles] = {}
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _out: Any) -> None:
-        texts = [
-            value for value in args if isinstance(value, str)
-        ]  # which of several sets of angles
+        # names that select one of several sets of angles
+        texts = [value for value in args if isinstance(value, str)]
         named = {name: value for name, value in kwargs.items() if isinstance(value, str)}
 
         def angles(positions_BP: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,7 +119,7 @@ def record_angles(lm: LM) -> Iterator[list[Angles]]:
 
     with ExitStack() as undo:
         for module in lm.decoder.modules():
-            if "Rotary" in type(module).__name__:  # as transformers calls what makes angles
+            if "Rotary" in type(module).__name__:  # naming convention of transformers
                 undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
         found: list[Angles] = []
         yield found
@@ -132,12 +133,13 @@ def learn_rotary(
     at_B1: Tensor,
     shift: int,
 ) -> Rotary | None:
-    """How each layer rotates its keys and queries; None where its own code does not do what the model does, or nothing.
-    `calls` are of every layer on tokens that stand alone: at `at_B1`, and `shift` positions further."""
+    """Find the rotation of each layer; None if there is none, or no candidate matches the model.
+
+    `calls` are attention calls on single tokens, by layer: at `at_B1`, and `shift` positions later.
+    """
     rotations: list[Rotation | None] = []
-    bound = (
-        1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03
-    )  # as a share of the largest number
+    # relative to the largest number
+    bound = 1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03
 
     def moves(rotation: Rotation | None, own: Tensor, expected: Tensor) -> bool:
         try:
@@ -150,16 +152,17 @@ def learn_rotary(
             return False
         return bool((moved - expected).abs().max() <= bound * expected.abs().max())
 
-    for here, there in calls:
+    for first_call, shifted_call in calls:
         tried = chain(
             dict.fromkeys(rotations),
             (None,),
-            _candidate_rotations(lm, angles, here, here.key.shape[-1]),
+            _candidate_rotations(lm, angles, first_call, first_call.key.shape[-1]),
         )
         fitting = (
             rotation
             for rotation in tried
-            if moves(rotation, here.key, there.key) and moves(rotation, here.query, there.query)
+            if moves(rotation, first_call.key, shifted_call.key)
+            and moves(rotation, first_call.query, shifted_call.query)
         )
         if not (first := [*islice(fitting, 1)]):
             return None
@@ -179,38 +182,38 @@ def _candidate_rotations(
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """How a model is run, see the head of the module."""
+    """Capabilities of a model, see the module docstring."""
 
     attention: str
     has_linear_head: bool = False
-    """Whether logits are the output embeddings of the last hidden states, and nothing else."""
+    """True if logits depend only on output embeddings and last hidden states."""
     supports_batching: bool = True
-    """Whether rows of unequal length may be read together."""
+    """True if rows of unequal length may share a batch."""
     takes_positions: bool = True
-    """Whether the model takes position ids."""
+    """True if the model accepts position ids."""
     supports_gaps: bool = False
-    """Whether it heeds gaps in them, as they are left where keys were thrown away."""
+    """True if attention respects gaps in positions, which evicted keys leave."""
     supports_embeddings: bool = False
-    """Whether embeddings may stand in for tokens."""
+    """True if embeddings can replace tokens."""
     local_masks: Mapping[int, MaskFunction] = field(default_factory=dict)
-    """Layers that hide what is far away (sliding windows, chunks), with the model's own mask function."""
+    """Mask functions of layers with local windows (sliding or chunked)."""
     rotary: Rotary | None = None
-    """What moves keys and queries to other positions, where that is possible."""
+    """Rotations that move keys and queries to other positions; None if not possible."""
     kv_shapes: frozenset[tuple[int, int, int]] = frozenset()
-    """(key/value heads, head size of keys, of values) that layers have."""
+    """(key/value heads, head size of keys, head size of values) of the layers."""
 
     @property
     def supports_hooks(self) -> bool:
-        """Whether attention is ours: it can be watched, and masked slot by slot."""
+        """True if our attention is used, which can be observed and masked by slot."""
         return self.attention == "sdpa"
 
     @property
     def supports_cache(self) -> bool:
-        """Whether a text can be read on behind keys and values."""
+        """True if reading can continue from keys and values."""
         return self.attention not in ("again", "none")
 
     def record(self) -> dict[str, Json]:
-        """What a record says: parts that are not run in the usual way; empty for most models."""
+        """Return deviations from the usual way of running for a record; empty for most models."""
         unusual = {
             "attention": "" if self.supports_hooks else self.attention,
             "head": "" if self.has_linear_head else "transformers",
@@ -221,35 +224,32 @@ class Capabilities:
 
 
 capability_probes: list[Callable[[LM], Capabilities]] = []
-"""What tries a model: `capability_probe.tried`, which stands above windows."""
+"""Probe function, set by `capability_probe`, which imports windows."""
 MISSING_CAPABILITY_REASONS = {
     "hooks": (
-        "it attends in code of its own, which can be neither watched nor masked slot by slot",
-        "none, lora and templora need neither; icl and rag do not where it keeps keys and values.",
+        "its own attention code can be neither observed nor masked by slot",
+        "Use none, lora or templora; with a KV cache also icl or rag.",
     ),
     "cache": (
-        "its layers do not each keep keys and values, so no text can be read on from them",
-        "none, lora and templora need none.",
+        "some layers have no KV cache, so reading cannot continue from one",
+        "Use none, lora or templora.",
     ),
-    "gaps": (
-        "distances in its attention are counted in slots, so none may be thrown away",
-        "Use icl or rag.",
-    ),
+    "gaps": ("its attention counts distances in slots, so none may be evicted", "Use icl or rag."),
     "embeddings": (
-        "it does not take embeddings in place of tokens",
+        "it does not accept embeddings instead of tokens",
         "Use icl, window, snapkv or h2o.",
     ),
-    "shape": ("its layers keep keys and values of unequal shapes", "Use icl, rag or templora."),
+    "shape": ("its layers have keys and values of different shapes", "Use icl, rag or templora."),
     "none": (
-        "no way to run it gives the logits of its own forward",
-        "Give a causal LM like Llama, Qwen or Gemma.",
+        "no supported way to run it reproduces the logits of its own forward",
+        "Use a causal LM such as Llama, Qwen or Gemma.",
     ),
 }
-"""Why a model cannot do what a method needs, and what does not need it."""
+"""Reason and hint for each missing capability."""
 
 
 def require_capabilities(lm: LM, *parts: str) -> None:
-    """Refuse a model that lacks one of these parts of `REASONS`."""
+    """Raise a UserError if the model lacks one of these keys of `MISSING_CAPABILITY_REASONS`."""
     capabilities = get_capabilities(lm)
     available = {
         "hooks": capabilities.supports_hooks,
@@ -268,12 +268,11 @@ def _missing_capability_error(lm: LM, part: str) -> UserError:
 
 
 def get_capabilities(lm: LM) -> Capabilities:
-    """How this model is run: tried at the first call."""
+    """Return the capabilities of a model. The first call probes it."""
     known: Capabilities | None = vars(lm).get("_capabilities")
     if known is None:
-        known = Context().run(
-            capability_probes[0], lm
-        )  # whoever watches, and whatever is counted, has no part in it
+        # an empty context: observers and counters do not see the probe
+        known = Context().run(capability_probes[0], lm)
         apply_capabilities(lm, known)
     if known.attention == "none":
         raise _missing_capability_error(lm, "none")
@@ -281,16 +280,18 @@ def get_capabilities(lm: LM) -> Capabilities:
 
 
 def get_rotary(lm: LM) -> Rotary:
-    """What moves the keys of this model."""
+    """Return the rotations of the model. Raises a UserError if they are unknown."""
     rotary = get_capabilities(lm).rotary
     if rotary is None:
-        fault = f"positions=cache moves rotated keys, but {lm.name} has no rotary position embeddings that are known"
-        raise UserError(f"{fault}.", "Use --set positions=original.")
+        fault = (
+            f"positions=cache needs rotary position embeddings, and {lm.name} has no known ones."
+        )
+        raise UserError(fault, "Use --set positions=original.")
     return rotary
 
 
 def apply_capabilities(lm: LM, capabilities: Capabilities) -> None:
-    """Run the model in these ways from here on."""
+    """Use these capabilities from now on."""
     vars(lm)["_capabilities"] = capabilities
     lm.has_linear_head, lm.capabilities = capabilities.has_linear_head, capabilities.record()
     if len(capabilities.kv_shapes) == 1:

@@ -1,7 +1,8 @@
-"""Which ways through a model give what transformers' own forward gives: tried once, on a few made-up tokens.
+"""Probe of the capabilities of a model, by comparison with transformers' own forward.
 
-Each way reads a text whole, on behind a cache, token by token, and in rows of unequal length, beyond the model's own
-windows; the first one whose logits are equal is taken. There is no list of architectures.
+Each way to run the model reads a short random text as a whole, after a cache, token by token, and
+in rows of unequal length, beyond the model's own windows. The first way with equal logits is used.
+There is no list of architectures.
 
 Shape letters: B rows · T tokens · S slots · V vocabulary · L layers.
 """
@@ -45,38 +46,38 @@ MAX_LOGPROB_DIFFERENCE = {
     torch.float16: 0.02,
     torch.bfloat16: 0.15,
 }
-"""Largest difference of log-probabilities that counts as equal; their mean, where half precision is all there is."""
+"""Tolerance of log-probabilities; for half precision that of their mean difference."""
 MAX_FLOAT32_BYTES = 2**33
-"""Of weights in float32 beside those in half precision, while a model is tried on a CPU."""
+"""Memory limit for float32 copies of half-precision weights while a model is probed on a CPU."""
 PROBE_WINDOW_TOKENS = 8
-"""What windows of a model are cut to while it is tried."""
+"""Length of the model's sliding windows while it is probed."""
 TEXT_TOKENS, FIRST_PART_TOKENS, SHARED_TOKENS, SHIFT_POSITIONS = 18, 11, 5, 32
-"""Tokens of the text, those in front of what is read on, those that two texts share, and how far keys are moved."""
+"""Tokens of the text, of its first part, and shared by both texts; shift of moved keys."""
 GAP_SLOTS = 2**13
-"""Padded slots between two tokens while a model is tried: a window of fewer slots, whatever its name, is noticed."""
+"""Padded slots between two tokens in the probe: any window with fewer slots is detected."""
 
 
 def probe_capabilities(lm: LM) -> Capabilities:
-    """How this model is run."""
+    """Probe the capabilities of a model."""
     with torch.no_grad(), torch.random.fork_rng(), quiet_loading(), _in_float32(lm):
         return _probe(lm)
 
 
 @contextmanager
 def _in_float32(lm: LM) -> Iterator[None]:
-    """Try a model of half precision in float32, where memory allows: else rounding would be taken for a fault."""
+    """Use float32 for a half-precision model if memory allows: rounding would look like a fault."""
     tensors = [*lm.model.parameters(), *lm.model.buffers()]
-    held = {
+    half_precision = {
         tensor: tensor.data for tensor in tensors if tensor.dtype in (torch.float16, torch.bfloat16)
     }
-    room = (environment.call_device_function(lm.device, "mem_get_info") or (MAX_FLOAT32_BYTES,))[0]
-    fits = 4 * sum(tensor.numel() for tensor in held) < room
+    free = environment.call_device_function(lm.device, "mem_get_info") or (MAX_FLOAT32_BYTES,)
+    fits = 4 * sum(tensor.numel() for tensor in half_precision) < free[0]
     try:
-        for tensor in held if fits else ():
+        for tensor in half_precision if fits else ():
             tensor.data = tensor.data.float()
         yield
     finally:
-        for tensor, data in held.items():
+        for tensor, data in half_precision.items():
             tensor.data = data
 
 
@@ -85,7 +86,7 @@ def _probe(lm: LM) -> Capabilities:
     with _short_windows(lm):
         try:
             capabilities = _first_correct(lm, texts, [reference_logprobs(lm, ids) for ids in texts])
-        except Exception as error:  # whatever a model raises that cannot run at all
+        except Exception as error:  # models that cannot run raise various errors
             reason = " ".join(str(error).split())[:160].rstrip(".")
             fault = f"{lm.name} ({lm.config.model_type}) cannot read a text: {reason}"
             raise UserError(f"{fault}.", MISSING_CAPABILITY_REASONS["none"][1]) from error
@@ -103,7 +104,7 @@ def _probe(lm: LM) -> Capabilities:
 
 
 def _make_texts(lm: LM) -> list[Tensor]:
-    """Two texts of unequal length, the second shorter; they begin alike."""
+    """Make two texts that start alike; the second is shorter."""
     made = torch.Generator().manual_seed(0)
     least = min(lm.vocab_size - 1, 16)
     ids_1T = torch.randint(least, lm.vocab_size, (1, TEXT_TOKENS), generator=made).to(lm.device)
@@ -115,7 +116,7 @@ def _make_texts(lm: LM) -> list[Tensor]:
 
 @contextmanager
 def _short_windows(lm: LM) -> Iterator[None]:
-    """The model's own windows, for both sides of the comparison, so short that the text goes beyond them."""
+    """Shorten the model's own windows, so that the text exceeds them, for both sides."""
     windows = {
         name: getattr(lm.config, name, None) for name in ("sliding_window", "attention_chunk_size")
     }
@@ -134,7 +135,7 @@ def _short_windows(lm: LM) -> Iterator[None]:
 
 
 def reference_logprobs(lm: LM, ids_1T: Tensor) -> Tensor:
-    """Log-probabilities [T, V] by transformers alone: its eager forward of a whole text [1, T], with its own head."""
+    """Compute log-probabilities [T, V] of a text [1, T] by transformers alone (eager, own head)."""
     used = lm.attention_implementation or lm.native_attention
     lm.set_attention(lm.native_attention)
     try:
@@ -145,7 +146,7 @@ def reference_logprobs(lm: LM, ids_1T: Tensor) -> Tensor:
 
 
 def _first_correct(lm: LM, texts: Sequence[Tensor], reference: Sequence[Tensor]) -> Capabilities:
-    """The first way that is right in all, else the first that is right row by row."""
+    """Return the first way that passes all checks, else the first that passes row by row."""
     unbatched = Capabilities(attention="none")
     for attention, positions in (
         ("sdpa", True),
@@ -157,9 +158,7 @@ def _first_correct(lm: LM, texts: Sequence[Tensor], reference: Sequence[Tensor])
             capabilities = _check_capabilities(
                 lm, Capabilities(attention=attention, takes_positions=positions), texts, reference
             )
-        except (
-            Exception
-        ) as error:  # whatever a model raises there, it is not this way that is right
+        except Exception as error:  # an error means that this way does not work
             if is_out_of_memory(error):
                 raise
             continue
@@ -172,7 +171,7 @@ def _first_correct(lm: LM, texts: Sequence[Tensor], reference: Sequence[Tensor])
 def _check_capabilities(
     lm: LM, capabilities: Capabilities, texts: Sequence[Tensor], reference: Sequence[Tensor]
 ) -> Capabilities:
-    """The way with what it can do."""
+    """Check a way, and return it with its capabilities. Raises an exception if it fails."""
     apply_capabilities(lm, capabilities)
     if capabilities.supports_hooks:
         capabilities = replace(
@@ -188,7 +187,7 @@ def _check_capabilities(
     window = Window(lm, None, 1)
     assert _reads_correctly(
         lm, window, texts[:1], reference, [(0, FIRST_PART_TOKENS, TEXT_TOKENS - 1, TEXT_TOKENS)]
-    ), "other logits behind a cache"
+    ), "other logits after a cache"
     if not capabilities.supports_cache:
         return replace(capabilities, supports_batching=False)
     rows, prefix = False, window.prefix()
@@ -213,7 +212,7 @@ def _check_capabilities(
 def _check_hooks(
     lm: LM, capabilities: Capabilities, texts: Sequence[Tensor], reference: Sequence[Tensor]
 ) -> Capabilities:
-    """The same where attention is ours: whether tokens may stand otherwise."""
+    """Check capabilities that need our attention: layouts, shared prefixes, embeddings, gaps."""
     seen, shared, first = (
         set[tuple[int, int, int]](),
         Window(lm, None, 1),
@@ -223,11 +222,11 @@ def _check_hooks(
         lambda call: seen.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))
     ):
         shared.feed(first)
-    assert seen == capabilities.kv_shapes, "attention is given other keys than are held"
+    assert seen == capabilities.kv_shapes, "attention gets other keys than the cache"
     behind = Window(lm, shared.prefix(), 2)
     assert _reads_correctly(
         lm, behind, texts, reference, [(SHARED_TOKENS, texts[1].shape[1])] * 2
-    ), "other logits behind a shared prefix"
+    ), "other logits after a shared prefix"
     embeds = False
     apply_capabilities(lm, replace(capabilities, supports_embeddings=True))
     with suppress(Exception):
@@ -241,8 +240,8 @@ def _check_hooks(
                 first, layout=Layout(positions_BT=steps_1T + gap * (steps_1T > 1))
             )
         keys.append(held)
-    broken = bool(reference[0].isnan().any())  # of weights that are no numbers nothing is known
-    # under small random weights positions change keys, and hardly what is written
+    broken = bool(reference[0].isnan().any())  # NaN weights allow no conclusion
+    # with small random weights, positions change keys, but hardly the logits
     moved = any((keys[1][layer] - key).norm() > 1e-2 * key.norm() for layer, key in keys[0].items())
     gaps = broken or moved or not _is_equal(lm, _logprobs(lm, hidden), reference[0][:SHARED_TOKENS])
     return replace(capabilities, supports_embeddings=embeds, supports_gaps=gaps)
@@ -255,7 +254,7 @@ def _reads_correctly(
     reference: Sequence[Tensor],
     cuts: Sequence[Sequence[int]],
 ) -> bool:
-    """Whether texts are read right side by side, part by part: padded in front, then behind, where they are unequal."""
+    """True if a batch of texts is read correctly in parts; parts are padded left, then right."""
     seen: list[list[Tensor]] = [[] for _ in texts]
     for step in range(len(cuts[0]) - 1):
         parts = [
@@ -275,7 +274,7 @@ def _reads_correctly(
 
 
 def _reads_correctly_over_gap(lm: LM, texts: Sequence[Tensor], reference: Sequence[Tensor]) -> bool:
-    """Whether padding behind the first token changes nothing: a window that counts slots would lose sight of it."""
+    """True if padding after the first token has no effect. Windows that count slots would fail."""
     window, slots = Window(lm, None, 1), min(GAP_SLOTS, lm.max_positions - SHARED_TOKENS)
     window.feed(texts[0][:, :1])
     first = window.prefix()
@@ -295,7 +294,7 @@ def _logprobs(lm: LM, hidden_1TD: Tensor) -> Tensor:
 
 
 def _is_equal(lm: LM, own: Tensor, expected: Tensor) -> bool:
-    """Whether log-probabilities are equal up to the noise of their number format; a NaN is as good as another."""
+    """True if log-probabilities are equal within the tolerance of their format. NaN equals NaN."""
     if lm.dtype in (torch.float16, torch.bfloat16):
         return float((own - expected).nan_to_num().abs().mean()) <= MAX_LOGPROB_DIFFERENCE[lm.dtype]
     is_close = (own - expected).abs() <= MAX_LOGPROB_DIFFERENCE[lm.dtype] + 1e-4 * expected.abs()
@@ -305,7 +304,7 @@ def _is_equal(lm: LM, own: Tensor, expected: Tensor) -> bool:
 def _learn_angles_and_masks(
     lm: LM, capabilities: Capabilities
 ) -> tuple[list[Angles], dict[int, MaskFunction]]:
-    """What makes the model's angles, and the mask functions of its layers, from one short forward."""
+    """Learn angle functions and mask functions of the model from one short forward."""
     ids_1T = torch.full((1, 2), min(16, lm.vocab_size - 1), device=lm.device)
     with record_angles(lm) as angles, learn_mask_functions() as local:
         lm.decoder(input_ids=ids_1T, use_cache=False)
@@ -318,10 +317,10 @@ def _learn_angles_and_masks(
 
 
 def _learn_rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | None:
-    """What moves keys and queries as the layers rotate them."""
+    """Learn the rotations of keys and queries; None if they cannot be moved."""
     ids_B1, readings = ids_1T.T, list[dict[int, AttentionCall]]()
     at_B1 = torch.arange(len(ids_B1), device=lm.device)[:, None]
-    with suppress(Exception):  # whatever it raises, its keys cannot be moved
+    with suppress(Exception):  # after any error, keys cannot be moved
         for shift in (0, SHIFT_POSITIONS):
             begun, seen = Prefix((), (), at_B1[:, 0] + shift), dict[int, AttentionCall]()
             with observe_attention(lambda call, seen=seen: seen.update({call.layer: call})):  # type: ignore[misc]

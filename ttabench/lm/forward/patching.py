@@ -1,18 +1,19 @@
-"""The frozen LM under a `Patch`: the one place where adaptation touches the base model; whatever is done is undone.
+"""Application of a `Patch` to the frozen LM. All changes are undone.
 
-    patch = encoded(lm, patch)                       tokens are read once and become keys and values
-    logits_BTV, window = forward(lm, patch, ids_BT)  text rows on top of them
-    hidden_BTC, window = hidden_states(lm, patch, ids_BT, layout)     tokens that stand otherwise, see `Layout`
-    with deltas_applied(lm, deltas, rows=4): ...        hooks, rows may differ
-    with weights_as(lm, values): ...                    other weights in their place, while these are trained
-    with observe_inputs(lm, see, [0, 5], rows=2): ...   see(5, hidden_BTC) at every forward
-    with layers_recomputed(lm): ...                     gradients keep what enters layers alone
+    patch = encode_patch(lm, patch)                  # read tokens once, into keys and values
+    logits_BTV, window = forward(lm, patch, ids_BT)  # text rows on top of them
+    hidden_BTC, window = hidden_states(lm, patch, ids_BT, layout)   # tokens placed by a `Layout`
+    with deltas_applied(lm, deltas, rows=4): ...     # hooks; rows may differ
+    with weights_replaced(lm, values): ...           # other weights, e.g. while they are trained
+    with observe_inputs(lm, see, [0, 5], rows=2): ...    # see(5, hidden_BTC) at every forward
+    with gradient_checkpointing(lm): ...             # gradients keep inputs of layers only
 
-The window of a row is [prefix slots] [BOS, unless the prefix holds one] [text]. Prefix keys are used as they are; text
-positions start at `prefix.next_position_B` and skip padding, so padding on either side changes nothing.
-`forward` adds no BOS; `text_start` says what begins a text, and `read`, `scoring` and `answering` put it there.
+The window of a row is [prefix slots] [BOS, unless in the prefix] [text]. Prefix keys are never
+rotated. Text positions start at `prefix.next_position_B` and skip padding, so padding changes
+nothing. `forward` adds no BOS. `text_start` returns the start of a text; `prefill`, `scoring` and
+`answering` add it.
 
-A dense delta stands in for the parameter as `parameter + delta`, a plain tensor that gradients reach. Style follows
+A dense delta replaces the parameter by `parameter + delta`, a plain tensor with gradients. Style:
 NVIDIA/kvpress `presses/base_press.py`.
 """
 
@@ -40,30 +41,30 @@ from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, select_tenso
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 InputLocation: TypeAlias = int | str
-"""A decoder layer by number (what enters it, in front of its first norm), or a linear map by name."""
+"""Decoder layer by number (its input before the first norm), or linear map by name."""
 InputObserver: TypeAlias = Callable[[InputLocation, Tensor], object]
-"""Called with a place and what entered there: [B, T, C] of a layer, [B, T, I] of a map; padding means nothing."""
+"""Callback with location and input: [B, T, C] of a layer, [B, T, I] of a map. Ignore padding."""
 
 
 @contextmanager
 def deltas_applied(
     lm: LM, deltas: Mapping[str, Delta], rows: int, delta_mask_BT: Tensor | None = None
 ) -> Iterator[None]:
-    """Run the block with the deltas in place.
+    """Apply deltas inside the block.
 
     Args:
-        deltas: by module name (`LowRank`) or parameter name (`Dense`).
-        rows: batch rows of the forwards inside the block; a delta has as many rows or 1.
-        marked_BT: bool [B or 1, T] where every forward in the block is of T tokens a row: the deltas, all of them
-            low-rank, act at the marked tokens only. None: at every token.
+        deltas: deltas by module name (`LowRank`) or parameter name (`Dense`).
+        rows: batch rows of forwards in the block; a delta has as many rows or 1.
+        delta_mask_BT: bool [B or 1, T]: tokens at which the deltas, all low-rank, act. Forwards
+            must then have T tokens per row. None: all tokens.
 
-    Everything is undone when the block ends, exceptions included. Contexts nest: the outer deltas stay in effect.
+    Contexts nest: outer deltas stay in effect.
     """
-    get_capabilities(lm)  # which are found out on the model as it is
+    get_capabilities(lm)  # probed on the unchanged model
     dense = {name: delta.delta[0] for name, delta in deltas.items() if isinstance(delta, Dense)}
-    assert delta_mask_BT is None or not dense, "a dense delta acts at every token"
+    assert delta_mask_BT is None or not dense, "dense deltas do not support delta_mask_BT"
     assert all(len(delta.delta) == 1 for delta in deltas.values() if isinstance(delta, Dense)), (
-        "dense deltas of rows"
+        "dense deltas must have one row"
     )
     with ExitStack() as undo:
         for name, delta in deltas.items():
@@ -73,12 +74,13 @@ def deltas_applied(
                     _low_rank_hook(delta, rows, delta_mask_BT),
                 )
                 if not len(delta.a_BRI) == len(delta.b_BOR) == 1:
-                    # the head is given chosen tokens of all rows together
+                    # the head gets selected tokens of all rows as one batch
                     head = {
-                        id(held) for held in lm.model.get_output_embeddings()._parameters.values()
+                        id(tensor)
+                        for tensor in lm.model.get_output_embeddings()._parameters.values()
                     } - {id(None)}
-                    shares = head & {id(held) for held in module._parameters.values()}
-                    assert not shares, f"{name}: a delta of the head is of all rows alike"
+                    shares = head & {id(tensor) for tensor in module._parameters.values()}
+                    assert not shares, f"{name}: a delta of the head must be shared by all rows"
                 undo.callback(module.register_forward_hook(hook).remove)
         if dense:
             undo.enter_context(weights_replaced(lm, _changed_weights(lm.model, dense)))
@@ -86,13 +88,11 @@ def deltas_applied(
 
 
 def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
-    """Changes of weights that these deltas, alike for all rows, make: by parameter name, in the parameter's layout."""
+    """Convert shared deltas to changes of weights by parameter name, in the parameter's layout."""
     changes: dict[str, Tensor] = {}
     for name, delta in deltas.items():
         if isinstance(delta, LowRank):
-            assert len(delta.a_BRI) == len(delta.b_BOR) == 1, (
-                f"{name}: a delta of several rows is not one change"
-            )
+            assert len(delta.a_BRI) == len(delta.b_BOR) == 1, f"{name}: the delta must have one row"
             change_OI = delta.b_BOR[0] @ delta.a_BRI[0]
             plain = isinstance(lm.model.get_submodule(name), nn.Linear)
             parameter, change = f"{name}.weight", change_OI if plain else change_OI.T
@@ -110,19 +110,18 @@ def _low_rank_hook(delta: LowRank, rows: int, delta_mask_BT: Tensor | None) -> H
     shared = sizes == {1}
 
     def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        # output + (x A^T) B^T, never the product B A of the layer's own size: [T, I] to [T, R] to [T, O].
+        # output + (x A^T) B^T without the full product B A: [T, I] to [T, R] to [T, O]
         a, b, width = a_BRI.to(output), b_BOR.to(output), args[0].shape[-1]
         if shared and delta.dropout is None:  # one delta for all rows: their tokens in one product
             low = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
         else:
-            x_BTI = args[0].reshape(
-                rows, -1, width
-            )  # OPT flattens rows and tokens before its feed-forward
+            # OPT flattens rows and tokens before its feed-forward layers
+            x_BTI = args[0].reshape(rows, -1, width)
             low = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
         if delta_mask_BT is not None:
             tokens = low.numel() // (rows * low.shape[-1])
             assert delta_mask_BT.shape[1] == tokens, (
-                f"marks of {delta_mask_BT.shape[1]} tokens on a forward of {tokens}"
+                f"a mask of {delta_mask_BT.shape[1]} tokens on a forward of {tokens}"
             )
             low = low * delta_mask_BT.to(low).expand(rows, -1).reshape(*low.shape[:-1], 1)
         if not shared:
@@ -138,7 +137,7 @@ def _low_rank_hook(delta: LowRank, rows: int, delta_mask_BT: Tensor | None) -> H
 
 
 def _add_product(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
-    """`output + low @ b`, in the place of the output where no gradient is wanted."""
+    """Return `output + low @ b`, in place if no gradient is needed."""
     product = torch.addmm if output.dim() == 2 else torch.baddbmm
     return (
         product(output, low, b) if torch.is_grad_enabled() else product(output, low, b, out=output)
@@ -147,21 +146,21 @@ def _add_product(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
 
 @contextmanager
 def weights_replaced(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Run the block with these values, by parameter name, in the place of parameters: plain tensors in the model's
-    number format, which gradients reach. A parameter that stands in two places (embedding and head) is given once.
+    """Replace parameters by these values, by name, inside the block.
 
-    The parameters are the very ones they were when the block ends, exceptions included.
+    The values are plain tensors that gradients reach, cast to the number format of the model. A
+    parameter with two names (embedding and head) is given once.
     """
     get_capabilities(lm)
-    held = {
+    replacements = {
         id(base): (base, value.to(base))
         for base, value in ((_get_parameter(lm.model, n), v) for n, v in values.items())
     }
-    places = [  # every one that holds the parameter
-        (module, leaf, *held[id(tensor)])
+    places = [  # a parameter can belong to several modules
+        (module, leaf, *replacements[id(tensor)])
         for module in lm.model.modules()
         for leaf, tensor in module._parameters.items()
-        if id(tensor) in held
+        if id(tensor) in replacements
     ]
     try:
         for module, leaf, _, value in places:
@@ -173,11 +172,11 @@ def weights_replaced(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def _changed_weights(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`parameter + change` by the parameter's name; of one with two names (embedding and head) both changes add up."""
+    """Return `parameter + change` by name. Changes of a parameter with two names are added."""
     values: dict[str, Tensor] = {}
     names: dict[int, str] = {}
     for name, change in changes.items():
-        base = _get_parameter(model, name)  # under another swap a plain tensor
+        base = _get_parameter(model, name)  # inside another `weights_replaced` a plain tensor
         assert change.shape == base.shape, (
             f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
         )
@@ -188,17 +187,17 @@ def _changed_weights(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[st
 
 def _get_parameter(model: nn.Module, name: str) -> Tensor:
     owner, _, leaf = name.rpartition(".")
-    held: Tensor | None = model.get_submodule(owner)._parameters[leaf]
-    assert held is not None, f"{name} is no parameter"
-    return held
+    parameter: Tensor | None = model.get_submodule(owner)._parameters[leaf]
+    assert parameter is not None, f"{name} is not a parameter"
+    return parameter
 
 
 @contextmanager
 def observe_inputs(
     lm: LM, see: InputObserver, places: Sequence[InputLocation], rows: int
 ) -> Iterator[None]:
-    """Show what enters these places in forwards of so many rows to `see`, in the order of the model."""
-    get_capabilities(lm)  # which are found out before anybody looks
+    """Pass the inputs of layers or maps to `see`, in model order, during forwards in the block."""
+    get_capabilities(lm)  # probed before anything is observed
     layers = lm.blocks()
 
     def entering(
@@ -206,11 +205,10 @@ def observe_inputs(
     ) -> None:
         entered: Tensor = args[0] if args else named["hidden_states"]
         if isinstance(place, int) and entered.dim() > 3:
-            fault = f"{lm.name} ({lm.config.model_type}) has several hidden states a token"
+            fault = f"{lm.name} ({lm.config.model_type}) has several hidden states per token"
             raise UserError(f"{fault}.", "Use none, lora or templora.")
-        see(
-            place, entered.reshape(rows, -1, entered.shape[-1])
-        )  # some models flatten rows and tokens
+        # some models flatten rows and tokens
+        see(place, entered.reshape(rows, -1, entered.shape[-1]))
 
     with ExitStack() as undo:
         for place in places:
@@ -223,14 +221,13 @@ def observe_inputs(
 
 @contextmanager
 def gradient_checkpointing(lm: LM) -> Iterator[None]:
-    """Forwards inside that are differentiated keep what enters each decoder layer, and compute the layer again on the
-    way back, wherever that runs: under the hooks, weights, window and random draws of the first time.
+    """Keep only the inputs of decoder layers for gradients, and recompute layers when needed.
 
-    One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174).
+    The recomputation uses the hooks, weights, window and random draws of the first forward. It
+    saves memory for one more forward (Chen et al., arXiv 1604.06174).
     """
-    blocks = [
-        (block, vars(block).get("forward")) for block in lm.blocks()
-    ]  # accelerate puts one there
+    # accelerate sets such a `forward`
+    blocks = [(block, vars(block).get("forward")) for block in lm.blocks()]
     try:
         for number, (block, _) in enumerate(blocks):
             block.forward = partial(_checkpointed_forward, block, block.forward, number)
@@ -248,7 +245,7 @@ _MODULE_STATE = ("_parameters", *(f"_forward_{name}" for name in _HOOKS))
 def _checkpointed_forward(
     block: nn.Module, forward: Callable[..., Any], number: int, *args: Any, **named: Any
 ) -> Any:
-    """A decoder layer's forward, of which gradients keep nothing but what enters it."""
+    """Run the forward of a decoder layer; gradients keep only its input."""
     if not torch.is_grad_enabled():
         return forward(*args, **named)
     modules = [vars(module) for module in block.modules()]
@@ -257,7 +254,7 @@ def _checkpointed_forward(
     ]
     first = [(place, {name: place[name].copy() for name in _MODULE_STATE}) for place in modules]
     first += [(place, {name: place[name] for name in ("keys", "values")}) for place in caches]
-    run, times = partial(copy_context().run, forward), count()  # with attention's extras
+    run, times = partial(copy_context().run, forward), count()  # with the attention extras
 
     def layer(*args: Any, **named: Any) -> Any:
         if not next(times):
@@ -275,30 +272,32 @@ def _checkpointed_forward(
 
 
 def gradient_step_bytes(lm: LM, tokens: int) -> int:
-    """About how much a gradient step through all adapted maps holds between its two ways, if all is kept.
+    """Estimate the bytes that a gradient step through all adapted maps keeps for the backward pass.
 
-    Twice what enters and leaves the linear maps: norms, rotations, gates and dropout's zeros come on top of these.
+    It is twice the inputs and outputs of the linear maps, to include norms, rotations, gates and
+    dropout.
     """
     ends = sum(sum(lm.linear_shape(name)) for name in lm.linear_names())
     return 2 * ends * tokens * lm.dtype.itemsize
 
 
 BLOCK_TOKENS, GPU_BLOCK_TOKENS = 2048, 8192
-"""Tokens read by one forward: bounds a written mask to BLOCK x context. More where a GPU needs none."""
+"""Tokens per forward. Bounds a stored mask to BLOCK x context; a GPU may need no mask."""
 
 
 def forward(
     lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None
 ) -> tuple[Tensor, Window]:
-    """One forward of text rows under a patch; differentiable with respect to prefix and deltas.
+    """Run one forward of text rows under a patch. Differentiable in prefix and deltas.
 
     Args:
-        patch: of 1 or B rows; tokens in it are read first (use `encoded` once where it serves several forwards).
-        ids_BT: text, BOS included where the text has one.
-        mask_BT: false where padded, on either side; None when nothing is.
+        patch: patch of 1 or B rows. Its tokens are read first; use `encode_patch` to reuse them.
+        ids_BT: text, including BOS if the text has one.
+        mask_BT: False for padding, on either side; None without padding.
 
     Returns:
-        logits [B, T, V], and the window, which may be fed more; a UserError where it exceeds the model's positions.
+        Logits [B, T, V], and the window, which can be fed more. Raises a UserError beyond the
+        position limit.
     """
     patch = encode_patch(lm, patch)
     hidden_BTD, window = hidden_states(lm, patch, ids_BT, None, mask_BT)
@@ -307,16 +306,18 @@ def forward(
 
 
 def prepare_mask(lm: LM, mask_BT: Tensor | None) -> Tensor | None:
-    """A mask as `Window.feed` takes it: bool where the model is, None where nothing is padded."""
+    """Convert a mask for `Window.feed`: bool on the device of the model; None without padding."""
     return None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(lm.device).bool()
 
 
 def hidden_states(
     lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout | None, mask_BT: Tensor | None = None
 ) -> tuple[Tensor, Window]:
-    """One forward of tokens that stand as `layout` says, as `forward` otherwise, without the head; differentiable: last
-    hidden states [B, T, C], of which `lm.logits` makes logits, and the window, which goes on behind the furthest
-    position and sees all real slots."""
+    """Run one forward like `forward`, without the head, with tokens placed by `layout`.
+
+    Returns last hidden states [B, T, C] for `lm.logits`, and the window, which continues after the
+    last position and sees all real slots. Differentiable.
+    """
     patch, mask_BT = encode_patch(lm, patch), prepare_mask(lm, mask_BT)
     assert patch_batch_size(patch) in (1, len(ids_BT)), (
         f"patch of {patch_batch_size(patch)} rows on a batch of {len(ids_BT)}"
@@ -336,16 +337,16 @@ def hidden_states(
 
 
 def prefill(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Prefix:
-    """Read text on top of a patch (no head, no logits).
+    """Read text on top of a patch, without logits.
 
     Args:
-        patch: of 1 or B rows, as are the ids: the result has as many rows as the larger of the two.
-        ids_BT: text without BOS; it is put in front unless the prefix holds one.
-        mask_BT: false where padded; None when nothing is.
+        patch: patch of 1 or B rows. The result has the larger number of rows of patch and ids.
+        ids_BT: text without BOS; it is added unless the prefix contains one.
+        mask_BT: False for padding; None without padding.
 
     Returns:
-        The patch's prefix extended by the text. Reading in pieces gives the same prefix as reading at once; what the
-        prefix's eviction throws away goes when something is asked.
+        The prefix extended by the text. Reading in chunks gives the same prefix as reading at once.
+        Eviction is postponed until a query.
     """
     patch = encode_patch(lm, patch)
     rows = max(patch_batch_size(patch), ids_BT.shape[0])
@@ -361,7 +362,7 @@ def prefill(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None)
         ids_BT = torch.cat([ids_BT.new_tensor(start).expand(rows, -1), ids_BT], dim=1)
     if mask_BT is not None:
         mask_BT = pad(mask_BT.expand(rows, -1), (len(start), 0), value=True)
-    # In blocks: activations are those of `block` tokens, whatever the length; keys and values fill one buffer in place.
+    # In blocks: activations do not grow with length; keys and values fill one buffer in place.
     window = Window(lm, patch.prefix, rows, capacity=ids_BT.shape[1], evict=False)
     block = (
         GPU_BLOCK_TOKENS
@@ -376,8 +377,10 @@ def prefill(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None)
 
 
 def encode_patch(lm: LM, patch: Patch) -> Patch:
-    """The same patch with its tokens read once, by the adapted weights on top of its prefix: prefix and deltas only.
-    What is encoded already comes back as it is."""
+    """Read the tokens of a patch with its adapted weights into its prefix.
+
+    Returns a patch of prefix and deltas; an encoded patch is returned as is.
+    """
     if patch.tokens_BT is None:
         return patch
     bare = replace(patch, tokens_BT=None, tokens_mask_BT=None)
@@ -385,46 +388,52 @@ def encode_patch(lm: LM, patch: Patch) -> Patch:
 
 
 def continues_text(patch: Patch) -> bool:
-    """Whether a text under this patch goes on behind other text in the window, or begins one."""
+    """True if a text under this patch follows other text in the window."""
     return patch.tokens_BT is not None or (patch.prefix is not None and patch.prefix.holds_bos)
 
 
 def text_start(lm: LM, patch: Patch) -> list[int]:
-    """Ids that begin a text under this (encoded) patch: `lm.start_ids`, unless the text goes on behind other text."""
+    """Return the ids that start a text under this encoded patch; empty for a continuation."""
     return [] if continues_text(patch) else list(lm.start_ids)
 
 
-READ_LESS_HINT = "Read less (--task-set documents=N; --set truncate=left, max_tokens=N) or give a --model of more positions."
+READ_LESS_HINT = (
+    "Use less context (--task-set documents=N; --set truncate=left, max_tokens=N) "
+    "or a --model with more positions."
+)
 
 
 def check_fits(
     lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, hint: str = READ_LESS_HINT
 ) -> None:
-    """Whether so many more tokens of each row fit the model's positions; `hint` says what to do where they do not."""
+    """Raise a UserError with `hint` if additional tokens per row exceed the position limit."""
     more_B = torch.as_tensor(counts)
-    held_B = (torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B).to(
+    used_B = (torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B).to(
         more_B.device
     )
-    worst = int((held_B + more_B).max())
+    worst = int((used_B + more_B).max())
     if worst > lm.max_positions:
-        fault = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.position_limit}."
+        fault = (
+            f"A window of {worst} tokens ({int(used_B.max())} of context) "
+            f"exceeds the limit: {lm.position_limit}."
+        )
         raise UserError(fault, hint)
 
 
 def patch_batch_size(patch: Patch) -> int:
-    """Rows of a patch: those of its largest part (each other part has as many, or 1)."""
+    """Return the rows of a patch: those of its largest part (others have as many, or 1)."""
     tensors = [t for t in (patch.tokens_BT, patch.tokens_mask_BT) if t is not None]
     if patch.prefix is not None:
         tensors += [patch.prefix.keys_LBHPD[0], patch.prefix.next_position_B]
     for delta in patch.deltas.values():
         tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else []
     sizes = {1, *map(len, tensors)}
-    assert len(sizes) <= 2, f"parts of a patch disagree about its rows: {sorted(sizes)}"
+    assert len(sizes) <= 2, f"parts of a patch have different rows: {sorted(sizes)}"
     return max(sizes)
 
 
 def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
-    """The patch of these rows, in this order (rows may repeat). Parts of one row stay as they are, shared."""
+    """Select rows of a patch, which may repeat. Shared parts stay shared."""
     if patch_batch_size(patch) == 1:
         return patch
     index_N = torch.as_tensor(indices, dtype=torch.int64)

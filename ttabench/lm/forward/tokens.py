@@ -1,8 +1,9 @@
-"""Texts as the token ids a model reads: pieces and what joins them, prompts and targets, windows, padding.
+"""Token ids of chunks with joiners, prompts, targets and windows; padding.
 
-One rule joins texts: the break goes to the front of the next piece, and so do blanks at the end of a piece
-(`readers.base`), so the ids of the pieces, one after the other, are those of the whole text. Under a chat template a
-prompt ends with what closes the user's turn. A text that a reader cut by tokens (a book) brings its ids.
+A joiner goes to the front of the next chunk, and so do blanks at the end of a chunk
+(`readers.base`). The concatenated ids of the chunks are then those of the whole text. Under a chat
+template, a prompt ends with the end of the user turn. A text that a dataset reader split by tokens
+(a book) has its own ids.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ttabench.lm.texts import ChatTemplate
 
 
 def chunk_ids(lm: LM, chunk: Chunk, *, first: bool) -> list[int]:
-    """Ids of a piece, with its joiner in front unless it is the first text in its window."""
+    """Return the ids of a chunk, after its joiner unless it is the first text of its window."""
     if lm.chat is not None and chunk.turns is not None:
         question, answer = chunk.turns
         opening = () if first else lm.chat.next_ids
@@ -36,15 +37,15 @@ def chunk_ids(lm: LM, chunk: Chunk, *, first: bool) -> list[int]:
 
 
 def _refuse_unknown_ids(lm: LM, ids: Sequence[int]) -> Sequence[int]:
-    """The same ids: those behind the vocabulary are of tokens that methods add (COMP of CCM), never of a text."""
+    """Return the ids. Raises a UserError beyond the vocabulary, where methods add tokens (CCM)."""
     if ids and max(ids) >= lm.vocab_size:
-        fault = f"A text brings the token id {max(ids):,}, and the ids of {lm.name} end at {lm.vocab_size - 1:,}."
-        raise UserError(fault, "Cut it with the tokenizer of the model.")
+        fault = f"A text has the token id {max(ids):,}, but {lm.name} has {lm.vocab_size:,} ids."
+        raise UserError(fault, "Use the tokenizer of the model to split it.")
     return ids
 
 
 def new_chunk_ids(lm: LM, state: State, chunks: Sequence[Sequence[Chunk]]) -> list[list[list[int]]]:
-    """Ids of the next pieces of every row of a state, piece by piece."""
+    """Return the ids of the next chunks for every row of a state."""
     read = state.meta["tokens_read"]
     return [
         [
@@ -56,7 +57,7 @@ def new_chunk_ids(lm: LM, state: State, chunks: Sequence[Sequence[Chunk]]) -> li
 
 
 def window_ids(lm: LM, query: Query, *, is_continuation: bool) -> list[int]:
-    """Ids of the pieces that stand in the window in front of a prompt; `is_continuation`: behind other text."""
+    """Return the ids of the chunks before a prompt. `is_continuation`: they follow other text."""
     chunks = enumerate(query.window)
     return [
         token
@@ -66,7 +67,7 @@ def window_ids(lm: LM, query: Query, *, is_continuation: bool) -> list[int]:
 
 
 def prompt_ids(lm: LM, query: Query, *, is_continuation: bool) -> list[int]:
-    """Ids of the query text, without what begins a text (scoring and generation put it where the window starts)."""
+    """Return the ids of the query text, without the text start that scoring and generation add."""
     if isinstance(query.want, Score) and query.want.prompt_ids:
         return list(_refuse_unknown_ids(lm, query.want.prompt_ids))
     if lm.chat is None:
@@ -78,7 +79,7 @@ def prompt_ids(lm: LM, query: Query, *, is_continuation: bool) -> list[int]:
     prefix = query.want.prefix if isinstance(query.want, Generate) else ""
     if prefix:
         assert text.endswith(prefix), (
-            f"the prompt of {query.key} does not end with the beginning of its answer"
+            f"the prompt of {query.key} does not end with the prefix of its answer"
         )
         text = text.removesuffix(prefix).rstrip()
     closing = [*lm.chat.end_ids, *(lm.encode(prefix, is_continuation=True) if prefix else [])]
@@ -88,14 +89,14 @@ def prompt_ids(lm: LM, query: Query, *, is_continuation: bool) -> list[int]:
 def _open_turn(
     chat: ChatTemplate, query: Query, is_continuation: bool
 ) -> tuple[tuple[int, ...], str]:
-    """The tokens that open a prompt's turn, and its text: a turn of its own behind demonstrations."""
+    """Return the opening tokens and the text of a prompt: a new turn after demonstrations."""
     if is_continuation and query.after_turns:
         return chat.next_ids, query.prompt
     return (), (query.joiner if is_continuation else "") + query.prompt
 
 
 def gold_ids(lm: LM, query: Query) -> list[int]:
-    """Ids of the gold answer of a query: what is scored, or trained on. A continuation (`Score`) has no EOS."""
+    """Return the ids of the gold answer for scoring or training. Only `Generate` adds EOS."""
     want = query.want
     if isinstance(want, Score):
         return list(want.ids) or lm.encode(want.continuation, is_continuation=True)
@@ -107,27 +108,28 @@ def gold_ids(lm: LM, query: Query) -> list[int]:
 
 
 PromptAndOptions: TypeAlias = tuple[list[int], list[list[int]]]
-"""Ids of a prompt, and of the options behind it."""
+"""Ids of a prompt and of its options."""
 
 
 def choice_ids(
     lm: LM, queries: Sequence[Query], *, is_continuation: bool
 ) -> list[list[PromptAndOptions]]:
-    """Ids of prompts and options of queries that choose, cut as lm-evaluation-harness cuts them.
+    """Return the ids of prompts and options of `Choose` queries, split as in lm-evaluation-harness.
 
-    Blanks that end the prompt go to the option, and an option's ids are what the whole text has behind those of the
-    prompt. Under a chat template the prompt ends with what closes the user's turn; the option begins the next one,
-    without the delimiter. A query has one pair with all options; or, where they differ in their prefix, one an option.
+    Blanks at the end of a prompt move to the option. The ids of an option are those of the whole
+    text after the prompt. Under a chat template, the prompt ends with the end of the user turn, and
+    the option starts the next turn, without the delimiter. A query has one pair with all options,
+    or one pair per option if options differ in their prefix.
     """
     pairs = []
     for query, want in zip(queries, wants_of_kind(queries, Choose), strict=True):
-        # what stands between prompt and options, and the options that stand behind it
-        apart = zip(want.option_prefixes, ([option] for option in want.options), strict=True)
-        together = apart if want.option_prefixes else [("", want.options)]
+        # pairs of a prefix and the options that follow it
+        by_prefix = zip(want.option_prefixes, ([option] for option in want.options), strict=True)
+        groups = by_prefix if want.option_prefixes else [("", want.options)]
         pairs.append(
             [
                 _choice_pair(lm, query, want, prefix, options, is_continuation)
-                for prefix, options in together
+                for prefix, options in groups
             ]
         )
     return pairs
@@ -155,7 +157,7 @@ def _choice_pair(
 def pad(
     rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right"]
 ) -> tuple[Tensor, Tensor]:
-    """Rows of unequal length as one tensor: ids_BT (int64) and mask_BT (bool, false where padded), on the CPU."""
+    """Pad rows to ids_BT (int64) and mask_BT (bool, False for padding), on the CPU."""
     width = max((len(row) for row in rows), default=0)
     gaps = [[pad_id] * (width - len(row)) for row in rows]
     table = [

@@ -1,14 +1,15 @@
-"""The text window of a batch while it is being read: prefix, masks, positions, and the cache they live in.
+"""Text window of a batch while it is read: prefix, masks, positions and KV cache.
 
-    window = Window(lm, patch.prefix, rows=32, room=16)
-    hidden_BTD = window.feed(prompt_ids_BT, mask_BT)      then feed(one token a row), sixteen times
-    window.prefix()                                       everything read so far, as a `Prefix`
+    window = Window(lm, patch.prefix, rows=32, capacity=16)
+    hidden_BTD = window.feed(prompt_ids_BT, mask_BT)      # then feed(one token per row), 16 times
+    window.prefix()                                       # everything read so far, as a `Prefix`
 
-Slots are what the cache holds, positions are what the model is told: padding takes slots but no positions. Where the
-prefix brings an `Eviction`, slots are thrown away after every feed. Tokens that do not simply follow each other have a
-`Layout`: c1 COMP c2 COMP q is compressed memory in one forward, where a token of c2 sees the first COMP, not c1.
+Slots are entries of the cache, positions are position ids: padding takes slots but no positions. An
+`Eviction` of the prefix removes slots after every feed. A `Layout` places tokens that do not simply
+follow each other. Example: c1 COMP c2 COMP q is compressed memory in one forward, in which tokens
+of c2 see the first COMP, but not c1.
 
-Shape letters: B rows · T tokens of the forward · S slots, those held and these tokens · C width of the model.
+Shape letters: B rows · T tokens of the forward · S slots, cached and new · C width of the model.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from ttabench.lm.patch import Prefix, select_tensor_rows
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the tokens of one forward stand; what is not given is as usual."""
+    """Placement of the tokens of one forward. None selects the default."""
 
     positions_BT: Tensor | None = None
-    """int64 [B or 1, T]: position ids, in place of those that count on from the prefix; any number where padded."""
+    """int64 [B or 1, T]: position ids; any value for padding. Default: consecutive."""
     visible_BTS: Tensor | None = None
-    """bool [B or 1, T, T]: which of these tokens each of them sees, beside all that is held; or [B or 1, T, S] of all
-    slots, those held first. Padded slots are never seen. A model's sliding window does not count."""
+    """bool [B or 1, T, T]: visible tokens among these, besides all cached slots; or [B or 1, T, S]
+    of all slots, cached ones first. Padding is never visible. Sliding windows are ignored."""
     embeddings_BTC: Tensor | None = None
-    """Inputs of the first layer, in place of the ids' embeddings, see `LM.embed`."""
+    """Inputs of the first layer that replace token embeddings, see `LM.embed`."""
     delta_mask_BT: Tensor | None = None
-    """bool [B or 1, T]: at which tokens the patch's low-rank deltas act; None: at all."""
+    """bool [B or 1, T]: tokens at which the low-rank deltas of the patch act; None for all."""
 
     def mask(self, tokens: int, slots: int, real_BS: Tensor | None) -> Tensor:
-        """bool [B or 1, 1, T, S]: `visible_BTS` of all slots; `real_BS` is false where padded."""
+        """Extend `visible_BTS` to all slots, [B or 1, 1, T, S]. `real_BS`: False for padding."""
         assert self.visible_BTS is not None
         assert self.visible_BTS.shape[1:] in ((tokens, tokens), (tokens, slots)), (
             f"a mask {tuple(self.visible_BTS.shape)}"
@@ -61,18 +62,18 @@ class Layout:
         if real_BS is None:
             return visible_BTS[:, None]
         own_TS = torch.eye(tokens, dtype=torch.bool, device=visible_BTS.device)
-        own_TS = pad(
-            own_TS, (slots - tokens, 0)
-        )  # padding sees itself: a softmax over nothing has no value
+        # padding sees itself: a softmax over nothing is undefined
+        own_TS = pad(own_TS, (slots - tokens, 0))
         padded_BT1 = ~real_BS[:, slots - tokens :, None]
         return (visible_BTS & real_BS[:, None] | own_TS & padded_BT1)[:, None]
 
 
 class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
-    """Keys and values of one layer: each row's own prefix, then what is read. A shared prefix is counted, not held.
+    """Keys and values of one layer: own prefix of each row, then new tokens.
 
-    Without `retain`, what attention needs is handed out and forgotten: one layer's copy lives at a time.
-    With `capacity` and no gradients, one buffer is filled in place: a decoding step copies one slot, not the window.
+    A shared prefix is counted, but not stored. Without `retain`, new keys and values are not kept,
+    so one layer exists at a time. With `capacity` and no gradients, one buffer is filled in place:
+    a decoding step copies one slot, not the window.
     """
 
     def __init__(
@@ -85,17 +86,17 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
             self.keys, self.values = prefix
 
     def get_seq_length(self) -> int:
-        """Slots in front of the next token."""
+        """Return the number of slots before the next token."""
         return self.shared + self.own_length()
 
     def own_length(self) -> int:
-        """Slots of the rows' own, a shared prefix not counted."""
+        """Return the number of slots without a shared prefix."""
         return 0 if self.keys is None else int(self.keys.shape[2])
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, P + T, D] for these T tokens to attend to."""
+        """Add T tokens. Returns the keys and values [B, H, P + T, D] that they attend to."""
         if self.capacity and not torch.is_grad_enabled():
             both = self._write(key_states, value_states)
         else:
@@ -108,7 +109,7 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
         return both
 
     def _write(self, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        # The buffer is [B, H, P + room, D]; new slots go behind the old ones, and what is handed out is a view of it.
+        # The buffer is [B, H, P + capacity, D]. New slots follow old ones; the result is a view.
         start = self.own_length()
         end = start + keys_BHTD.shape[2]
         if self.buffers is None:
@@ -125,7 +126,7 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
         return keys_BHSD, values_BHSD
 
     def select(self, rows: Tensor) -> None:
-        """Keep these batch rows, in this order."""
+        """Select batch rows, in this order."""
         rows = rows if self.keys is None else rows.to(self.keys.device)
         length = self.own_length()
         if self.buffers is not None:
@@ -139,17 +140,19 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
 
 
 def concatenate_slots(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
-    """New slots behind old ones; one old row serves any number of new rows."""
+    """Concatenate old and new slots. A single old row is shared by all new rows."""
     if old_BHPD is None:
         return new_BHTD
     return torch.cat([old_BHPD.expand(new_BHTD.shape[0], -1, -1, -1), new_BHTD], dim=2)
 
 
 def keys_and_values(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of a prefix layer by layer, where each layer is and in the model's number format."""
-    held = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
-    assert len(held) in (0, lm.layers), f"prefix of {len(held)} layers on a model of {lm.layers}"
-    places = zip(held, lm.layer_devices, strict=False)
+    """Return keys and values of a prefix by layer, on the device and in the format of the model."""
+    layers = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
+    assert len(layers) in (0, lm.layers), (
+        f"prefix of {len(layers)} layers on a model of {lm.layers}"
+    )
+    places = zip(layers, lm.layer_devices, strict=False)
     return [
         (keys.to(device, lm.dtype), values.to(device, lm.dtype))
         for (keys, values), device in places
@@ -157,7 +160,7 @@ def keys_and_values(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
-    """The bias of a prefix on scores of its slots in the model's numbers, the lowest one for -inf; None for none."""
+    """Return the score bias of a prefix in the model's format, with the lowest number for -inf."""
     if prefix.bias_LBHP is None or not prefix.keys_LBHPD[0].shape[2]:
         return None
     lowest = torch.finfo(lm.dtype).min
@@ -166,14 +169,14 @@ def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
 
 
 class Window:
-    """The text window of a batch of rows: everything read so far, and the cache it is in.
+    """Text window of a batch: everything read so far, and its cache.
 
     Args:
-        prefix: encoded context in front of the text, of as many rows or of one that all rows share.
-        rows: batch rows that will be fed.
-        room: tokens that will be fed in all, if known: without gradients, one buffer is then filled in place.
-        retain: whether later feeds or `prefix()` need what is read now. Scoring does not.
-        evict: false puts off what the prefix's eviction would throw away until a later window.
+        prefix: encoded context before the text, with `rows` rows or one shared row.
+        rows: batch rows.
+        capacity: total tokens to be fed, if known. Without gradients, one buffer is then filled.
+        retain: True if later feeds or `prefix()` need what is read now. Scoring does not.
+        evict: False postpones the eviction of the prefix to a later window.
     """
 
     def __init__(
@@ -192,21 +195,19 @@ class Window:
         if eviction is not None and rows > 1 and len(next_B) == 1:
             eviction = eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
         self._bias, own = _finite_bias(lm, prefix), keys_and_values(lm, prefix)
-        require_capabilities(lm, *(["cache"] if own else []))
-        require_capabilities(
-            lm,
-            *(["hooks"] if self._bias is not None or is_observed() or eviction is not None else []),
-        )
-        places = (
-            prefix.positions() if self._capabilities.local_masks else None
-        )  # of all slots, where layers hide what is far
+        if own:
+            require_capabilities(lm, "cache")
+        if self._bias is not None or is_observed() or eviction is not None:
+            require_capabilities(lm, "hooks")
+        # local windows depend on the positions of all slots
+        places = prefix.positions() if self._capabilities.local_masks else None
         mask_BP = None if prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
         held = replace(prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places)
         held = held.map_layers(lambda layer: layer.to(lm.device))
         self._held = replace(held, next_position_B=next_B, mask_BP=mask_BP, eviction=eviction)
-        """All but keys and values of what was read so far; what heads miss and weigh, of the prefix alone."""
+        """Everything read so far except keys and values. Bias and eviction: of the prefix only."""
         self._shared: list[SharedLayer] | None = None
-        """Keys and values of a prefix that all rows see and none holds, one entry a layer; else each has a copy."""
+        """Keys and values of a shared prefix, one entry per layer; None if each row has a copy."""
         if self._shares_prefix(prefix):
             whole, bias = prefix.mask_BP is None, self._bias
             self._shared = [
@@ -218,10 +219,9 @@ class Window:
                 for layer, pair in enumerate(own)
             ]
             own, self._bias = [], None
-        assert retain or eviction is None, "what was not retained cannot be evicted"
-        buffer = (
-            capacity if retain and eviction is None else 0
-        )  # a buffer cannot shrink under an eviction
+        assert retain or eviction is None, "eviction requires retain=True"
+        # a buffer cannot shrink under an eviction
+        buffer = capacity if retain and eviction is None else 0
         slots = self._shared[0].keys.shape[2] if self._shared else 0
         pairs = list(own) or [None] * lm.layers  # type: ignore[list-item]
         self._layers = [
@@ -229,26 +229,26 @@ class Window:
         ]
         self._cache = Cache(layers=list(self._layers))
         self._ids_BS: Tensor | None = None
-        """All that was fed, where the model reads it anew every time."""
+        """All ids fed, for a model that reads the whole text every time."""
 
     def _shares_prefix(self, prefix: Prefix) -> bool:
-        """Whether one prefix for several rows stays one, and no row evicts slots of its own."""
+        """True if several rows share the prefix, and no row evicts slots of its own."""
         if is_observed() or prefix.eviction is not None or not self._capabilities.supports_hooks:
             return False
         if self._capabilities.local_masks and any(
             place.shape[1] > 1 for place in prefix.positions_LBHP or ()
         ):
-            return False  # where heads kept slots of their own, each has its own window
+            return False  # heads with different slots have different windows
         parts = [part[0] for part in (prefix.keys_LBHPD, prefix.bias_LBHP) if part]
         return self.rows > 1 and bool(prefix.keys_LBHPD) and all(len(part) == 1 for part in parts)
 
     def feed(
         self, ids_BT: Tensor, mask_BT: Tensor | None = None, layout: Layout | None = None
     ) -> Tensor:
-        """Read these tokens; gives last hidden states [B, T, D], those of padded slots (`mask_BT` false) mean nothing.
+        """Read tokens. Returns last hidden states [B, T, D], undefined where `mask_BT` is False.
 
-        No mask is needed where padding stands behind what is not read on. Without a layout, whose marks are for
-        `deltas_applied`, tokens stand one behind the other.
+        No mask is needed for trailing padding if reading stops here. Without a layout, tokens are
+        consecutive. `layout.delta_mask_BT` is for `deltas_applied`.
         """
         assert ids_BT.shape[0] == self.rows, (
             f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
@@ -258,11 +258,11 @@ class Window:
         next_B, step, eviction = self._held.next_position_B + total_B, None, self._held.eviction
         embeddings_BTC = None if layout is None else layout.embeddings_BTC
         if layout is not None:
-            assert eviction is None, "what is thrown away has no place in a layout"
-            require_capabilities(
-                self.lm, "hooks", *(["embeddings"] if embeddings_BTC is not None else [])
-            )
-            if layout.positions_BT is not None:  # padding falls into the range of the model
+            assert eviction is None, "a layout does not support eviction"
+            require_capabilities(self.lm, "hooks")
+            if embeddings_BTC is not None:
+                require_capabilities(self.lm, "embeddings")
+            if layout.positions_BT is not None:  # padding may have any position
                 positions_BT = layout.positions_BT.to(positions_BT).clamp(
                     0, self.lm.max_positions - 1
                 )
@@ -296,16 +296,17 @@ class Window:
 
     @property
     def _continues_unmasked(self) -> bool:
-        """Whether several tokens behind others, none of them padding, need no mask: kernels can do without."""
+        """True if a continuation of several tokens without padding needs no stored mask."""
         ours = self._capabilities.supports_hooks and self._shared is None
         return ours and (self.lm.device.type == "cuda" or can_merge_partials(self.lm.device))
 
     @property
     def needs_no_mask(self) -> bool:
-        """Whether no mask of tokens and slots is written, however long a text without padding is that is fed."""
+        """True if unpadded text of any length needs no stored mask."""
         held = self._held
-        apart = [held.mask_BP, held.bias_LBHP, held.positions_LBHP]
-        return self._continues_unmasked and apart == [None] * 3 and not is_observed()
+        needing_mask = (held.mask_BP, held.bias_LBHP, held.positions_LBHP)
+        is_plain = all(part is None for part in needing_mask)
+        return self._continues_unmasked and is_plain and not is_observed()
 
     def _run(
         self,
@@ -314,7 +315,7 @@ class Window:
         positions_BT: Tensor,
         embeddings_BTC: Tensor | None,
     ) -> Tensor:
-        """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
+        """Run the decoder. The mask is of slots [B, S], or of slots by token [B, 1, T, S]."""
         cache: dict[str, Any] = {
             "past_key_values": self._cache,
             "use_cache": True,
@@ -333,11 +334,11 @@ class Window:
                 local_masks=self._capabilities.local_masks,
             ):
                 return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
-        # the model attends in its own way, with masks that it makes of a mask of slots
+        # the model attends with its own code, and makes its masks from a mask of slots
         cache["attention_mask"] = None if mask is None else mask.long()
         if self._capabilities.supports_cache:
             return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
-        # Nothing can be read on from: all of the text once more.
+        # Without a cache, the whole text is read again.
         self._ids_BS = ids_BT if self._ids_BS is None else torch.cat([self._ids_BS, ids_BT], dim=1)
         steps_1S = torch.arange(self._ids_BS.shape[1], device=ids_BT.device)[None]
         cache |= {"past_key_values": None, "use_cache": False}
@@ -355,7 +356,7 @@ class Window:
         return hidden_BTD.to(positions_BT.device)
 
     def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
-        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own."""
+        """Return visible slots by token, bool [B or 1, 1, T, S]. None: all up to the own slot."""
         if mask is not None and mask.dim() == 4:
             return mask
         held = self._layers[0].get_seq_length()
@@ -365,12 +366,12 @@ class Window:
         return causal if mask is None else mask[:, None, None] & causal
 
     def _local(self, seen: Tensor | None, positions_BT: Tensor) -> list[Tensor | None]:
-        """What each token sees in every layer [B or 1, 1 or H, T, S]: less where a layer hides what is far away."""
+        """Return visible slots by layer [B or 1, 1 or H, T, S]; local windows hide some."""
         masks = [seen] * self.lm.layers
         if self._held.positions_LBHP is None:
             return masks
         tokens, query = positions_BT.shape[1], positions_BT[:, None, :, None]
-        places = [  # and behind them those of these tokens, of every row and head
+        places = [  # positions of cached slots, then of these tokens, by row and head
             torch.cat(
                 [
                     place.expand(rows, -1, -1),
@@ -406,11 +407,10 @@ class Window:
             steps_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).unsqueeze(0)
             total_B = torch.full_like(next_B, ids_BT.shape[1])
         else:
-            counts_BT = mask_BT.long().cumsum(
-                1
-            )  # padding takes slots but no positions: [0, 1, 1] stands at -1, 0, 1
+            # padding takes slots but no positions: mask [0, 1, 1] gives positions -1, 0, 1
+            counts_BT = mask_BT.long().cumsum(1)
             steps_BT, total_B = counts_BT - 1, counts_BT[:, -1]
-        # Only padding can fall outside: callers check real tokens with `patching.check_fits`.
+        # Only padding can exceed the limit: callers check real tokens with `patching.check_fits`.
         return (next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), total_B
 
     def _extended_mask(self, ids_BT: Tensor, mask_BT: Tensor | None) -> Tensor | None:
@@ -423,7 +423,7 @@ class Window:
         return torch.cat([held_BS.expand(self.rows, -1), new_BT], dim=1)
 
     def prefix(self) -> Prefix:
-        """Everything read so far, one row a batch row."""
+        """Return everything read so far, one row per batch row."""
         require_capabilities(self.lm, "cache")
         keys, values = (
             [layer.keys for layer in self._layers],
@@ -431,12 +431,12 @@ class Window:
         )
         if self._shared is not None:
             keys = [
-                concatenate_slots(lent.keys, own)
-                for lent, own in zip(self._shared, keys, strict=True)
+                concatenate_slots(shared.keys, own)
+                for shared, own in zip(self._shared, keys, strict=True)
             ]
             values = [
-                concatenate_slots(lent.values, own)
-                for lent, own in zip(self._shared, values, strict=True)
+                concatenate_slots(shared.values, own)
+                for shared, own in zip(self._shared, values, strict=True)
             ]
         slots = keys[0].shape[2]
         held = self._held.map_layers(
@@ -451,7 +451,7 @@ class Window:
         )
 
     def select(self, rows_N: Tensor) -> None:
-        """Keep these rows, in this order; a row may be taken several times."""
+        """Select rows, in this order. Rows may repeat."""
         for layer in self._layers:
             layer.select(rows_N)
         eviction = None if self._held.eviction is None else self._held.eviction.select(rows_N)

@@ -1,1 +1,1 @@
-"""What the frozen LM is asked to do: generate, score, choose, answer, in batches."""
+"""Inference with the frozen LM: generation, scoring, choosing and answering, in batches."""

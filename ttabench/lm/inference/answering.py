@@ -1,11 +1,12 @@
-"""Answers of the frozen LM to queries under a patch, whatever their mode, in batches that fit; and greedy decoding.
+"""Answers of the frozen LM to queries under a patch, in batches that fit; greedy decoding.
 
-    generate(lm, patch, [prompt ids, ...], max_new_tokens=16)       ids after each prompt, cut before EOS
-    for samples in in_batches(asks, BatchSize(64), answer): ...     64, 64, out of memory, 32, 32 ...
+    generate(lm, patch, [prompt ids, ...], max_new_tokens=16)       # ids after each prompt, no EOS
+    for samples in run_in_batches(queries, BatchSize(64), answer):  # 64, 64, out of memory, 32, ...
 
-Rows are padded on the left, so that every row's next token is the last column: only its logits are computed, and greedy
-decoding of a batch equals that of each row alone. An empty prompt with no BOS starts from EOS, as GPT-2's training did.
-A batch that does not fit into memory is run again in halves. Results do not depend on the size.
+Rows are padded on the left, so the next token of every row is in the last column, and only its
+logits are computed. Greedy decoding of a batch equals that of single rows. An empty prompt without
+BOS starts from EOS, as in GPT-2's training. A batch that does not fit into memory is repeated with
+half the rows. Results do not depend on the batch size.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ from ttabench.lm.patch import Patch
 
 
 def answer_queries(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[Answer]:
-    """Answer queries of one mode in one batch; a UserError where one does not fit the model's positions, or its logits
-    are not finite."""
+    """Answer queries of one mode in one batch.
+
+    Raises a UserError if a query exceeds the position limit or its logits are not finite.
+    """
     return _ANSWER_FUNCTIONS[type(queries[0].want)](lm, patch, queries)
 
 
@@ -54,10 +57,8 @@ def _answer_by_generating(lm: LM, patch: Patch, queries: Sequence[Query]) -> lis
             or _find_stop(lm.decode(ids), wants[row].stops) is not None
         )
 
-    longest, stops = (
-        max(want.max_new_tokens for want in wants),
-        should_stop if any(want.stops for want in wants) else None,
-    )
+    longest = max(want.max_new_tokens for want in wants)
+    stops = should_stop if any(want.stops for want in wants) else None
     rows = generate(
         lm, patch, prompts, max_new_tokens=longest, batch_size=len(queries), should_stop=stops
     )
@@ -66,7 +67,7 @@ def _answer_by_generating(lm: LM, patch: Patch, queries: Sequence[Query]) -> lis
 
 
 def _extract_answer(lm: LM, want: Generate, ids: list[int]) -> tuple[str, bool]:
-    """The answer in these tokens, and whether it came to an end of its own."""
+    """Extract the answer from generated tokens; True if it ended within its limit."""
     text = lm.decode(ids[: want.max_new_tokens])
     end = _find_stop(text, want.stops)
     ended = end is not None or len(ids) < want.max_new_tokens
@@ -78,14 +79,14 @@ def _extract_answer(lm: LM, want: Generate, ids: list[int]) -> tuple[str, bool]:
 
 
 def _find_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Where the first of the stop texts begins behind the blanks in front of an answer."""
+    """Return the offset of the first stop text after the leading blanks; None if there is none."""
     begin = len(text) - len(text.lstrip())
     places = [place for stop in stops if (place := text.find(stop, begin)) >= 0]
     return min(places, default=None)
 
 
 def _answer_by_choosing(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[Answer]:
-    """The likeliest option of each query, by the sum of its log-probabilities."""
+    """Choose the option with the highest summed log-probability."""
     by_query = choice_ids(lm, queries, is_continuation=patching.continues_text(patch))
     owners = [row for row, pairs in enumerate(by_query) for _ in pairs]
     items = [pair for pairs in by_query for pair in pairs]
@@ -102,9 +103,10 @@ def _answer_by_choosing(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[
 
 
 def gold_logprobs(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[tuple[float, int]]:
-    """(summed log-probability, tokens) of the first gold answer of each query that generates, with the EOS behind.
+    """Score the first gold answer with EOS of each `Generate` query.
 
-    A measure without steps where F1 of a small model is noise; nothing that was written is looked at.
+    Returns (summed log-probability, number of tokens), a smooth measure when the F1 of a small
+    model is noise. The generated answer plays no part.
     """
     return [
         (answer.logprobs[0], answer.tokens[0]) for answer in _answer_by_scoring(lm, patch, queries)
@@ -133,7 +135,7 @@ _ANSWER_FUNCTIONS = {
 
 StopCondition: TypeAlias = Callable[[int, list[int]], bool]
 TokenSelector: TypeAlias = Callable[[Tensor], Tensor]
-"""Next tokens [B] from logits [B, V]."""
+"""Function from logits [B, V] to next tokens [B]."""
 GREEDY: TokenSelector = partial(torch.argmax, dim=-1)
 
 
@@ -148,12 +150,13 @@ def generate(
     should_stop: StopCondition | None = None,
     select_token: TokenSelector = GREEDY,
 ) -> list[list[int]]:
-    """New tokens of each prompt, without the prompt and without the token that ends them (any of `lm.eos_ids`).
+    """Generate new tokens for each prompt, without the end token (any of `lm.eos_ids`).
 
     Args:
-        prompts: token ids without BOS; the patch is of 1 row, shared, or of one row a prompt.
-        stopped: whether the answer to a prompt, by its number, is done with these new tokens; asked after each of them.
-        pick: the next token of every row; by default the likeliest one.
+        patch: patch with 1 row (shared) or one row per prompt.
+        prompts: token ids without BOS.
+        should_stop: called after each token with prompt number and new tokens. True ends it.
+        select_token: selects the next token of every row; the most likely one by default.
     """
     assert max_new_tokens > 0, f"max_new_tokens {max_new_tokens}"
     if not prompts:
@@ -164,7 +167,7 @@ def generate(
     )
     start = patching.text_start(lm, patch)
     texts = [start + prompt or [lm.eos_id] for prompt in prompts]
-    # The last token written is never read.
+    # The last generated token is never read.
     patching.check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
     results: list[list[int]] = [[] for _ in texts]
     for chosen in batches_by_length(lm, list(map(len, texts)), batch_size):
@@ -199,10 +202,11 @@ def greedy_tokens(
     count: int,
     select_token: TokenSelector = GREEDY,
 ) -> Generator[Tensor, None, None]:
-    """Greedy decoding as it happens: the next token int64 [B] of every row, `count` times, EOS or not.
+    """Yield the next token int64 [B] of every row, `count` times, even after EOS.
 
-    Texts are token ids with what begins a text (`patching.text_start`). A token is read only when the one after it is
-    asked for. The encoded patch stays applied until the iterator is exhausted or closed.
+    `texts` are token ids including the text start (`patching.text_start`). A token is read only
+    when the next one is requested. The encoded patch stays applied until the iterator is exhausted
+    or closed.
     """
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(texts), capacity=ids_BT.shape[1] + count)
@@ -211,29 +215,27 @@ def greedy_tokens(
             window.feed(ids_BT.to(lm.device), patching.prepare_mask(lm, mask_BT))[:, -1]
         )
         for step in range(count):
-            logits_BV[
-                :, lm.text_vocab_size :
-            ] = -math.inf  # ids behind the tokenizer's are padding of the table
+            # ids beyond the tokenizer's are padding of the embedding table
+            logits_BV[:, lm.text_vocab_size :] = -math.inf
             next_B = select_token(logits_BV)
-            refuse_non_finite(
-                logits_BV.gather(1, next_B[:, None])
-            )  # the largest logit: a NaN counts as larger still
+            # the largest logit is enough: argmax treats NaN as largest
+            refuse_non_finite(logits_BV.gather(1, next_B[:, None]))
             yield next_B
             if step + 1 < count:
                 logits_BV = lm.logits(window.feed(next_B[:, None])[:, -1])
 
 
 AUTO_BATCH_SIZE = 0
-"""Stands for a size that is found: the largest one that fits, from `START` downwards."""
+"""Select the largest size that fits, starting from `INITIAL_BATCH_SIZES`."""
 INITIAL_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
-"""A CPU gains nothing from more rows, and runs out of memory without a word; a GPU says so."""
+"""First sizes by device type. More rows do not help a CPU, which can run out of memory silently."""
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 
 class BatchSize:
-    """How many rows go together, for as long as they fit; `AUTO` begins with those of a device type."""
+    """Current batch size. `AUTO_BATCH_SIZE` starts with that of the device type."""
 
     def __init__(self, requested: int, device: str = "cpu") -> None:
         self.rows = (
@@ -247,7 +249,7 @@ class BatchSize:
 def run_in_batches(
     rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]], Result]
 ) -> Iterator[Result]:
-    """Do the work on all rows, batch by batch; the size shrinks where it must and stays there."""
+    """Run `work` on all rows in batches. Out of memory halves the batch size for good."""
     begin = 0
     while begin < len(rows):
         batch = list(rows[begin : begin + size.rows])
@@ -262,21 +264,20 @@ def run_in_batches(
             continue
         if len(batch) == 1:
             environment.lift_memory_limit()
-            hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
-            raise UserError("One query alone does not fit into memory.", hint)
+            hint = "Use less context, a smaller --model, --dtype bfloat16, or more device memory."
+            raise UserError("A single query does not fit into memory.", hint)
         size.rows = len(batch) // 2
-        gc.collect()  # out of the handler, so that what the traceback holds is free again
-        environment.call_device_function(
-            environment.accelerator_kind(), "empty_cache"
-        )  # of memory that torch holds and does not use
+        gc.collect()  # after the handler, so that tensors of the traceback are freed
+        # return unused memory that torch caches
+        environment.call_device_function(environment.accelerator_kind(), "empty_cache")
 
 
 def group_by_mode(lm: LM, queries: Sequence[Query]) -> Iterator[list[Query]]:
-    """Queries of one mode and one answer length together, those of like length side by side, the longest first.
+    """Group queries by mode and answer length, sorted by length, longest first.
 
-    What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
+    Queries that do not fit fail at once. A resumed run gets the same batches.
     """
-    # a prompt is read in one row with its options
+    # a prompt and its options are read in one row
     texts = [
         query.prompt + ("".join(query.want.options) if isinstance(query.want, Choose) else "")
         for query in queries
@@ -292,5 +293,5 @@ def group_by_mode(lm: LM, queries: Sequence[Query]) -> Iterator[list[Query]]:
 
 
 def _batching_key(query: Query) -> tuple[str, int]:
-    """Queries of one kind may go together: they are answered in one way, with as many new tokens."""
+    """Return the key of queries that may share a batch: mode and number of new tokens."""
     return query.mode, query.want.max_new_tokens if isinstance(query.want, Generate) else 0

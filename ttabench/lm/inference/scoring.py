@@ -1,10 +1,10 @@
-"""Log-probabilities under a patch: continuations, options to choose from; and the training loss.
+"""Log-probabilities of continuations and options under a patch, and the training loss.
 
-    logprobs_of(lm, hidden_ND, targets_N)     float32 [N], without all logits at once
+    logprobs_of(lm, hidden_ND, targets_N)     float32 [N], without storing all logits at once
 
-The text of an item starts with BOS unless the patch holds one; with an empty prompt and no BOS the first target is not
-scored: one value fewer. Logits are computed at the positions that predict targets alone, and a prompt is read once for
-all its options.
+The text of an item starts with BOS unless the patch contains one. With an empty prompt and no BOS,
+the first target is not scored. Logits are computed only where they predict targets. A prompt is
+read once for all its options.
 
 Shape letters: N tokens · D width · V vocabulary.
 """
@@ -34,24 +34,24 @@ ChoiceItem = tuple[list[int], list[list[int]]]
 """Prompt ids and the ids of each option, without BOS."""
 
 TargetFunction = Callable[[LM, Tensor, Tensor], Tensor]
-"""(lm, hidden_ND of the places that predict, targets_N) to one row of values a target."""
+"""Function (lm, hidden_ND of predicting positions, targets_N) -> one row of values per target."""
 
 
 @dataclass(frozen=True)
 class ScoredContinuation:
-    """A continuation under the model."""
+    """Scores of a continuation."""
 
     logprobs: Tensor
-    """float32 on the CPU, one value (natural log) a token."""
+    """float32 on the CPU, one natural log per token."""
     greedy: bool
-    """Whether every token is the likeliest one at its place."""
+    """True if every token is the most likely one."""
 
 
 @torch.no_grad()
 def token_logprobs(
     lm: LM, patch: Patch, items: Sequence[ScoringItem], batch_size: int = 32
 ) -> list[Tensor]:
-    """Log-probability of every target token (natural log), float32 on the CPU, in the order of the items."""
+    """Compute the natural-log probability of every target token, float32 on the CPU, per item."""
     questions = [(prompt, [target]) for prompt, target in items]
     return [
         values for (values,) in _score_in_batches(lm, patch, questions, batch_size, logprobs_of)
@@ -59,7 +59,10 @@ def token_logprobs(
 
 
 def answer_nll(lm: LM, patch: Patch, items: Sequence[ScoringItem]) -> tuple[Tensor, int]:
-    """(sum of the negative log-likelihoods of all target tokens, their count); one differentiable forward."""
+    """Return (summed negative log-likelihood of the targets, their number) of one forward.
+
+    Differentiable.
+    """
     values = target_logprobs(lm, patch, items)
     return -torch.cat(values).sum(), sum(len(value) for value in values)
 
@@ -67,7 +70,10 @@ def answer_nll(lm: LM, patch: Patch, items: Sequence[ScoringItem]) -> tuple[Tens
 def target_logprobs(
     lm: LM, patch: Patch, items: Sequence[ScoringItem], read: TargetFunction | None = None
 ) -> list[Tensor]:
-    """Log-probability of every target token, or what else is read, one tensor an item: one differentiable forward."""
+    """Apply `read` (default: log-probabilities) to the targets of each item, in one forward.
+
+    Differentiable.
+    """
     questions = [(prompt, [target]) for prompt, target in items]
     return [
         values
@@ -78,7 +84,7 @@ def target_logprobs(
 
 
 def target_hidden(lm: LM, patch: Patch, items: Sequence[ScoringItem]) -> list[Tensor]:
-    """Last hidden states [N, D] that every target is predicted from, one tensor an item; see `target_logprobs`."""
+    """Return the last hidden states [N, D] that predict the targets of each item."""
     return target_logprobs(lm, patch, items, lambda _lm, hidden_ND, _targets: hidden_ND)
 
 
@@ -86,7 +92,7 @@ def target_hidden(lm: LM, patch: Patch, items: Sequence[ScoringItem]) -> list[Te
 def option_logprobs(
     lm: LM, patch: Patch, items: Sequence[ChoiceItem], batch_size: int = 32
 ) -> list[Tensor]:
-    """Summed log-probability of each option after its prompt, float32 on the CPU."""
+    """Sum the log-probability of each option after its prompt, float32 on the CPU."""
     scores = _score_in_batches(lm, patch, items, batch_size, logprobs_of)
     return [torch.stack([values.sum() for values in options]) for options in scores]
 
@@ -95,7 +101,7 @@ def option_logprobs(
 def score_options(
     lm: LM, patch: Patch, items: Sequence[ChoiceItem], batch_size: int = 32
 ) -> list[list[ScoredContinuation]]:
-    """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it."""
+    """Score every token of each option after its prompt, and compare with greedy decoding."""
     scores = _score_in_batches(lm, patch, items, batch_size, logprobs_and_best)
     pairs = [[values_N2.view(-1, 2).unbind(1) for values_N2 in options] for options in scores]
     return [
@@ -107,7 +113,7 @@ def score_options(
 def _score_in_batches(
     lm: LM, patch: Patch, items: Sequence[ChoiceItem], batch_size: int, read: TargetFunction
 ) -> list[list[Tensor]]:
-    """For each question and option what `read` finds at its tokens, on the CPU."""
+    """Apply `read` to the tokens of each option of each item, in batches, on the CPU."""
     patch = patching.encode_patch(lm, patch)
     assert patching.patch_batch_size(patch) in (1, len(items)), (
         f"patch of {patching.patch_batch_size(patch)} rows for {len(items)} items"
@@ -126,16 +132,15 @@ def _score_in_batches(
 def _score_options(
     lm: LM, patch: Patch, items: Sequence[ChoiceItem], read: TargetFunction
 ) -> list[list[Tensor]]:
-    """What `read` finds at every target of every option, under an encoded patch."""
+    """Apply `read` to the targets of each option of each item, under an encoded patch."""
     start = patching.text_start(lm, patch)
     texts = [(start + prompt, options) for prompt, options in items]
     evicts = patch.prefix is not None and patch.prefix.eviction is not None
     if evicts and all(len(option) < 2 for _, options in items for option in options):
         assert patch.prefix is not None
-        patch, evicts = (
-            replace(patch, prefix=replace(patch.prefix, eviction=None)),
-            False,
-        )  # nothing is read after it
+        # nothing is read after the prompt
+        patch = replace(patch, prefix=replace(patch.prefix, eviction=None))
+        evicts = False
     if evicts or any(len(options) != 1 for _, options in items):
         of_options = iter(_score_after_prompts(lm, patch, texts, read, evicts=evicts))
     else:
@@ -148,7 +153,7 @@ def _score_options(
 def _score_in_one_forward(
     lm: LM, patch: Patch, items: Sequence[ScoringItem], read: TargetFunction
 ) -> list[Tensor]:
-    """What `read` finds at the targets of each item: text and targets in one forward of right-padded rows."""
+    """Read text and targets in one forward of right-padded rows; apply `read` to the targets."""
     rows = [text + target[:-1] for text, target in items]
     targets = [target if text else target[1:] for text, target in items]
     counts = list(map(len, targets))
@@ -162,7 +167,7 @@ def _score_in_one_forward(
     ]
     targets_N = torch.tensor([token for target in targets for token in target], device=lm.device)
     with patching.deltas_applied(lm, patch.deltas, len(rows)):
-        # padding stands behind the text, where causal attention never looks: no mask, and a fast kernel
+        # causal attention never sees padding after the text: no mask, and a fast kernel
         hidden_BTD = Window(lm, patch.prefix, len(rows), retain=False).feed(ids_BT)
         hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, torch.tensor(places, device=lm.device))
         return list(torch.split(read(lm, hidden_ND, targets_N), counts))
@@ -176,15 +181,15 @@ def _score_after_prompts(
     *,
     evicts: bool,
 ) -> list[Tensor]:
-    """What `read` finds at every target of every option: the prompts are one forward, then every option is a row.
+    """Read the prompts in one forward, then each option as a row, and apply `read` to the targets.
 
-    Options are read token by token, as decoding reads its own, where the prefix evicts before each is predicted.
+    If the prefix evicts, options are read token by token, as in decoding.
     """
     rows: list[tuple[int, list[int], list[list[int]]]] = []
     for item, (text, options) in enumerate(items):
         if text:
             rows.append((item, text, options))
-        else:  # every option begins a text with its first token, which is not predicted
+        else:  # each option starts a text with its first token, which is not predicted
             rows += [(item, option[:1], [option[1:]]) for option in options]
     texts, options = (
         [text for _, text, _ in rows],
@@ -206,7 +211,7 @@ def _score_after_prompts(
     window.select(owner_R)
     rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right")[0].to(lm.device)
     with patching.deltas_applied(lm, patching.select_rows(patch, owner_R).deltas, len(options)):
-        # Rows that are done go on with padding: nobody reads what comes of it.
+        # Finished rows go on with padding; its output is not used.
         for part_RT in (
             torch.split(rest_RT, 1 if evicts else rest_RT.shape[1], 1) if rest_RT.shape[1] else ()
         ):
@@ -221,14 +226,16 @@ def _score_after_prompts(
 
 
 MAX_LOGITS = 2**26
-"""Float32 logits alive at a time without gradients, or of a trained head (256 MiB), however large vocabulary and batch
-are."""
+"""Largest number of float32 logits in memory without gradients, or of a trained head (256 MiB)."""
 MAX_LOGITS_WITH_GRADIENTS = {"cpu": 2**22, "cuda": 2**26}
-"""The same with gradients through a frozen head. On a CPU 16 MiB: so little is used again without asking."""
+"""Limit with gradients through a frozen head. On a CPU, blocks of 16 MiB are reused at no cost."""
 
 
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-    """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable."""
+    """Compute natural-log probabilities of the targets, float32 [N] (float64 for a float64 model).
+
+    Differentiable.
+    """
     if not torch.is_grad_enabled():
         values_N = torch.cat(
             [
@@ -240,21 +247,21 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return values_N
     head = lm.model.get_output_embeddings()
     plain = lm.has_linear_head and type(head) is nn.Linear and not head._forward_hooks
-    moves = plain and any(
+    is_trained = plain and any(
         part is not None and part.requires_grad for part in (head.weight, head.bias)
     )
-    if not plain or moves or head.weight.device != hidden_ND.device:
+    if not plain or is_trained or head.weight.device != hidden_ND.device:
         slices = _split_by_logits(lm, MAX_LOGITS, hidden_ND, targets_N)
         if not plain or len(slices) == 1:
             return _gather_logprobs(lm.logits(hidden_ND), targets_N)
-        weight_VD, bias_V = head.weight, head.bias  # of this forward, whatever stands there
+        weight_VD, bias_V = head.weight, head.bias  # the values of this forward, even if replaced
 
         def of_slice(hidden: Tensor, targets: Tensor) -> Tensor:
             return _gather_logprobs(
                 linear(hidden.to(weight_VD.device), weight_VD, bias_V), targets.to(weight_VD.device)
             )
 
-        # what is more than that is computed again on the way back
+        # logits are computed again in the backward pass
         values = [
             checkpoint(of_slice, *part, use_reentrant=False, preserve_rng_state=False)
             for part in slices
@@ -265,10 +272,11 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
 
 
 class _FrozenHead(torch.autograd.Function):
-    """Log-probabilities of targets by a linear map that is not trained, without holding logits: a value depends on its
-    own hidden state alone, so its slope [N, D] is made along with it, and the gradient that comes back only scales it.
+    """Log-probabilities of targets through a frozen linear head, without storing logits.
 
-    Two tensors hold every slice of logits in turn. Where gradients are to be differentiated, too, torch computes them.
+    A value depends on its own hidden state alone. Its slope [N, D] is computed in the forward pass,
+    and the backward pass scales it. All slices of logits share two tensors. Torch computes second
+    derivatives.
     """
 
     @staticmethod
@@ -285,7 +293,7 @@ class _FrozenHead(torch.autograd.Function):
         )
         logits = hidden_ND.new_empty(min(size, len(hidden_ND)), len(weight_VD))
         logprobs = torch.empty_like(logits, dtype=kind)
-        # d log p(target) / d hidden = (onehot - p) W, slice by slice of X tokens, so that no logits [N, V] are kept
+        # d log p(target) / d hidden = (onehot - p) W, in slices of X tokens: no logits [N, V] kept
         for begin in range(0, len(hidden_ND), size):
             part, targets_X1 = slice(begin, begin + size), targets_N[begin : begin + size, None]
             logits_XV, logprobs_XV = logits[: len(targets_X1)], logprobs[: len(targets_X1)]
@@ -312,7 +320,7 @@ class _FrozenHead(torch.autograd.Function):
 
 
 def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-    """Log-probabilities of the targets and of the likeliest tokens, float32 [N, 2]."""
+    """Compute log-probabilities of the targets and of the most likely tokens, float32 [N, 2]."""
     parts = []
     for hidden, targets in _split_by_logits(lm, MAX_LOGITS, hidden_ND, targets_N):
         logprobs_NV = lm.logits(hidden).float().log_softmax(-1)
@@ -327,7 +335,7 @@ def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
 def _split_by_logits(
     lm: LM, most: int, hidden_ND: Tensor, targets_N: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """Hidden states and targets of so few tokens that there are at most so many logits of them."""
+    """Split hidden states and targets so that each part has at most `most` logits."""
     size = max(1, most // lm.vocab_size)
     return list(zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True))
 
@@ -338,7 +346,7 @@ def _gather_logprobs(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
 
 
 def batches_by_length(lm: LM, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Places of rows in batches of at most so many, longest first: what does not fit fails at once."""
+    """Yield batches of at most `size` row indices, longest first: long rows fail at once."""
     size = size if get_capabilities(lm).supports_batching else 1
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     for begin in range(0, len(order), size):
@@ -346,17 +354,15 @@ def batches_by_length(lm: LM, lengths: Sequence[int], size: int) -> Iterator[lis
 
 
 class NonFiniteError(UserError):
-    """Answers that are no numbers.
+    """Error for log-probabilities that are not finite.
 
-    A log-probability of minus infinity is refused as well: a continuation of probability 0 has an infinite perplexity,
-    and no mean with it is a number.
+    This includes minus infinity: a probability of 0 has an infinite perplexity, and so has any mean
+    with it.
     """
 
 
 def refuse_non_finite(values: Tensor) -> None:
-    """See that logits or log-probabilities that answers are made of are numbers."""
+    """Raise a NonFiniteError if logits or log-probabilities are not finite."""
     if not bool(torch.isfinite(values).all()):
         fault = "The model's logits are not finite (NaN or infinity)."
-        raise NonFiniteError(
-            fault, "Try --dtype float32, and check the weights, checkpoint or state."
-        )
+        raise NonFiniteError(fault, "Use --dtype float32, or fix the weights, checkpoint or state.")

@@ -1,1 +1,1 @@
-"""From a name, a folder, a hub id or a GGUF file to weights and a tokenizer, on a device."""
+"""Loading of weights and tokenizers by name, folder, hub id or GGUF file."""

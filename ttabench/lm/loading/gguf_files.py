@@ -1,9 +1,9 @@
-"""GGUF files as models in float32, dequantised once into the user's cache; files that parts of packages make. No torch.
+"""GGUF files, dequantised once to float32 and kept in the user's cache; joining of split files.
 
-    ~/.cache/ttabench/models/SmolLM2-135M-Instruct.Q4_1-15e22d32bf67/     model.safetensors, copy.json, ...
-    ~/.cache/ttabench/models/gemma3-270m-a5fd3b62230a.gguf                what the four parts of its package make
+    ~/.cache/ttabench/models/SmolLM2-135M-Instruct.Q4_1-15e22d32bf67/    model.safetensors, ...
+    ~/.cache/ttabench/models/gemma3-270m-a5fd3b62230a.gguf               joined parts of a package
 
-$TTABENCH_CACHE or $XDG_CACHE_HOME name another cache.
+$TTABENCH_CACHE or $XDG_CACHE_HOME changes the cache folder.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ DIGIT_SPLITTING_PRETOKENIZERS = (
     "exaone",
     "minerva-7b",
 )
-"""Ways to split text (`tokenizer.ggml.pre`) that put every digit apart and then split as GPT-2 does. transformers 5.23
-splits these as GPT-2 does at once, so blanks and line breaks before a number become other tokens."""
+"""Pre-tokenizers (`tokenizer.ggml.pre`) that separate digits before splitting as GPT-2 does.
+
+transformers 5.23 skips the digits, so blanks and line breaks before a number get wrong tokens."""
 
 log = logging.getLogger(__name__)
 
 
 def model_cache_folder() -> Path:
-    """Where models are kept."""
+    """Return the folder of cached models."""
     return environment.cache_folder() / "models"
 
 
 @contextmanager
 def _writing_to_cache(place: Path) -> Iterator[None]:
-    """Nobody else makes what lies at a place of the cache meanwhile; what a killed process left of it is removed."""
+    """Lock a place in the cache, and remove what a killed process left there."""
     from filelock import FileLock
     from safetensors import SafetensorError
 
@@ -74,12 +75,13 @@ def _writing_to_cache(place: Path) -> Iterator[None]:
                 remove_path(old)
             yield
     except (OSError, SafetensorError) as error:
-        fault = f"{place} cannot be written ({getattr(error, 'strerror', None) or error}); a model is kept there."
-        raise UserError(fault, "Name another folder with TTABENCH_CACHE.") from None
+        reason = getattr(error, "strerror", None) or error
+        fault = f"The model cache {place} cannot be written: {reason}."
+        raise UserError(fault, "Set TTABENCH_CACHE to another folder.") from None
 
 
 def join_parts(name: str, package: Package, parts: Sequence[Path]) -> Path:
-    """The GGUF file that the parts of a package make; it is made if it is not in the cache, or was changed there."""
+    """Return the GGUF file joined from the parts of a package; create it if missing or changed."""
     file = model_cache_folder() / f"{name}-{package.sha256[:12]}.gguf"
     if file.is_file() and cached_digest(file, sha256_of) == package.sha256:
         return file
@@ -87,8 +89,8 @@ def join_parts(name: str, package: Package, parts: Sequence[Path]) -> Path:
         log.warning("Joining the %d parts of %s once into %s ...", len(parts), name, file)
         concatenate_files(parts, scratch)
         if sha256_of(scratch) != package.sha256:
-            fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: their SHA-256 is another."
-            raise UserError(fault, f"Install them again: {package.install} --force-reinstall")
+            fault = f"The parts of {name} in {parts[0].parents[2]} are damaged: wrong SHA-256."
+            raise UserError(fault, f"Run: {package.install} --force-reinstall")
     return file
 
 
@@ -98,9 +100,12 @@ def load_gguf(
     device: torch.device,
     use_all_devices: bool = False,
 ) -> Loaded:
-    """Model, tokenizer and its weights as records name them ("Q4_1, dequantised"); a copy is made if there is none."""
+    """Load a GGUF file through its dequantised copy, which is created if missing.
+
+    Returns model, tokenizer and a description of the weights ("Q4_1, dequantised").
+    """
     file = source.gguf
-    assert file is not None, f"{source.name} is no GGUF file"
+    assert file is not None, f"{source.name} is not a GGUF file"
     file_digest = digest_path(file)
     stem = re.sub(r"[^\w.-]", "_", file.stem, flags=re.ASCII)[:80]
     folder = model_cache_folder() / f"{stem}-{file_digest[:12]}"
@@ -120,15 +125,18 @@ def load_gguf(
 
 
 def dequantise(source: ModelSource, file: Path, folder: Path) -> Loaded:
-    """Model in float32 on the CPU, tokenizer and what the weights were, as if they had never been of a GGUF file."""
+    """Read a GGUF file into a float32 model on the CPU.
+
+    Returns model, tokenizer and a description of the weights.
+    """
     if find_spec("gguf") is None:
-        raise UserError(f"Reading {file} takes the package gguf.", f"Install it: {INSTALL_COMMAND}")
+        raise UserError(f"Reading {file} requires the package gguf.", f"Run: {INSTALL_COMMAND}")
     import gguf
     import numpy as np
     import torch
 
     class Bounded(gguf.GGUFReader):  # type: ignore[misc]  # a package without types
-        """It would go on behind the end of the file: through a list of 2**60 values that a damaged length announces."""
+        """Reader that stops at the end of the file, even if a damaged length is larger."""
 
         def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **named: Any) -> Any:
             if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
@@ -143,11 +151,13 @@ def dequantise(source: ModelSource, file: Path, folder: Path) -> Loaded:
         )
         if parts and parts > 1:
             first = re.sub(r"-\d{5}(-of-\d{5})$", r"-00001\1", file.stem) + file.suffix
-            hint = f"Merge them: llama-gguf-split --merge {first} MERGED.gguf, and give --model MERGED.gguf."
-            raise UserError(f"{file} is one of the {parts} parts of a split model.", hint)
+            hint = (
+                f"Run: llama-gguf-split --merge {first} MERGED.gguf, then use --model MERGED.gguf."
+            )
+            raise UserError(f"{file} is one of {parts} parts of a split model.", hint)
         weights = gguf.LlamaFileType(kind).name if kind in list(gguf.LlamaFileType) else "GGUF"
     log.warning("Dequantising %s once into %s ...", file.name, folder)
-    with redirect_stderr(io.StringIO()):  # a progress bar that transformers has no switch for
+    with redirect_stderr(io.StringIO()):  # a progress bar that cannot be disabled
         model, tokenizer, _ = read_folder(source, torch.float32, torch.device("cpu"))
     vars(model.config).pop("quantization_config", None)
     model.hf_quantizer = None
@@ -163,9 +173,10 @@ def dequantise(source: ModelSource, file: Path, folder: Path) -> Loaded:
 def _fix_tokenizer(
     tokenizer: PreTrainedTokenizerFast, split: object, vocabulary: int
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer as the file means it, where transformers makes another of it.
+    """Correct two faults of the conversion by transformers.
 
-    It adds an "<|endoftext|>" that has no embedding where a byte-level vocabulary has none, and see `DIGITS_APART`.
+    It adds an "<|endoftext|>" without an embedding to byte-level vocabularies that lack it. It also
+    ignores `DIGIT_SPLITTING_PRETOKENIZERS`.
     """
     from tokenizers import Tokenizer, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -1,7 +1,9 @@
-"""Models and tokenizers by name, folder, GGUF file or hub id, or random ones in a published shape. No remote code.
+"""Models and tokenizers by name, folder, GGUF file or hub id, or with random weights.
 
-model, tokenizer, weights = pretrained("smollm2-135m", None, device)         from a package, or from the hub's cache
-model, tokenizer, whose = random("llama-2-7b", torch.bfloat16, device, 0)    offline, for cost profiles
+model, tokenizer, weights = load_pretrained("smollm2-135m", None, device)
+model, tokenizer, tokenizer_source = random_model("llama-2-7b", torch.bfloat16, device, 0)
+
+`random_model` works offline. No remote code is run.
 """
 
 from __future__ import annotations
@@ -30,30 +32,30 @@ GGUF_SUFFIX = ".gguf"
 def load_pretrained(
     name: str, dtype: torch.dtype | None, device: torch.device, use_all_devices: bool = False
 ) -> Loaded:
-    """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id."""
+    """Load model and tokenizer by known name, folder, GGUF file or hub id."""
     place, package = (
         find_source(name),
         ARCHITECTURES[name].package if name in ARCHITECTURES else None,
     )
     if Path(place).is_file():
-        # transformers reads what lies in the folder of a GGUF file, which is no part of the model: one without a file
-        alone = ModelSource(
+        # An empty folder: transformers would also read other files in the folder of the GGUF file.
+        gguf_source = ModelSource(
             name, str(NANO_FOLDER.parent), Path(place), model_reader.DOWNLOAD_AGAIN_HINT
         )
-        return gguf_files.load_gguf(alone, dtype, device, use_all_devices)
+        return gguf_files.load_gguf(gguf_source, dtype, device, use_all_devices)
     source = ModelSource(name, place, revision="" if Path(place).is_dir() else hub_commit(place))
     if package is not None:
         install = "" if find_spec("gguf") else f"{gguf_files.INSTALL_COMMAND} && "
-        source = replace(source, hint=f"Install it: {install}{package.install}")
+        source = replace(source, hint=f"Run: {install}{package.install}")
     elif name in ARCHITECTURES:
         source = replace(
-            source, hint="Give a folder written by save_pretrained, or add --random-weights."
+            source, hint="Use a folder written by save_pretrained, or add --random-weights."
         )
     return model_reader.load_model_and_tokenizer(source, dtype, device, use_all_devices)
 
 
 def find_source(name: str) -> str:
-    """Folder, GGUF file or hub id that a model is loaded from."""
+    """Return the folder, GGUF file or hub id that a model is loaded from."""
     if name == NANO:
         return str(NANO_FOLDER)
     if name in ARCHITECTURES:
@@ -66,20 +68,18 @@ def find_source(name: str) -> str:
             return str(place)
         inside = sorted(place.glob(f"*{GGUF_SUFFIX}"))
         hint = (
-            f"Give the file: --model {inside[0]}"
+            f"Use the file: --model {inside[0]}"
             if inside
-            else "Give a folder written by save_pretrained."
+            else "Use a folder written by save_pretrained."
         )
         raise UserError(f"Folder {place} has no config.json.", hint)
     if place.is_file() or place.suffix == GGUF_SUFFIX:
-        # once dequantised it takes more memory than its own length
-        most, hint = (
-            memory_bytes() or MAX_STREAMED_BYTES,
-            f"Give a {GGUF_SUFFIX} file, or a folder written by save_pretrained.",
-        )
-        with reading_file(place, hint, max_bytes=most), place.open("rb") as file:
+        # dequantised weights need more memory than the file has bytes
+        max_bytes = memory_bytes() or MAX_STREAMED_BYTES
+        hint = f"Use a {GGUF_SUFFIX} file, or a folder written by save_pretrained."
+        with reading_file(place, hint, max_bytes=max_bytes), place.open("rb") as file:
             if place.suffix != GGUF_SUFFIX or file.read(4) != b"GGUF":
-                raise ValueError("it is no GGUF file")
+                raise ValueError("it is not a GGUF file")
         return str(place)
     if not is_hub_id(name):
         raise UnknownName("model", name, model_names())
@@ -87,15 +87,15 @@ def find_source(name: str) -> str:
 
 
 def refuse_missing_model(name: str) -> None:
-    """Refuse a model of which nothing is here, and nothing can be fetched."""
+    """Raise a UserError if a model is neither local nor reachable on the hub."""
     place = find_source(name)
     if not Path(place).exists() and model_reader.find_small_file(place, "config.json") is None:
-        fault = f"Model {name!r} is no folder, and the hub has no {place}, or cannot be reached."
-        raise UserError(fault, "Check the name, or give a folder written by save_pretrained.")
+        fault = f"Model {name!r} is not a folder, and {place} was not found on the hub."
+        raise UserError(fault, "Fix the name, or use a folder written by save_pretrained.")
 
 
 def _find_packaged_file(name: str, package: Package) -> Path | None:
-    """The file of a package, made of its parts if it has several, if it is installed; no package is imported."""
+    """Return the GGUF file of an installed package, joined if split. No package is imported."""
     files = []
     for part in package.files:
         module, _, inside = part.partition("/")
@@ -107,25 +107,24 @@ def _find_packaged_file(name: str, package: Package) -> Path | None:
         files += [path for path in places if path.is_file()][:1]
     if files and len(files) < len(package.files):
         fault = f"{len(package.files) - len(files)} of the parts of {name} are not installed."
-        raise UserError(fault, f"Install it again: {package.install} --force-reinstall")
+        raise UserError(fault, f"Run: {package.install} --force-reinstall")
     return (
         gguf_files.join_parts(name, package, files) if len(files) > 1 else next(iter(files), None)
     )
 
 
 def model_digest(name: str) -> str:
-    """Digest of the folder or file that a model is loaded from; of a hub id, see `commit_of`."""
+    """Return the digest of the folder or file of a model, or the commit of a hub id."""
     place = find_source(name)
     return digest_path(Path(place)) if Path(place).exists() else hub_commit(place)
 
 
 def hub_commit(hub: str, *, fetch: bool = True) -> str:
-    """The commit of a hub id that is loaded: the one in the cache, else the newest; "" where it cannot be known."""
+    """Return the commit of a hub id: the cached one, else the newest; "" if unknown."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-    with suppress(
-        Exception
-    ):  # of the cache, the network or the service; who loads the model says what is wrong
+    # errors of cache, network or service: loading the model reports them
+    with suppress(Exception):
         file = try_to_load_from_cache(hub, "config.json")
         if not isinstance(file, str) and fetch:
             file = hf_hub_download(hub, "config.json")
@@ -134,9 +133,9 @@ def hub_commit(hub: str, *, fetch: bool = True) -> str:
 
 
 def random_model(name: str, dtype: torch.dtype | None, device: torch.device, seed: int) -> Loaded:
-    """A known architecture with random weights, its tokenizer, and whose tokenizer that is.
+    """Create a known architecture with random weights. Returns it, tokenizer and tokenizer source.
 
-    The tokenizer is the architecture's own if the local cache has it, else nano's, whose ids fit every vocabulary.
+    The tokenizer is that of the architecture if cached, else that of nano, whose ids always fit.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -148,7 +147,7 @@ def random_model(name: str, dtype: torch.dtype | None, device: torch.device, see
         tokenizer = AutoTokenizer.from_pretrained(
             architecture.hub, local_files_only=True, trust_remote_code=False
         )
-    except Exception:  # whatever the libraries raise of a cache that lacks it
+    except Exception:  # libraries raise various errors if the cache lacks it
         tokenizer = AutoTokenizer.from_pretrained(
             NANO_FOLDER, local_files_only=True, trust_remote_code=False
         )

@@ -1,4 +1,4 @@
-"""The one place where tensors of our own (checkpoints, states, saves) are written and read, as safetensors."""
+"""Reading and writing of our tensors (checkpoints, states, saves) as safetensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ttabench.core.files import CHECK_FILE_HINT, reading_file, replace_atomicall
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors so that a reader sees the old file or the new one."""
+    """Write tensors to a file that replaces the old one atomically."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with replace_atomically(path) as scratch:
@@ -29,32 +29,32 @@ def write_tensors(
 def read_tensors(
     path: Path, device: str = "cpu", hint: str = CHECK_FILE_HINT
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file by name, and its metadata; a UserError where one holds a NaN or an infinity."""
+    """Read tensors by name and the metadata. Raises a UserError for a NaN or infinity."""
     with reading_file(path, hint), safe_open(path, framework="pt") as file:
         metadata = dict(file.metadata() or {})
-        # moved by torch: safetensors knows some devices only
-        tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118  # no mapping
+        # moved by torch: safetensors supports some devices only
+        tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
     if broken := first_non_finite_tensor(sorted(tensors.items())):
-        raise UserError(f"{broken} of {path} holds values that are not finite.", hint)
+        raise UserError(f"{broken} of {path} has values that are not finite.", hint)
     return tensors, metadata
 
 
 def describe_mismatch(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:
-    """How tensors differ from those that are wanted, naming the first; None where names and shapes are the same."""
+    """Describe the first difference in names or shapes; None if there is none."""
     if missing := sorted(expected.keys() - tensors.keys()):
         return f"{missing[0]} is missing"
     if more := sorted(tensors.keys() - expected.keys()):
-        return f"{more[0]} has no place"
+        return f"{more[0]} is not expected"
     for name, tensor in sorted(tensors.items()):
         if tensor.shape != expected[name].shape:
-            return f"{name} is {list(tensor.shape)}, not {list(expected[name].shape)}"
+            return f"{name} has shape {list(tensor.shape)}, not {list(expected[name].shape)}"
     return None
 
 
 def first_non_finite_tensor(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
-    """Name of the first tensor that holds a NaN or an infinity; None where all are finite.
+    """Return the name of the first tensor with a NaN or an infinity; None if there is none.
 
-    One pass over each tensor, without a copy: the extremes of a tensor are NaN where it holds one.
+    One pass per tensor, without a copy: the extremes of a tensor with a NaN are NaN.
     """
     for name, tensor in tensors:
         if (
