@@ -78,7 +78,7 @@ def pressed(presses: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def ends() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Floor and ceiling."""
+    """No-context and full-context baselines."""
     yield "none", ("none",)
     yield "icl", ("icl",)
 
@@ -161,11 +161,11 @@ def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS)
 
 
 def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iterator[Cell]:
-    """A method that adapts: its own state, another text's, and none."""
+    """A method under its own, a swapped and an empty state."""
     for state, line in (
         ("own", name),
-        ("other", f"{name}, another text's state"),
-        ("none", f"{name}, empty state"),
+        ("other", f"{name} (swapped state)"),
+        ("none", f"{name} (empty state)"),
     ):
         yield Cell(line, column, ("--method", *words, "--swap-state"), state)
 

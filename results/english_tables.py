@@ -59,7 +59,7 @@ def written(name: str, folder: Path) -> str:
         shared = {metric or run.main_metric for each in runs.values() for _, run in each}
         lines.append(f"{TITLES.get(min(shared), min(shared))}:\n\n{table}")
     lines.append(by_book({line: found for (line, _), found in runs.items()}))
-    return "\n".join([*lines, room(runs, columns)])
+    return "\n".join([*lines, improvement(runs, columns)])
 
 
 def runs_of(suite: Path) -> dict[tuple[str, str], list[StoredRun]]:
@@ -140,25 +140,31 @@ def by_book(lines: Mapping[str, Sequence[StoredRun]], base: str = "window") -> s
     return f"Paired by book, mean ± standard error over books:\n\n{table(head, rows, 1)}"
 
 
-def room(runs: Runs, columns: Sequence[str]) -> str:
-    """How far the ceiling lies above the floor, and where a method could show nothing between them."""
+def improvement(runs: Runs, columns: Sequence[str]) -> str:
+    """Return the improvement of full context over no context, and the tasks where it is not significant."""
     sentences, tested = [], True
     for column in columns:
-        floor, ceiling = (runs.get((line, column), []) for line in ("none", "icl"))
-        if len(floor) != len(ceiling) or len(floor) < 2 or floor[0][1].main_metric == "ppl":
+        no_context, full_context = (runs.get((line, column), []) for line in ("none", "icl"))
+        if (
+            len(no_context) != len(full_context)
+            or len(no_context) < 2
+            or no_context[0][1].main_metric == "ppl"
+        ):
             continue
-        gain, ends = gained(ceiling, floor)
+        gain, ends = gained(full_context, no_context)
         interval = (
             f" [{format_number(100 * ends[0])}, {format_number(100 * ends[1])}]" if ends else ""
         )
         sentences.append(
             f"{column}: {format_number(100 * gain)}{interval}"
-            + (", not told from none" if ends and ends[0] <= 0 else "")
+            + (", not significant" if ends and ends[0] <= 0 else "")
         )
         tested &= ends is not None
     how = "95 % intervals" if tested else "95 % intervals where the scores of queries are kept"
     return (
-        f"Points from floor to ceiling, with {how}: {'; '.join(sentences)}.\n" if sentences else ""
+        f"Improvement of icl over none in points, with {how}: {'; '.join(sentences)}.\n"
+        if sentences
+        else ""
     )
 
 

@@ -39,7 +39,7 @@ SETTINGS = {
 """Suite and column of results/english, by column header."""
 CONTINUED = {"dialogues": "keep-dialogues", "books": "keep-books"}
 EVICTING = ("attention_matching", "kvzip", "snapkv", "window", "random_slots")
-SWAP_STATE_HELP, EMPTY = ", another text's state", ", empty state"
+SWAPPED, EMPTY = " (swapped state)", " (empty state)"
 
 
 class Memory(NamedTuple):
@@ -131,7 +131,7 @@ def memories() -> str:
     for name, suite, line in MEMORIES:
         runs = _column(suite, "")
         empty = runs.get(f"{line}{EMPTY}", runs["none"])
-        swapped, own = runs[f"{line}{SWAP_STATE_HELP}"], runs[line]
+        swapped, own = runs[f"{line}{SWAPPED}"], runs[line]
         values = [
             format_number(float(figure(found).partition(" ")[0])) for found in (empty, swapped, own)
         ]

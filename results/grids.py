@@ -6,7 +6,7 @@ by_task(runs)                          | method | streamingqa (f1) | ... | pg19 
 by_length(records)                     | method | 16384 | 32768 | ... |
 by_documents(suites)                   | method | 4 documents | 16 documents | ... |
 by_training(records)                   | task | whose state answers | mean of trainings | training seed 0 | ... |
-by_state(records)                      | whose state answers | value | from another text's | from an empty one |
+by_state(records)                      | state | value | from swapped | from empty |
 """
 
 from __future__ import annotations
@@ -270,18 +270,9 @@ def by_state(runs: Sequence[RunRecord]) -> str:
             else ""
             for beside in ("other", "none")
         ]
-        name = STATE_SUFFIXES[state].removeprefix(", ") or "own state"
+        name = STATE_SUFFIXES[state].strip(" ()") or "own state"
         lines.append((name, spread(list(values[state]), 4), *apart))
-    return table(
-        (
-            "whose state answers",
-            "value",
-            "from another text's, per cent",
-            "from an empty one, per cent",
-        ),
-        lines,
-        1,
-    )
+    return table(("state", "value", "from swapped, per cent", "from empty, per cent"), lines, 1)
 
 
 def markdown(grid: DataFrame, head: str = "method") -> str:

@@ -79,8 +79,8 @@ def streams() -> str:
             count: runs for count in lengths if (runs := grids.runs_of(HERE / f"{task}-{count}"))
         }
         parts.append(f"**{task}: F1 by number of documents**\n\n{grids.by_documents(suites)}")
-    legend = """Per cent ± standard error, three draws; "another text's state": the same questions under the state of
-other documents. (last 70 %): the share of the stream that stands in the window."""
+    legend = """Per cent ± standard error, three draws; "swapped state": the same queries under the state of
+other documents. (last 70 %): the share of the stream that fits the window."""
     return "\n".join([*parts, legend, ""])
 
 
