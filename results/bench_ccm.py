@@ -18,7 +18,7 @@ from statistics import median
 
 import torch
 from torch import Tensor
-from ttabench.lm.forward_flops.patching import forward
+from ttabench.lm.forward.patching import forward
 
 from ttabench.core.types import Episode
 from ttabench.cost import Workload, shape_from

@@ -30,7 +30,8 @@ from ttabench.lm.inference.answering import generate, greedy_tokens
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.icl import InContextSettings
+from ttabench.methods.icl.method import InContext
 
 HERE = Path(__file__).parent
 Work = Callable[[], object]

@@ -87,7 +87,7 @@ def prepare(task: str, rows: dict[str, Rows], source: Source, shots: Sequence[in
     files = {}
     for split, items, some in (
         ("train", drawn.shown, rows["train"]),
-        ("validation", drawn.asked, rows["validation"]),
+        ("validation", drawn.query_rows, rows["validation"]),
     ):
         files[split] = str(source.folder / f"lm-eval-{split}.json")
         _write(Path(files[split]), [some[int(item.id)] for item in items])

@@ -138,7 +138,7 @@ def grid_of(suite: str, out: Path) -> str:
             + "\n"
         )
     if suite in BY_DOCUMENTS:
-        counts: dict[int, list[grids.Run]] = {}
+        counts: dict[int, list[grids.StoredRun]] = {}
         for folder, run in grids.runs_of(out / suite):
             counts.setdefault(int(run.config["task_options"]["documents"]), []).append(
                 (folder, run)

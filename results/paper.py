@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.errors import ended
+from ttabench.cli.errors import run_command
 from ttabench.core.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, qu
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
-    return ended(lambda: app(args=arguments, prog_name="paper.py", standalone_mode=False))
+    return run_command(lambda: app(args=arguments, prog_name="paper.py", standalone_mode=False))
 
 
 if __name__ == "__main__":

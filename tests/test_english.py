@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.choice_files import FOLDERS
+from tests.choice_files import RAW_FILES
 from tests.conftest import SMOLLM2
 from tests.harness.test_lm_eval_scores import TEMPLATES, check, files, real_files
 from ttabench.core.digests import digest_path
@@ -58,7 +58,7 @@ def test_scores_are_those_of_lm_evals_own_model(
     """Rows as published where they are at hand; lm-eval's `hf` as it is."""
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     published = tmp_path / "published"
-    held = real_files(name, published, 2) if name in FOLDERS else files(name, published)
+    held = real_files(name, published, 2) if name in RAW_FILES else files(name, published)
     if chat:
         monkeypatch.setattr(smollm2, "chat", parse_chat_template(smollm2))
     check(smollm2, held, tmp_path, shots, chat)

@@ -99,7 +99,7 @@ def test_the_state_of_the_example_helps(
     assert ttabench(*TYPED[line]).code == 0
     assert ttabench("compare", "--format", "csv").code == 0
     entries = {
-        entry.state_of: 100 * entry.value for entry in compare(list_runs(DEFAULT_OUT)).entries
+        entry.state_of: 100 * entry.value for entry in compare(list_runs(DEFAULT_OUT)).method_rows
     }
     assert [round(entries[whose], 1) for whose in ("own", "other", "none")] == shown
     assert shown[0] > max(shown[1:])

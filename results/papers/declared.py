@@ -22,7 +22,7 @@ from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import read_text
 from ttabench.core.types import Json
-from ttabench.sweep.suite import Some, read
+from ttabench.sweep.suite import RunPattern, read_suite
 from ttabench.terminal.table import Cell
 from ttabench.terminal.table import Table as Printed
 
@@ -39,7 +39,7 @@ LESS: dict[Cost, str] = {"state_bytes": "keeps less", "adapt_seconds": "reads in
 COUNTED: tuple[Cost, ...] = ("state_bytes",)
 Line: type[BaseModel] = create_model(
     "Line",
-    __base__=Some,
+    __base__=RunPattern,
     __doc__="Runs that stand for a line of a table.",
     trained_on=(str | None, Field(default=None)),
 )
@@ -143,7 +143,7 @@ def paper(name: str) -> Paper:
     """The declaration of a paper; another name is refused."""
     if name not in PAPERS:
         raise UnknownName("paper", name, [*PAPERS, "list", "claims"])
-    return Paper.model_validate(read(HERE / name / FILE))
+    return Paper.model_validate(read_suite(HERE / name / FILE))
 
 
 def table(name: str) -> tuple[str, str, Table]:

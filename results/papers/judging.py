@@ -42,7 +42,7 @@ from ttabench.report.stored import Answers, QueryId, fill_defaults, join_answers
 from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import SIGNIFICANCE_LEVEL
 from ttabench.stats.metrics import metric_or_default
-from ttabench.sweep.suite import matches
+from ttabench.sweep.suite import matches_pattern
 
 Verdict: TypeAlias = Literal[
     "reproduced",
@@ -105,7 +105,7 @@ def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
     """Whether a run is one of those that a pattern names; "own" is also the name of its task."""
     if pattern.get("trained_on") == words_of_run["task"]:
         pattern = {**pattern, "trained_on": OWN}
-    return matches(pattern, words_of_run)
+    return matches_pattern(pattern, words_of_run)
 
 
 @dataclass(frozen=True, kw_only=True)

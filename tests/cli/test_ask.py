@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.conftest import Command, error_line
-from tests.test_imports import ran_light
+from tests.test_imports import run_light
 
 TEXT = "The usual transport of Dadel Hurov is the taxi. The home of Sinio Dorard is in Redmoor."
 ASKED = {"How does Dadel Hurov travel?": "taxi", "Where does Sinio Dorard live?": "Redmoor"}
@@ -57,7 +57,7 @@ def test_a_state_brings_its_model_and_method(ttabench: Command, state: Path) -> 
     ],
 )
 def test_bad_input_is_refused_without_torch(words: str, told: str) -> None:
-    refused = ran_light(words)
+    refused = run_light(words)
     assert refused.returncode == 2, refused.stderr
     assert told in refused.stderr
 

@@ -33,7 +33,7 @@ def apart(
         left="a",
         right="b",
         task="t",
-        block="x",
+        group="x",
         metric=metric,
         value=value,
         ci_low=low,
@@ -291,7 +291,7 @@ def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:
             settings={"update": "concat"} if method == "ccm" else {},
         )
         own = [
-            {**sample(f"q{index}@{step}", value=value).flat(), "step": step}
+            {**sample(f"q{index}@{step}", value=value).to_row(), "step": step}
             for step, value in values.items()
             for index in range(12)
         ]
