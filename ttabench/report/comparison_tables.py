@@ -179,7 +179,7 @@ def group_table(group: ComparisonGroup, *, all_columns: bool = False) -> Table:
         "seeds": (not _all_equal(seeds), [",".join(map(str, own)) for own in seeds]),
         "#recovered": (
             any(part is not None for part in shares),
-            ["" if part is None else f"{100 * part:.0f} %" for part in shares],
+            [_format_recovered(part) for part in shares],
         ),
         "#trained": (
             any(
@@ -267,6 +267,13 @@ def memory_table(comparison: Comparison) -> Table | None:
     return Table(
         title=title, columns=columns, rows=tuple(rows), names=("method",), glossary=GLOSSARY
     )
+
+
+def _format_recovered(share: float | None) -> str:
+    """Format a share of the improvement; beyond full context it is no share any more."""
+    if share is None:
+        return ""
+    return "> 100 %" if share > 1 else f"{100 * share:.0f} %"
 
 
 def steps_table(group: ComparisonGroup) -> Table:
