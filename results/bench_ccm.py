@@ -18,10 +18,10 @@ from statistics import median
 
 import torch
 from torch import Tensor
-from ttabench.lm.forward.patching import forward
 
 from ttabench.core.types import Episode
 from ttabench.cost import Workload, shape_from
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.inference.scoring import answer_nll
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch, Prefix
