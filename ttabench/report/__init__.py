@@ -1,1 +1,1 @@
-"""Stored runs beside each other: pairing, tables, pictures, lists."""
+"""Reports on stored runs: comparisons, verdicts, tables, charts and lists."""

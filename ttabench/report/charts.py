@@ -1,7 +1,7 @@
-"""Charts of a comparison, for the page: quality against cost, and along a number.
+"""Charts of a comparison for the page.
 
-Of each block quality by bytes of state, by milliseconds of a query, and by what had been read where runs ask at several
-steps.
+Each comparison group has charts of its metric by state bytes, by milliseconds per query, and by
+step (chunks read, text length or distance) if its runs have several steps.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from ttabench.report.method_rows import CHUNKS_READ, MethodRow, format_value
 from ttabench.stats.metrics import metric_or_default
 
 LEGEND = alt.Legend(title=None, orient="bottom", symbolLimit=0, labelLimit=240)
-"""As many columns as the page has room for, see `page.js`."""
+"""`page.js` sets the number of columns."""
 HEIGHT_PIXELS = 280
-"""In pixels; the width is that of the page."""
+"""The width is that of the page."""
 MAX_TICKS = 6
 Styles = Mapping[str, tuple[str, str]]
-"""Colour and shape by method, see `styles`."""
+"""Colour and shape by method, see `pictures.styles`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart, and what is said of it."""
+    """Chart with its title and caption."""
 
     about: str
-    """The block, or what several have in common."""
+    """Name of the comparison group."""
     title: str
     caption: str
     layers: Any
-    """An `altair.LayerChart`."""
+    """`altair.LayerChart`."""
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Vega-Lite, as wide as its place, with a description for those who do not see it."""
+        """Vega-Lite specification: as wide as its container, with a description for screen readers."""
         described = escape_control_characters(f"{self.about}: {self.title}")
         whole = self.layers.properties(
             width="container", height=HEIGHT_PIXELS, description=described
@@ -53,18 +53,18 @@ class Chart:
 
 
 class Point(NamedTuple):
-    """A figure of a line."""
+    """Score of a method row at one position of the x axis."""
 
     at: float
     method_row: MethodRow
     value: float
-    """A share, as entries have it."""
+    """Not scaled: 0.719 for 71.9 %."""
     stderr: float | None
     n: int
 
 
 def by_bytes(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
-    """Quality against the bytes kept between queries; 0 has its place at the left. None of fewer than two entries."""
+    """Draw the metric by state bytes, with 0 at the left; None for fewer than two method rows."""
     costs = [
         (method_row, cost)
         for method_row in group.method_rows
@@ -83,15 +83,15 @@ def by_bytes(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     ticks = list(names)
     x = alt.X(
         "x:Q",
-        title="bytes kept between queries",
+        title="state bytes",
         scale=alt.Scale(type="symlog", constant=min(positive) / 2, domain=[ticks[0], ticks[-1]]),
         axis=alt.Axis(values=ticks, labelExpr=f"{json.dumps(names)}[datum.value]"),
     )
-    return _scatter_chart(group, costs, x, method_styles, "bytes of state")
+    return _scatter_chart(group, costs, x, method_styles, "state bytes")
 
 
 def by_time(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
-    """Quality against milliseconds of a query. None of fewer than two entries."""
+    """Draw the metric by milliseconds per query; None for fewer than two method rows."""
     costs = [
         (method_row, cost)
         for method_row in group.method_rows
@@ -101,11 +101,11 @@ def by_time(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
         return None
     x = alt.X(
         "x:Q",
-        title="milliseconds of a query",
+        title="milliseconds per query",
         scale=alt.Scale(type="log", nice=False, padding=12),
         axis=alt.Axis(tickCount=5, format=",.3~r", labelBound=True),
     )
-    return _scatter_chart(group, costs, x, method_styles, "milliseconds of a query")
+    return _scatter_chart(group, costs, x, method_styles, "milliseconds per query")
 
 
 def _scatter_chart(
@@ -115,20 +115,17 @@ def _scatter_chart(
     method_styles: Styles,
     against: str,
 ) -> Chart:
-    """A point an entry; those of one method, as it is, are joined."""
-    metric, points = (
-        group.group_key.metric,
-        [Point(at, line, line.value, line.stderr, line.n) for line, at in costs],
-    )
-    caption = f"{_better(metric)} and further to the left is better."
-    has_lines = len({one.method for one, _ in costs}) < len(costs)
-    layers = _layers(points, x, method_styles, metric, "label told state ms", lines=has_lines)
+    """Draw a point per method row; lines join the rows of a method under its own state."""
+    metric = group.group_key.metric
+    points = [Point(at, row, row.value, row.stderr, row.n) for row, at in costs]
+    caption = f"{_better(metric)} and further left is better."
+    has_lines = len({row.method for row, _ in costs}) < len(costs)
+    layers = _layers(points, x, method_styles, metric, "label score state ms", lines=has_lines)
     return _chart(layers, points, group, f"{metric} against {against}", caption)
 
 
 def by_step(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
-    """Quality by what had been read before the query, seeds pooled, a line a method and setting; None where nothing was
-    asked at two steps."""
+    """Draw the metric by step, a line per method row; None if no row has two steps."""
     method_rows = [method_row for method_row in group.method_rows if len(method_row.steps) > 1]
     points = [
         Point(at, method_row, *figure)
@@ -137,11 +134,8 @@ def by_step(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     ]
     if not points:
         return None
-    metric, axis, places = (
-        group.group_key.metric,
-        method_rows[0].step,
-        sorted({point.at for point in points}),
-    )
+    metric, axis = group.group_key.metric, method_rows[0].step
+    places = sorted({point.at for point in points})
     names = json.dumps(
         {
             f"{at:.15g}": f"{at:.15g}" if axis == CHUNKS_READ else format_tokens(int(at))
@@ -157,8 +151,8 @@ def by_step(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
         else alt.Scale(zero=False, nice=False),
         axis=alt.Axis(values=places, labelExpr=f"{names}[datum.value]", labelOverlap=True),
     )
-    caption = f"{_better(metric)} is better. A line a method and setting."
-    layers = _layers(points, x, method_styles, metric, "label x told n", lines=True, by_label=True)
+    caption = f"{_better(metric)} is better. One line per method row."
+    layers = _layers(points, x, method_styles, metric, "label x score n", lines=True, by_label=True)
     return _chart(layers, points, group, f"{metric} by {axis}", caption)
 
 
@@ -172,8 +166,11 @@ def _layers(
     lines: bool,
     by_label: bool = False,
 ) -> list[alt.Chart]:
-    """Bars of errors, lines (of every label where `by_label`, else of methods as they are), and marks, hollow where it is
-    not the method as it is."""
+    """Return layers of error bars, lines and marks.
+
+    Lines join the points of a label with `by_label`, else those of a method under its own state.
+    Marks of swapped or empty states and of excluded rows are hollow.
+    """
     rows, times = list[dict[str, Any]](), metric_or_default(metric).scale
     for at, method_row, value, stderr, n in (one for one in points if math.isfinite(one.value)):
         error = stderr if stderr is not None and math.isfinite(stderr) else 0.0
@@ -185,7 +182,7 @@ def _layers(
                 "value": value * times,
                 "low": (value - error) * times,
                 "high": (value + error) * times,
-                "told": format_value(metric, value, stderr),
+                "score": format_value(metric, value, stderr),
                 "own": method_row.state_of == "own" and not method_row.exclusion_reason,
                 "state": format_bytes(method_row.costs.get("state_bytes")),
                 "ms": format_number(method_row.costs.get("ask_ms"), 1),
@@ -228,7 +225,6 @@ def _layers(
 
 
 def _better(metric: str) -> str:
-    """Where on the axis of a metric the better figures are."""
     return "Higher" if metric_or_default(metric).higher_is_better else "Lower"
 
 
@@ -254,7 +250,7 @@ def _chart(
 
 
 def make_charts(group: ComparisonGroup, method_styles: Styles) -> list[Chart]:
-    """All charts of a block."""
+    """Return all charts of a comparison group."""
     return [
         chart
         for draw in (by_bytes, by_time, by_step)

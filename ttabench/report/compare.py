@@ -1,9 +1,11 @@
-"""Compare runs: quality beside cost, and whether the differences could be chance.
+"""Comparison of runs: scores, costs and tested differences.
 
-Runs stand in blocks (`groups`), those that differ in their seed only are pooled, those that were asked less are set
-aside (`method_rows`), and pairs within a block get the difference over the queries both answered, over several blocks the
-mean of these. Which pairs are shown is chosen, and p values are adjusted for all tests of their family that could be
-(`differences`).
+1. Runs are sorted into comparison groups, and runs that differ only in their seed are pooled
+   (`groups`).
+2. Rows with a smaller `--limit` are excluded (`method_rows`).
+3. Pairs of rows get their difference over the queries that both answered, and its mean over several
+   groups (`differences`).
+4. Only some pairs are tested. Holm's p counts all pairs of a family that could be tested.
 """
 
 from __future__ import annotations
@@ -52,23 +54,23 @@ from ttabench.report.stored import Answers, StoredRun, join_answers, load_answer
 from ttabench.stats.estimate import SIGNIFICANCE_LEVEL
 
 FIGURE_TOLERANCE = 1e-6
-"""Relative difference of two figures up to which they are those of one computation on two machines."""
+"""Relative and absolute difference of figures up to which two copies of a run are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonGroup:
-    """Runs that read and ask the same under one base model, compared with each other."""
+    """Runs that can be compared: one context, one set of queries and one base model."""
 
     group_key: GroupKey
     method_rows: tuple[MethodRow, ...]
-    """Floor and ceiling first, those of one method together."""
+    """Baselines first; the rows of a method are adjacent."""
     limited: tuple[MethodRow, ...] = ()
-    """Those that were asked fewer queries than these."""
+    """Excluded rows, which have fewer queries."""
     differences: tuple[Difference, ...] = ()
-    """Of the pairs that were tested."""
+    """Differences of the tested pairs."""
 
     def find_row(self, label: str) -> MethodRow | None:
-        """The entry of that label."""
+        """Return the row with this label; None if the group has none."""
         return next(
             (method_row for method_row in self.method_rows if method_row.label == label), None
         )
@@ -76,30 +78,30 @@ class ComparisonGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Blocks, one below the other, who leads, and what was tested over several of them."""
+    """Comparison groups, the ranking of their rows, and tests over several groups."""
 
     groups: tuple[ComparisonGroup, ...]
     ranking: Ranking | None = None
     overall: tuple[Difference, ...] = ()
-    """Means of differences over the blocks that count for the standing, where these are several; of states over all."""
+    """Mean differences: over the groups that are ranked if there are several, of states over all groups."""
     runs_without_metric: tuple[str, ...] = ()
-    """Ids of runs that were left out, for they lack the metric."""
+    """Ids of the runs that lack the metric."""
     damaged: tuple[str, ...] = ()
-    """A line for every run that was left out, for its record or its samples are damaged."""
+    """A message for each run that is left out because its record or its samples are damaged."""
 
     @property
     def method_rows(self) -> tuple[MethodRow, ...]:
-        """Of all blocks."""
+        """Rows of all groups."""
         return tuple(method_row for group in self.groups for method_row in group.method_rows)
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Those of all blocks."""
+        """Differences of all groups."""
         return tuple(difference for group in self.groups for difference in group.differences)
 
     @property
     def excluded(self) -> tuple[MethodRow, ...]:
-        """All that is set aside: asked less, then cut."""
+        """Excluded rows: first those with fewer queries, then those with a truncated context."""
         limited = [method_row for group in self.groups for method_row in group.limited]
         return (
             *limited,
@@ -114,19 +116,23 @@ def compare_runs(
     all_pairs: bool = False,
     damaged: Sequence[str] = (),
 ) -> Comparison:
-    """Compare runs (`damaged`: a line for every one that could not be loaded), by each task's own main metric for "". A
-    run in two folders counts once. With `all_pairs`, every pair of a block has its difference, and not only those of
-    `differences.choose_pairs`.
+    """Compare runs. A run that is in two folders counts once.
+
+    Args:
+        runs: the stored runs.
+        metric: the metric to compare; the main metric of each task for "".
+        all_pairs: test every pair of a group, not only those of `differences.choose_pairs`.
+        damaged: a message for each run that could not be loaded.
 
     Raises:
-        UserError: no runs, none but damaged ones, or a metric that no run has.
+        UserError: there are no runs, all are damaged, or no run has the metric.
     """
     if not runs:
         raise UserError(
-            "There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids."
+            "There are no runs to compare.", "Run `ttabench eval` first, or add paths or ids."
         )
     run_by_id = {run[1].id: run for run in reversed(runs)}
-    repeated = [line for run in runs if (line := _conflict_message(run, run_by_id[run[1].id]))]
+    repeated = [text for run in runs if (text := _conflict_message(run, run_by_id[run[1].id]))]
     runs = list(run_by_id.values())[::-1]
     kept = [run for run in runs if run[1].value(metric or run[1].main_metric) is not None]
     if not kept:
@@ -159,7 +165,6 @@ def compare_runs(
         groups.append(_make_group(group_key, labelled_groups, answers))
     ranking = rank_rows([group.method_rows for group in groups])
     groups = _add_differences(groups, ranking, all_pairs=all_pairs)
-    # means over blocks, where several count for the standing
     places = ranking.groups if ranking else range(len(groups))
     counting = [groups[place].differences for place in places] if len(places) > 1 else []
     overall = mean_differences(
@@ -175,21 +180,23 @@ def compare_runs(
 
 
 def _conflict_message(run: StoredRun, kept: StoredRun) -> str:
-    """A line that says that a run is left out, where another folder holds the same run with other figures."""
+    """Return a message if two copies of a run have different figures; else an empty string."""
     same = all(
         math.isclose(one.value, other.value, rel_tol=FIGURE_TOLERANCE, abs_tol=FIGURE_TOLERANCE)
         for one, other in zip(run[1].rows, kept[1].rows, strict=False)
     )
     if same:
         return ""
-    return f"{run[0]} holds other figures than {kept[0]}, which is a run of the same id. Compare with one of them."
+    return f"{run[0]} and {kept[0]} have the same run id and different figures. Compare only one of them."
 
 
 def read_answers(
     runs: Sequence[StoredRun], metric: str = ""
 ) -> tuple[dict[str, Answers | None], list[str]]:
-    """(answers of each run by its id, None where none are kept; a line for every run whose samples are damaged). The
-    metric is each run's main one for ""."""
+    """Return the answers of each run by id, and a message for each run with damaged samples.
+
+    Answers are None if a run has no samples. The metric is the main metric of each run for "".
+    """
     answers: dict[str, Answers | None] = {}
     damaged = []
     for folder, record in runs:
@@ -198,7 +205,7 @@ def read_answers(
         except UserError as error:
             damaged.append(str(error))
         except (IndexError, TypeError):
-            damaged.append(f"The samples of run {record.id} in {folder} are not those of queries.")
+            damaged.append(f"The samples of run {record.id} in {folder} are damaged. Run it again.")
     return answers, damaged
 
 
@@ -207,13 +214,13 @@ def _make_group(
     labelled: Sequence[tuple[SeedGroup, str]],
     answers: Mapping[str, Answers | None],
 ) -> ComparisonGroup:
-    asked_alike = select_same_limit([seed_group for seed_group, _ in labelled])
+    same_limit = select_same_limit([seed_group for seed_group, _ in labelled])
     made = [
         (
             make_method_row(
                 group_key, label, seed_group, join_answers([answers[run] for run in seed_group.ids])
             ),
-            seed_group in asked_alike,
+            seed_group in same_limit,
         )
         for seed_group, label in labelled
     ]
@@ -232,8 +239,10 @@ def _make_group(
 def _add_differences(
     groups: Sequence[ComparisonGroup], ranking: Ranking | None, *, all_pairs: bool
 ) -> list[ComparisonGroup]:
-    """The same with their differences, and Holm's p by family over all blocks: those that are tested are chosen by what
-    was found, so all that could be tested count."""
+    """Add differences to the groups, with Holm's p by family over all groups.
+
+    The results decide which pairs are tested, so all pairs that could be tested count.
+    """
     counts, differences = Counter[Family](), list[list[Difference]]()
     for group in groups:
         counts.update(
@@ -254,12 +263,12 @@ def _add_differences(
 
 
 def recovered_in_group(group: ComparisonGroup, method_row: MethodRow) -> float | None:
-    """The share of the way from floor (0) to ceiling (1) that a line goes. None of these two, and where the ceiling is
-    not above the floor beyond chance, by the one difference of the two."""
-    no_context, full_context = (
-        baseline_row(group.method_rows, NO_CONTEXT),
-        baseline_row(group.method_rows, FULL_CONTEXT),
-    )
+    """Return the share of the improvement of `icl` over `none` that a row recovers in one group.
+
+    None for the baselines, and if that improvement is not significant by its unadjusted p.
+    """
+    no_context = baseline_row(group.method_rows, NO_CONTEXT)
+    full_context = baseline_row(group.method_rows, FULL_CONTEXT)
     if (
         no_context is None
         or full_context is None
@@ -276,15 +285,16 @@ def recovered_in_group(group: ComparisonGroup, method_row: MethodRow) -> float |
 def recovered_over_groups(
     groups: Sequence[ComparisonGroup], label: str
 ) -> tuple[float | None, int]:
-    """(share of the way, blocks it is over) of a line: the mean of its gains over the mean of the gaps. All blocks
-    count in which floor, ceiling and the line were asked alike, those in which it lost, too."""
+    """Return (share, number of groups): the mean gain of a row over the mean improvement of `icl`.
+
+    All groups count in which the row and both baselines have the same queries and seeds, also those in
+    which the row is below `none`.
+    """
     gains, gaps = [], []
     for group in groups:
-        no_context, full_context, method_row = (
-            baseline_row(group.method_rows, NO_CONTEXT),
-            baseline_row(group.method_rows, FULL_CONTEXT),
-            group.find_row(label),
-        )
+        no_context = baseline_row(group.method_rows, NO_CONTEXT)
+        full_context = baseline_row(group.method_rows, FULL_CONTEXT)
+        method_row = group.find_row(label)
         if (
             no_context
             and full_context

@@ -1,12 +1,12 @@
-"""Who leads, which pairs of a block are tested and shown, and their differences, p adjusted within their family.
+"""Ranking of method rows, choice of the pairs that are tested, and their differences.
 
-That a method is better than none is one question, that it loses something against icl another one: each is a family of
-tests, and the many pairs of methods with each other make neither of them harder to answer.
+Holm's p is adjusted within families of tests. Each family is one question, so the many pairs of
+methods do not weaken the tests against the baselines. Records store these names:
 
-none      a line against the floor: is it better than nothing?
-icl       a line against the ceiling: does it lose something?
-room      the ceiling against the floor: is there something to be gained?
-state     a line under its own state, another text's and an empty one
+none      row against the no-context baseline: does the method gain anything?
+icl       row against the full-context baseline: does the method lose anything?
+room      full-context against no-context baseline: can anything be gained?
+state     own, swapped and empty state of one configuration
 others    all other pairs
 """
 
@@ -27,29 +27,31 @@ from ttabench.stats.metrics import metric_or_default
 
 Family = Literal["none", "icl", "room", "state", "others"]
 MAX_PAIRED_ROWS = 4
-"""Entries of a block of which every pair is shown."""
+"""Maximum number of rows of a group for which every pair is tested."""
 Pair = tuple[int, int]
-"""Places of two entries of a block, left and right."""
+"""Indices of two rows of a group, left and right."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """The order of lines by their means over the blocks that they share."""
+    """Ranking of rows by their mean over the groups that they share."""
 
     order: tuple[str, ...]
-    """Labels, the best first; at least one."""
+    """Labels, best first; at least one."""
     second: str
-    """The best of another method, else of another setting; empty where there is none."""
+    """Label of the best row of a different method, else of different settings; empty if there is none."""
     groups: tuple[int, ...]
-    """Places of the blocks that count."""
+    """Indices of the groups that count."""
     lines: int
-    """How many there are in all; those that were not run in all of these blocks have no place in the order."""
+    """Number of labels, including those that are not ranked because a group lacks them."""
 
 
 def rank_rows(groups: Sequence[Sequence[MethodRow]]) -> Ranking | None:
-    """The order of lines that are running; None where nothing is, or values have no mean. Lines of several blocks are
-    ranked on blocks that all of them share: those that many share, so that lines times blocks is largest. Of equal ones
-    those with fewer bytes of state come first. Values alone choose; what is said of them rests on the tests."""
+    """Rank the contenders of all groups; None if there are none, or if values have no common mean.
+
+    Rows are ranked on groups that all of them share, chosen to maximize rows times groups. Ties are
+    broken by fewer state bytes. The ranking uses values only; statements rest on the tests.
+    """
     lines: dict[str, dict[int, MethodRow]] = {}
     for place, method_rows in enumerate(groups):
         for method_row in contenders(method_rows):
@@ -58,8 +60,8 @@ def rank_rows(groups: Sequence[Sequence[MethodRow]]) -> Ranking | None:
         return None
 
     def size(own: tuple[int, ...]) -> tuple[bool, int, int]:
-        alike = sum(set(own) <= other.keys() for other in lines.values())
-        return alike > 1, alike * len(own), len(own)
+        count = sum(set(own) <= other.keys() for other in lines.values())
+        return count > 1, count * len(own), len(own)
 
     shared = max(dict.fromkeys(map(tuple, lines.values())), key=size)
     ranked = {
@@ -85,15 +87,17 @@ def rank_rows(groups: Sequence[Sequence[MethodRow]]) -> Ranking | None:
 
 
 def have_mean(metrics: Sequence[str]) -> bool:
-    """Whether a mean over blocks says something: of fractions, or of one metric; not of perplexities, of which the
-    largest decides."""
+    """Return True if a mean over groups is meaningful: for fractions, or for a single metric.
+
+    Not for perplexities, because the largest one decides their mean.
+    """
     if len(metrics) == 1 or all(metric_or_default(metric).scale == 100 for metric in metrics):
         return True
     return len(set(metrics)) == 1 and not metrics[0].startswith("ppl")
 
 
 def pair_family(method_rows: Sequence[MethodRow], pair: Pair) -> Family:
-    """The family of the test of two entries of a block."""
+    """Return the family of a pair of rows."""
     one, other = (method_rows[place] for place in pair)
     baselines = [place for place in _baseline_places(method_rows) if place in pair]
     if len(baselines) == 2:
@@ -113,9 +117,11 @@ def pair_family(method_rows: Sequence[MethodRow], pair: Pair) -> Family:
 def choose_pairs(
     method_rows: Sequence[MethodRow], ranking: Ranking | None, *, all_pairs: bool = False
 ) -> list[Pair]:
-    """Pairs that are tested: all of at most four entries, or of any number if `all_pairs`. Of more: floor, ceiling and the
-    leader against each that is running, and a line under its states. The floor stands right, then the ceiling; the
-    leader left; the own state first."""
+    """Choose the pairs that are tested: all of at most `MAX_PAIRED_ROWS` rows, or with `all_pairs`.
+
+    With more rows: the baselines and the leader against each contender, and the states of each
+    configuration. `none` is on the right, else `icl`; the leader is on the left; the own state too.
+    """
     baselines, kept = _baseline_places(method_rows), contenders(method_rows)
     lines = [
         place
@@ -146,20 +152,20 @@ def choose_pairs(
 
 
 def _baseline_places(method_rows: Sequence[MethodRow]) -> list[int]:
-    """Places of the floor, then the ceiling."""
+    """Return the indices of `none`, then of `icl`."""
     baselines = (baseline_row(method_rows, method) for method in (NO_CONTEXT, FULL_CONTEXT))
     return [
         place
-        for end in baselines
-        if end
+        for baseline in baselines
+        if baseline
         for place, method_row in enumerate(method_rows)
-        if method_row is end
+        if method_row is baseline
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference(PairedDifference):
-    """`left` minus `right` on the queries both answered, with what `stats.estimate` says of it."""
+    """`left` minus `right` on the queries that both answered, with its interval and test."""
 
     left: str
     right: str
@@ -168,44 +174,45 @@ class Difference(PairedDifference):
     metric: str
     n: int
     unit: str
-    """What its units are, see `stats.clusters.SamplingUnit`; empty of blocks that differ in it."""
+    """Sampling unit, see `stats.clusters.SamplingUnit`; empty for groups with different units."""
     p_holm: float | None = None
-    """p, adjusted for all tests of its family, shown or not."""
+    """p adjusted for all tests of its family, shown or not."""
     family: Family = "others"
-    """See above."""
+    """Family of tests, see the module."""
     tests: int = 1
-    """How many tests its family has."""
+    """Number of tests of its family."""
     better: int | None = None
-    """Queries on which left is better; of right and wrong answers, those that became right."""
+    """Number of queries on which left is better."""
     worse: int | None = None
+    """Number of queries on which left is worse."""
     groups: int = 1
-    """Over how many blocks it is the mean."""
+    """Number of groups that are averaged."""
 
     @property
     def is_significant(self) -> bool:
-        """Whether it stays below 5 % once it is adjusted for its family."""
+        """True if Holm's p is below 5 %."""
         return self.p_holm is not None and self.p_holm < SIGNIFICANCE_LEVEL
 
     @property
     def shown(self) -> str:
-        """It with its interval."""
+        """Difference with its interval, formatted."""
         return format_interval(self.metric, self.value, self.ci_low, self.ci_high)
 
     @property
     def gain(self) -> float:
-        """The value, so that more is better for left."""
+        """Difference, signed so that a positive value favours left."""
         return self.value if metric_or_default(self.metric).higher_is_better else -self.value
 
     @property
     def outcome(self) -> int | None:
-        """1 where left is better beyond chance, -1 where right is, 0 where neither is; None where no test was made."""
+        """1 if left is significantly better, -1 if right is, 0 if neither is; None if not tested."""
         if self.p_holm is None:
             return None
         return (1 if self.gain > 0 else -1) if self.is_significant else 0
 
     def with_sides_swapped(self) -> Difference:
-        """Right less left."""
-        low, high = (None if end is None else -end for end in (self.ci_high, self.ci_low))
+        """Return right minus left."""
+        low, high = (None if bound is None else -bound for bound in (self.ci_high, self.ci_low))
         return replace(
             self,
             left=self.right,
@@ -219,9 +226,9 @@ class Difference(PairedDifference):
 
 
 def difference(left: MethodRow, right: MethodRow) -> Difference | None:
-    """Of the queries that both answered; None where there is none, or a figure of them is no number."""
+    """Return left minus right on the queries that both answered; None without such queries or if not finite."""
     shared = [query for query in left.values if query in right.values]
-    left_values, right_values = ([line.values[query] for query in shared] for line in (left, right))
+    left_values, right_values = ([row.values[query] for query in shared] for row in (left, right))
     estimated = (
         statistics.difference(left_values, right_values, metric_or_default(left.metric).figure)
         if shared
@@ -239,9 +246,8 @@ def difference(left: MethodRow, right: MethodRow) -> Difference | None:
         if gains
         else (None, None)
     )
-    clusters = {
-        (one.stratum, one.cluster) for one in left_values
-    }  # of one cluster errors are over its queries
+    # with a single cluster, errors are over its queries
+    clusters = {(one.stratum, one.cluster) for one in left_values}
     return Difference(
         **vars(estimated),
         left=left.label,
@@ -257,24 +263,27 @@ def difference(left: MethodRow, right: MethodRow) -> Difference | None:
 
 
 def find_difference(differences: Iterable[Difference], left: str, right: str) -> Difference | None:
-    """The difference of two labels, turned as they are named; None where it is not there."""
+    """Return the difference of two labels, left minus right; None if it is missing."""
     one = next((one for one in differences if {one.left, one.right} == {left, right}), None)
     return one if one is None or one.left == left else one.with_sides_swapped()
 
 
 def mean_difference(differences: Sequence[Difference]) -> Difference | None:
-    """The mean of the differences of two lines over blocks; see `estimate.stratified_mean`. A block whose difference shows
-    no error counts with none where all that varies agrees, and not at all where there is a single unit."""
-    erring = [one for one in differences if one.stderr is not None or one.units > 1]
-    if not erring or not have_mean([one.metric for one in erring]):
+    """Return the mean difference of two rows over groups, see `estimate.stratified_mean`.
+
+    A difference without a standard error counts with an error of 0 if it has several units, and is
+    left out if it has one. None if none is left, or if the metrics have no common mean.
+    """
+    with_error = [one for one in differences if one.stderr is not None or one.units > 1]
+    if not with_error or not have_mean([one.metric for one in with_error]):
         return None
-    first = erring[0]
+    first = with_error[0]
     mean = stratified_mean(
-        [(one.task, one) for one in erring], metric_or_default(first.metric).figure.span
+        [(one.task, one) for one in with_error], metric_or_default(first.metric).figure.span
     )
     flips = [
         (one.better, one.worse)
-        for one in erring
+        for one in with_error
         if one.better is not None and one.worse is not None
     ]
     better, worse = (sum(side) for side in zip(*flips, strict=True)) if flips else (None, None)
@@ -284,23 +293,23 @@ def mean_difference(differences: Sequence[Difference]) -> Difference | None:
         task="",
         group="",
         p_holm=None,
-        n=sum(one.n for one in erring),
-        unit=first.unit if len({one.unit for one in erring}) == 1 else "",
-        groups=len(erring),
+        n=sum(one.n for one in with_error),
+        unit=first.unit if len({one.unit for one in with_error}) == 1 else "",
+        groups=len(with_error),
         better=better,
         worse=worse,
     )
 
 
 def oriented_value(value: Observation, metric: str) -> float | None:
-    """A query's term, so that more is better; None of figures that no query has by itself."""
+    """Return the term of a query, signed so that higher is better; None for a metric of the whole corpus."""
     if metric_or_default(metric).corpus:
         return None
     return float(value.terms[0] if metric_or_default(metric).higher_is_better else -value.terms[0])
 
 
 def comparable_pairs(method_rows: Sequence[MethodRow]) -> list[Pair]:
-    """Every pair of a block that has a query which both answered, and so could be tested."""
+    """Return the pairs of rows that share a query, and so could be tested."""
     pairs = combinations(range(len(method_rows)), 2)
     return [
         pair
@@ -312,7 +321,7 @@ def comparable_pairs(method_rows: Sequence[MethodRow]) -> list[Pair]:
 def adjust_p_values(
     differences: Sequence[Difference], counts: Mapping[Family, int]
 ) -> list[Difference]:
-    """The same differences, in order, with Holm's p within each family of so many tests as it could have."""
+    """Return the differences in order, with Holm's p; `counts` has the number of possible tests by family."""
     holms: dict[int, Difference] = {}
     for family in {difference.family for difference in differences}:
         places = [
@@ -331,8 +340,10 @@ def mean_differences(
     groups: Sequence[Sequence[Difference]],
     order: Sequence[str],
 ) -> list[Difference]:
-    """Means over blocks with Holm's p, families of their own: of what was tested in each of the blocks that count for
-    the standing (its labels in order), and of states in all blocks."""
+    """Return mean differences over groups with Holm's p; they have their own families.
+
+    Means are over the ranked groups, for the labels in `order`. Those of states are over all groups.
+    """
     lines = len(order)
     counts: dict[Family, int] = {
         "none": lines,
@@ -353,7 +364,7 @@ def mean_differences(
 def _aligned_differences(
     groups: Sequence[Sequence[Difference]], families: Sequence[Family], order: Sequence[str]
 ) -> Iterator[list[Difference]]:
-    """The differences of each pair in several blocks, turned alike."""
+    """Yield the differences of each pair that is in several groups, all with the same left side."""
     by_pair: dict[tuple[Family, frozenset[str]], list[Difference]] = {}
     for difference in (difference for group in groups for difference in group):
         labels = frozenset((difference.left, difference.right))

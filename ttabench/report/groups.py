@@ -1,10 +1,11 @@
-"""Which runs stand in one block of a comparison, how they are pooled, and how the lines of a block are called.
+"""Comparison groups, pooled seeds, and labels of method rows.
 
-    blocks_of(runs)     one block a task, source, base model and metric, and of what is read and asked (documents=16)
-    labels_of(blocks)   icl, mac, mac (theirs: lab-b), snapkv budget=0.1, "templora (swapped state)"
+comparison_groups(runs)   one group per task, source, base model, metric and options (documents=16)
+make_labels(groups)       icl, mac, mac (theirs: lab-b), snapkv budget=0.1, templora (swapped state)
 
-Runs of one block that differ in their seed only are one `SeedGroup`. A label names the settings in which lines of a method
-differ within the block; a configuration that stands in several blocks has one label in all of them.
+Runs of a comparison group that differ only in their seed form a `SeedGroup`. A label names the
+settings in which the rows of a method differ within the group. A configuration has the same label
+in all groups.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ttabench.run.budget import budget_label_and_settings
 STATE_OF = "state of"
 STATE_SUFFIXES = {"own": "", "other": " (swapped state)", "none": " (empty state)"}
 NO_CONTEXT, FULL_CONTEXT = "none", "icl"
-"""Methods that a block begins with."""
+"""Methods of the no-context and the full-context baseline."""
 IGNORED_FIELDS = (
     "state_of",
     "seed",
@@ -41,93 +42,95 @@ IGNORED_FIELDS = (
     "keep",
     "keep_tokens",
 )
-"""Fields that set no lines apart: runs that differ in these alone are pooled, or told apart by something else."""
+"""Fields that do not distinguish rows: other keys do, or runs that differ in them are pooled."""
 DATA_INPUTS = ("rows", "others")
-"""Inputs that may differ from seed to seed: which data they are, `source` says."""
+"""Inputs that may differ between seeds; `source` names the data."""
 GROUP_INPUTS = ("card", "reader", "template")
-"""Inputs that tell blocks apart, as the code of the compared metric does."""
+"""Inputs that distinguish comparison groups, like the code of the metric."""
 UNLABELED_INPUTS = (*DATA_INPUTS, *GROUP_INPUTS, "model")
-"""Inputs that no label names."""
+"""Inputs that labels do not name."""
 GROUP_FIELDS = ("split", "chat_template", "limit")
-"""Fields that a configuration has from its block, and not from its method."""
+"""Fields of a configuration that belong to its comparison group, not to its method."""
 METHOD_INPUTS = ("method", "checkpoint", "base_checkpoint")
-"""Inputs that are the method's own."""
+"""Inputs that belong to the method."""
 DIGEST_DIGITS = 6
-"""Of a digest, where two files of one name are told apart."""
+"""Digits of a digest that a label shows."""
 NON_GROUPING_OPTIONS = {"ratio": "demonstrations", "tokens": "book"}
-"""Options, by their reader, that leave the queries as they are, and all that stands before each: which share of the
-demonstrations a method adapts to, and up to which lengths of a text there are figures."""
+"""Options, with their dataset reader, that change neither the queries nor their context.
+
+They set the share of demonstrations that a method adapts to, and the text lengths with scores.
+"""
 CHECKPOINT, SEED = "checkpoint file", "seed"
-"""What a checkpoint is known by; and the seed that it was trained with, which its name stands for."""
+"""Keys of a checkpoint and of the seed; the name of a checkpoint replaces both in labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedGroup:
-    """All runs of one configuration, whatever their seed."""
+    """All runs of one configuration, over all seeds."""
 
     runs: tuple[StoredRun, ...]
     metric: str
     distinguishing_options: Mapping[str, Json]
-    """Options that set it apart from others of its method, task and model."""
+    """Options that distinguish it from other configurations of its method, task and model."""
     context_options: Mapping[str, Json]
-    """Options that decide its context and its queries."""
+    """Options that determine context and queries."""
     configuration_key: str
-    """Options that tell configurations of methods apart, whatever the block and whose state answered."""
+    """Identity of the configuration, in all comparison groups and under all states."""
     submission: str = ""
-    """Name of the submission that its runs are from; empty for runs of ours."""
+    """Name of the submission with these runs; empty for local runs."""
 
     @property
     def records(self) -> list[RunRecord]:
-        """Those of its runs."""
+        """Records of the runs."""
         return [record for _, record in self.runs]
 
     @property
     def record(self) -> RunRecord:
-        """Of its first run."""
+        """Record of the first run."""
         return self.runs[0][1]
 
     @property
     def method(self) -> str:
-        """Its name."""
+        """Name of the method."""
         return str(self.record.config.get("method"))
 
     @property
     def state_of(self) -> str:
-        """Whose state answered, see `run.runner`."""
+        """State that answered: "own", "other" (swapped) or "none" (empty)."""
         return self.record.state_of
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Those of its runs, in order."""
+        """Seeds of the runs, ascending."""
         return tuple(sorted({seed_of(record) for _, record in self.runs}))
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Those of its runs."""
+        """Ids of the runs."""
         return tuple(record.id for _, record in self.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupKey:
-    """Where a block stands: what all its runs have in common."""
+    """Properties that all runs of a comparison group share."""
 
     task: str
     source: str
     model: str
     metric: str
     options: Mapping[str, Json]
-    """Options that tell it from the other blocks of its task, source and model."""
+    """Options in which groups of the same task, source and model differ."""
 
     @property
     def name(self) -> str:
-        """`streamingqa (mini), base nano, documents=16`."""
+        """Full name: `streamingqa (mini), base nano, documents=16`."""
         return ", ".join(
             [f"{self.task} ({short_source(self.source)})", f"base {self.model}", *self._options]
         )
 
     @property
     def brief(self) -> str:
-        """The task, with what tells it from other blocks of the task."""
+        """Task and distinguishing options: `streamingqa documents=16`."""
         return " ".join([self.task, *self._options])
 
     @property
@@ -136,7 +139,7 @@ class GroupKey:
 
 
 def short_group_name(group_key: GroupKey, group_keys: Sequence[GroupKey]) -> str:
-    """A block in few words: without its source and base where no other of these is of the same task and options."""
+    """Return the brief name of a group if it is unique among the groups, else its full name."""
     return (
         group_key.brief
         if [other.brief for other in group_keys].count(group_key.brief) == 1
@@ -145,7 +148,7 @@ def short_group_name(group_key: GroupKey, group_keys: Sequence[GroupKey]) -> str
 
 
 def format_option(value: Json) -> str:
-    """A setting as it is typed: `16k,32k` for a list of lengths."""
+    """Format an option as typed: `16k,32k` for a list of lengths."""
     if isinstance(value, list | tuple):
         return ",".join(
             format_tokens(part) if isinstance(part, int) else str(part) for part in value
@@ -154,7 +157,7 @@ def format_option(value: Json) -> str:
 
 
 def short_source(source: str) -> str:
-    """The last part of a path: `file:xquad.en.json`."""
+    """Return a source without the folders of its path: `file:xquad.en.json`."""
     kind, colon, path = source.partition(":")
     return f"{kind}{colon}{Path(path).name}" if colon else source
 
@@ -162,8 +165,10 @@ def short_source(source: str) -> str:
 def comparison_groups(
     runs: Sequence[StoredRun], metric: str = ""
 ) -> list[tuple[GroupKey, list[SeedGroup]]]:
-    """Blocks in the order of their first run, but those of one task together; groups in the order of theirs. The metric
-    compared is that by which each task is known where it is empty."""
+    """Return the comparison groups and their seed groups, in the order of their first runs.
+
+    Groups of the same task are adjacent. The metric is the main metric of each task for "".
+    """
     seed_groups: dict[str, list[StoredRun]] = {}
     for folder, record in runs:
         identity = [record.config.get(key) for key in ("method", "task", "model")]
@@ -175,7 +180,9 @@ def comparison_groups(
         seed_groups.setdefault(key, []).append((folder, record))
     groups_by_task: dict[str, dict[str, list[SeedGroup]]] = {}
     for own in (
-        part for seed_group in seed_groups.values() for part in split_repeated_seeds(seed_group)
+        runs_of_group
+        for seed_group in seed_groups.values()
+        for runs_of_group in split_repeated_seeds(seed_group)
     ):
         folder, first = own[0]
         compared, submission = metric or first.main_metric, submission_name(folder)
@@ -187,7 +194,7 @@ def comparison_groups(
             context_options={**_context_options(first), **_code_digests(first, compared)},
             submission=submission,
         )
-        # by the name of a file, wherever it lies: submissions name files without their folders
+        # submissions name files without their folders
         task = repr(
             (first.config.get("task"), short_source(first.source), base_identity(first), compared)
         )
@@ -202,9 +209,9 @@ def comparison_groups(
 
 
 def split_repeated_seeds(runs: Sequence[StoredRun]) -> list[list[StoredRun]]:
-    """Split runs of one configuration so that no part has two of one seed: by the digest of their rows, else by run.
+    """Split runs of one configuration by their rows, or else by run, so that no seed repeats.
 
-    Two runs of one seed have read a file that changed between them, or were made by versions that name runs otherwise.
+    Seeds repeat if a file changed between runs, or if versions of ttabench name runs differently.
     """
     if _has_distinct_seeds(runs):
         return [list(runs)]
@@ -221,12 +228,12 @@ def _has_distinct_seeds(runs: Sequence[StoredRun]) -> bool:
 
 
 def inputs_of(record: RunRecord) -> dict[str, str]:
-    """The digests of what a run read, by name; see `RunConfig.inputs`."""
+    """Return the digests of the inputs of a run by name, see `RunConfig.inputs`."""
     return record.config.get("inputs", {})
 
 
 def _code_digests(record: RunRecord, metric: str) -> dict[str, str]:
-    """The first digits of what decides how answers are asked for and judged, where it is not ttabench's own."""
+    """Return the digests of a custom card, dataset reader, template or metric; empty if all are bundled."""
     inputs = inputs_of(record)
     digests = {name: inputs.get(name, "") for name in GROUP_INPUTS}
     digests["metric"] = (
@@ -252,7 +259,7 @@ def _configuration_key(record: RunRecord, submission: str) -> str:
 
 
 def _with_group_keys(groups: Sequence[list[SeedGroup]]) -> list[tuple[GroupKey, list[SeedGroup]]]:
-    """Blocks of one task, source and model, by the options that differ among them, ascending."""
+    """Add keys to groups of one task, source and model; sorted by the options that differ."""
     contexts = [members[0].context_options for members in groups]
     keys = [
         key
@@ -279,7 +286,7 @@ def _with_group_keys(groups: Sequence[list[SeedGroup]]) -> list[tuple[GroupKey, 
 
 
 def _context_options(record: RunRecord) -> dict[str, Json]:
-    """Options that decide context and queries, seeds and limits aside."""
+    """Return the options that determine context and queries, except seed and limit."""
     reader = record.task.get("reader")
     options = fill_defaults(record.config)["task_options"]
     kept = {
@@ -295,7 +302,7 @@ def _context_options(record: RunRecord) -> dict[str, Json]:
 
 
 def distinguishing_options(record: RunRecord) -> dict[str, Json]:
-    """Options that set a run apart from others of its method, task and model, seeds aside, in one level."""
+    """Return the options that distinguish a run from others of its method, task and model, as a flat mapping."""
     flat: dict[str, Json] = {STATE_OF: record.state_of}
     for key, value in fill_defaults(record.config).items():
         if key in IGNORED_FIELDS:
@@ -307,13 +314,13 @@ def distinguishing_options(record: RunRecord) -> dict[str, Json]:
                 if name not in UNLABELED_INPUTS and not name.startswith("metric ")
             }
         for inner, item in value.items() if isinstance(value, dict) else [(key, value)]:
-            # a method and a task may have settings of one name
+            # a method and a task may have settings of the same name
             flat[f"{key} {inner}" if inner in flat else inner] = item
     return flat
 
 
 def make_labels(groups: Sequence[Sequence[SeedGroup]]) -> list[list[str]]:
-    """The labels of every block's groups; unique in each."""
+    """Return the labels of all seed groups of each comparison group; labels are unique within a group."""
     keys: dict[tuple[str, str], set[str]] = {}
     for members in groups:
         for seed_group in members:
@@ -337,7 +344,7 @@ def make_labels(groups: Sequence[Sequence[SeedGroup]]) -> list[list[str]]:
 
 
 def natural_sort_key(label: str) -> list[tuple[bool, float, str]]:
-    """For sorting: numbers by their size, so that budget=0.5 stands before budget=16."""
+    """Return a sort key that orders numbers by value: budget=0.5 before budget=16."""
     parts = re.split(r"(\d+(?:\.\d+)?)", label)
     return [
         (not part[:1].isdigit(), float(part) if part[:1].isdigit() else 0.0, part)
@@ -347,7 +354,7 @@ def natural_sort_key(label: str) -> list[tuple[bool, float, str]]:
 
 
 def _distinguishing_keys(seed_group: SeedGroup, members: Sequence[SeedGroup]) -> list[str]:
-    """The settings in which it differs from others of its method in the block."""
+    """Return the settings in which a seed group differs from others of its method in the group."""
     alike = [other.distinguishing_options for other in members if other.method == seed_group.method]
     return [
         key
@@ -357,7 +364,7 @@ def _distinguishing_keys(seed_group: SeedGroup, members: Sequence[SeedGroup]) ->
 
 
 def _label(seed_group: SeedGroup, members: Sequence[SeedGroup], keys: set[str]) -> str:
-    """The method with these settings: a checkpoint by its folder, where that tells it from the others of the block."""
+    """Return a label with these settings; a checkpoint has the name of its folder if that is unique."""
     settings = {
         key: seed_group.distinguishing_options[key]
         for key in sorted(keys - {STATE_OF})
@@ -393,6 +400,6 @@ def _label(seed_group: SeedGroup, members: Sequence[SeedGroup], keys: set[str]) 
 
 
 def _checkpoint_name(seed_group: SeedGroup) -> str:
-    """The last part of its name, or of its path."""
+    """Return the last component of the name or path of the checkpoint."""
     name = str(seed_group.record.config.get("checkpoint") or "")
     return name.rstrip("/").rpartition("/")[2].removeprefix("shipped:")

@@ -1,9 +1,9 @@
-"""One line of a comparison, made of its runs, and what a block knows of its lines: ends, candidates, the front.
+"""Method rows of a comparison: scores, costs, baselines, contenders and Pareto-optimal rows.
 
-Lines that are set aside say nothing of their method beside the others. They are named, and never lead:
+Excluded rows are listed with their reason and never lead:
 
-limit    `--limit` let it ask fewer questions than the others were asked: it stands in no table
-cut      its window left out a part of the context: of `icl` that is no ceiling
+limit   its `--limit` allows fewer queries than the other rows have; it is in no table
+cut     its window truncated the context; such a row of `icl` is no baseline
 """
 
 from __future__ import annotations
@@ -24,55 +24,54 @@ from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import metric_or_default
 
 COST_NAMES = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
-CHUNKS_READ = "pieces read before the query"
-TEXT_LENGTH = "tokens of each text, at most"
-"""Each with all that stands before it."""
-ANSWER_DISTANCE = "tokens read since the answer, at most"
+CHUNKS_READ = "chunks read before the query"
+TEXT_LENGTH = "maximum tokens of each text"
+"""Steps are cumulative: each includes the shorter texts."""
+ANSWER_DISTANCE = "maximum tokens read since the answer"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRow(SeedGroup):
-    """One line of a comparison: all runs of one configuration, whatever their seed."""
+    """Row of a comparison: all runs of one configuration, over all seeds."""
 
     label: str
     group_key: GroupKey
     values: QueryValues
-    """Terms that its queries add to the metric."""
+    """Terms of the metric by query."""
     value: float
     stderr: float | None
     n: int
     costs: Mapping[str, float | None]
-    """Means over the runs, by `COST_NAMES`."""
+    """Means over the runs, by the names in `COST_NAMES`."""
     steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
-    """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
+    """(mean, standard error, n) by step; empty if there is a single step."""
     step: str = CHUNKS_READ
-    """What its steps are."""
+    """Meaning of the steps: `CHUNKS_READ`, `TEXT_LENGTH` or `ANSWER_DISTANCE`."""
     machine: str = ""
-    """Machine of its latencies; several are parted by "; "."""
+    """Machine of the latencies; several are joined with "; "."""
     exclusion_reason: str = ""
-    """Why it is set aside, in words that follow its label: "read 36 % of the context", of a limit the option as it was
-    typed; empty where it is not."""
+    """`read 36 % of the context`, or the typed `--limit 8`; empty if the row is not excluded."""
 
     @property
     def untrained(self) -> bool:
-        """Whether a trainable method, or such a part of `A+B`, ran without a checkpoint."""
+        """True if a trainable method, or a trainable member of `A+B`, ran without a checkpoint."""
         return any(map(is_untrained, self.records))
 
     @property
     def marked_label(self) -> str:
-        """Its label as tables have it."""
-        return self.label + " (cut)" * bool(self.exclusion_reason)
+        """Label for tables, with the mark "(cut)" if excluded."""
+        return f"{self.label} (cut)" if self.exclusion_reason else self.label
 
     @property
     def oriented_value(self) -> float:
-        """The value, so that more is better."""
+        """Value, signed so that higher is better."""
         return self.value if metric_or_default(self.metric).higher_is_better else -self.value
 
 
 def make_method_row(
     group_key: GroupKey, label: str, seed_group: SeedGroup, answers: Answers
 ) -> MethodRow:
-    """The line of a group in its block, from what its queries add to the metric (nothing where that is not kept)."""
+    """Return the row of a seed group; `answers` are empty if samples are not stored."""
     records, task = seed_group.records, seed_group.record.task
     rows = [row for record in records if (row := record.value(seed_group.metric)) is not None]
     value, stderr, n = value_over_runs(rows, list(answers.values.values()))
@@ -110,8 +109,11 @@ def make_method_row(
 def value_over_runs(
     rows: Sequence[Row], values: Sequence[Observation]
 ) -> tuple[float, float | None, int]:
-    """(value, standard error, n) of one metric over runs that differ in their seed. The error is over all that varies
-    among what their queries add (`values`); without any it is that of the rows, see `estimate.pool_estimates`."""
+    """Return (value, standard error, n) of a metric over runs that differ only in their seed.
+
+    The error is over all sampling units of `values`. Without values, the errors of the rows are
+    pooled, see `pool_rows`.
+    """
     estimate = (
         statistics.estimate(values, metric_or_default(rows[0].metric).figure) if values else None
     )
@@ -119,7 +121,7 @@ def value_over_runs(
 
 
 def pool_rows(rows: Sequence[Row]) -> tuple[float, float | None, int]:
-    """(mean, standard error, n) over all queries of several runs, from their own; see `estimate.pool_estimates`."""
+    """Return (mean, standard error, n), pooled from the rows of several runs, see `estimate.pool_estimates`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
     return *statistics.pool_estimates(
         figures, metric_or_default(rows[0].metric).ratio or MEAN
@@ -127,7 +129,7 @@ def pool_rows(rows: Sequence[Row]) -> tuple[float, float | None, int]:
 
 
 def machine_name(hardware: Mapping[str, Json], device: Json) -> str:
-    """Machine that a run computed on: `cpu, AMD EPYC, 1 thread`."""
+    """Return the machine of a run: `cpu, AMD EPYC, 1 thread`."""
     threads = hardware.get("threads")
     count = f"{threads} thread{'s' * (threads != 1)}" if threads else None
     return ", ".join(
@@ -150,24 +152,29 @@ def _values_by_step(
         else []
     )
     values = {
-        at: [value for mine, value in own if mine == at or (step == TEXT_LENGTH and mine < at)]
-        for at in rows
+        place: [
+            value
+            for answered_at, value in own
+            if answered_at == place or (step == TEXT_LENGTH and answered_at < place)
+        ]
+        for place in rows
     }
-    return {at: value_over_runs(rows[at], values[at]) for at in sorted(rows)}
+    return {place: value_over_runs(rows[place], values[place]) for place in sorted(rows)}
 
 
 def select_same_limit(members: Sequence[SeedGroup]) -> list[SeedGroup]:
-    """The groups that were asked alike: those of the largest `--limit` that two groups share, none being the largest.
+    """Return the seed groups with the largest `--limit` that at least two of them share.
 
-    Where no two share one, the group of the largest is left alone.
+    No limit counts as the largest. If no two groups share a limit, only the group with the largest
+    is returned.
     """
     limits = [_query_limit(seed_group) for seed_group in members]
-    most = max([limit for limit in limits if limits.count(limit) > 1] or limits, default=math.inf)
-    return [seed_group for seed_group, limit in zip(members, limits, strict=True) if limit == most]
+    largest = max([limit for limit in limits if limits.count(limit) > 1] or limits, default=math.inf)
+    return [seed_group for seed_group, limit in zip(members, limits, strict=True) if limit == largest]
 
 
 def _query_limit(seed_group: SeedGroup) -> float:
-    """Queries that `--limit` left; infinite where it left all."""
+    """Return the `--limit` of a seed group; infinite if it removed no query."""
     limit = seed_group.record.config.get("limit")
     return (
         math.inf
@@ -177,13 +184,13 @@ def _query_limit(seed_group: SeedGroup) -> float:
 
 
 def format_limit(seed_group: SeedGroup) -> str:
-    """The option as it was typed; "no --limit"."""
+    """Format the limit as typed: `--limit 8`, or `no --limit`."""
     limit = seed_group.record.config.get("limit")
     return "no --limit" if limit is None else f"--limit {limit}"
 
 
 def _exclusion_reason(records: Sequence[RunRecord]) -> str:
-    """Why the runs of a group are set aside by their own counts; empty where they are not."""
+    """Return the share of the context that was read; empty if the context was not truncated."""
     lost, read = (
         sum(float(record.cost.get(key) or 0) for record in records)
         for key in ("truncated_tokens", "tokens_read")
@@ -192,18 +199,17 @@ def _exclusion_reason(records: Sequence[RunRecord]) -> str:
         return ""
     share = 1 - lost / read if read else 0.0
     percent = f"{min(99.9, 100 * share):.1f} %" if share > 0.99 else f"{100 * share:.0f} %"
-    return f"read {percent} of the context" if share > 0 else "read a part of the context only"
+    return f"read {percent} of the context" if share > 0 else "read only a part of the context"
 
 
 def baseline_row(method_rows: Sequence[MethodRow], method: str) -> MethodRow | None:
-    """The floor (the entry of `none`) or the ceiling (of `icl`, which read the whole context), where there is one
-    alone."""
+    """Return the row of `none` or `icl` that is the baseline; None unless there is exactly one candidate."""
     candidates = baseline_candidates(method_rows, method)
     return candidates[0] if len(candidates) == 1 else None
 
 
 def baseline_candidates(method_rows: Sequence[MethodRow], method: str) -> list[MethodRow]:
-    """Lines of `none` or `icl` that could be the end: ours, or others' where none is ours; of several none is."""
+    """Return rows of `none` or `icl` that could be the baseline: local ones, or else submitted ones."""
     matching = [
         method_row
         for method_row in method_rows
@@ -215,15 +221,17 @@ def baseline_candidates(method_rows: Sequence[MethodRow], method: str) -> list[M
 
 
 def contenders(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """Lines that a benchmark is to tell apart: under their own state, not set aside, neither floor nor ceiling; lines
-    of `none` or `icl` that are no end only where there are no others."""
-    ends = [baseline_row(method_rows, method) for method in (NO_CONTEXT, FULL_CONTEXT)]
+    """Return the rows that are ranked: under their own state, not excluded, and no baseline.
+
+    Rows of `none` or `icl` that are no baseline count only if there are no others.
+    """
+    baselines = [baseline_row(method_rows, method) for method in (NO_CONTEXT, FULL_CONTEXT)]
     own = [
         method_row
         for method_row in method_rows
         if not method_row.exclusion_reason
         and method_row.state_of == "own"
-        and all(method_row is not end for end in ends)
+        and all(method_row is not baseline for baseline in baselines)
     ]
     return [
         method_row for method_row in own if method_row.method not in (NO_CONTEXT, FULL_CONTEXT)
@@ -231,7 +239,7 @@ def contenders(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
 
 
 def best_rows(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """The best of at least two that are running; all that are equally good."""
+    """Return the contenders with the best value, including ties; empty for fewer than two contenders."""
     own = contenders(method_rows)
     return (
         [
@@ -247,16 +255,18 @@ def best_rows(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
 def recovered(
     method_row: MethodRow, no_context: MethodRow, full_context: MethodRow
 ) -> float | None:
-    """How much of the way from the floor to the ceiling it goes; None where they were not asked as much."""
-    if len({(line.n, line.seeds) for line in (method_row, no_context, full_context)}) > 1:
+    """Return the share of the improvement of `icl` over `none`; None if seeds or numbers of queries differ."""
+    if len({(row.n, row.seeds) for row in (method_row, no_context, full_context)}) > 1:
         return None
     gap = full_context.oriented_value - no_context.oriented_value
     return (method_row.oriented_value - no_context.oriented_value) / gap if gap > 0 else None
 
 
 def pareto_optimal(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """The Pareto front of quality and bytes of state. Lines under their own state alone: controls are none, and beat
-    none; nor does a line without a cost."""
+    """Return the rows that are Pareto-optimal in score and state bytes.
+
+    Rows under a swapped or empty state, and rows without state bytes, are ignored.
+    """
     points = [
         (method_row, (method_row.oriented_value, -size))
         for method_row in method_rows
@@ -273,18 +283,18 @@ def pareto_optimal(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
     ]
 
 
-# --- figures as people read them: 0.719 of f1 is 71.9 ----------------------------------------------------------------
+# --- formatting: an f1 of 0.719 is 71.9 ---------------------------------------------------------
 
 
 def format_value(metric: str, value: float, stderr: float | None) -> str:
-    """A figure of a metric with its standard error."""
+    """Format a value of a metric with its standard error."""
     return format_with_stderr(
         value, stderr, metric_or_default(metric).scale, metric_or_default(metric).digits
     )
 
 
 def format_without_error(metric: str, value: float | None) -> str:
-    """A figure, or a difference of two, without an error."""
+    """Format a value, or a difference, without an error."""
     return format_number(
         None if value is None else value * metric_or_default(metric).scale,
         metric_or_default(metric).digits,
@@ -294,17 +304,17 @@ def format_without_error(metric: str, value: float | None) -> str:
 def format_interval(
     metric: str, value: float, low: float | None, high: float | None, unit: str = ""
 ) -> str:
-    """A difference with its interval: `21.9 [-0.6, 41.8]`; with more digits where all would be shown as zero."""
+    """Format a difference and its interval: `21.9 [-0.6, 41.8]`; with more digits if all would be zero."""
     scale, digits = metric_or_default(metric).scale, metric_or_default(metric).digits
     values = [
         each * scale for each in (value, *(() if low is None or high is None else (low, high)))
     ]
     largest = max(map(abs, values))
     needed = 1 - math.floor(math.log10(largest)) if 0 < largest < 0.5 * 10**-digits else 0
-    amount, *ends = (format_number(each, max(digits, needed)) for each in values)
-    return f"{amount}{unit} [{', '.join(ends)}]" if ends else f"{amount}{unit}"
+    amount, *bounds = (format_number(each, max(digits, needed)) for each in values)
+    return f"{amount}{unit} [{', '.join(bounds)}]" if bounds else f"{amount}{unit}"
 
 
 def format_p(p: float | None) -> str:
-    """A p value."""
+    """Format a p value."""
     return "-" if p is None else f"{p:.4f}" if p >= 0.001 else "<0.001"

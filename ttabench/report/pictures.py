@@ -1,4 +1,4 @@
-"""Pictures: whether one can be written under a name, how it is written, and how all of them and the page look."""
+"""Pictures and pages: checks of output paths, writing of files, colours and shapes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PALETTE = (
     "#882255",
     "#777777",
 )
-"""Told apart with red-green blindness, too (after Paul Tol's bright and vibrant schemes)."""
+"""Distinguishable with red-green blindness (after Paul Tol's bright and vibrant schemes)."""
 CROSS = "M-1,-.8L-.8,-1L0,-.2L.8,-1L1,-.8L.2,0L1,.8L.8,1L0,.2L-.8,1L-1,.8L-.2,0Z"
 SHAPES = (
     "circle",
@@ -55,11 +55,11 @@ GENERATOR_MARKS = (
     b"<dc:title>ttabench</dc:title>",
     b"/Creator (ttabench)",
 )
-"""Bytes in every page, and every picture (.png, .svg, .pdf), that this package writes."""
+"""Bytes that mark pages and pictures (.png, .svg, .pdf) written by this package."""
 
 
 def is_own_file(path: Path) -> bool:
-    """Whether this package wrote a page or picture."""
+    """Return True if this package wrote the page or picture."""
     with reading_file(path, max_bytes=MAX_RECORD_BYTES):
         content = path.read_bytes()
     return any(mark in content for mark in GENERATOR_MARKS)
@@ -71,25 +71,35 @@ def check_output_path(
     what: str = "picture",
     ours: Callable[[Path], bool] = is_own_file,
 ) -> None:
-    """Refuse a path where no picture, or other file of these suffixes, can be written; `is_ours`: see `refuse_others`."""
+    """Check that a file of these suffixes can be written to a path.
+
+    Args:
+        path: the path.
+        suffixes: the allowed suffixes.
+        what: the kind of file, for messages.
+        ours: returns True if an existing file may be replaced, see `refuse_foreign_path`.
+
+    Raises:
+        UserError: the path has a different suffix, cannot be written, or is a foreign file.
+    """
     if path.suffix.lower() not in suffixes:
-        raise UserError(f"{path} is no {what}.", f"Give a file that ends in {', '.join(suffixes)}.")
+        raise UserError(f"{path} is no {what}.", f"Use a suffix of {', '.join(suffixes)}.")
     if not path.parent.is_dir():
         raise UserError(
             f"{path} cannot be written: there is no folder {path.parent}.",
-            "Make it, or give another.",
+            "Create it, or use another.",
         )
     if (
         path.is_symlink()
         or path.is_dir()
         or not os.access(path if path.exists() else path.parent, os.W_OK)
     ):
-        raise UserError(f"{path} cannot be written.", "Give a file in a folder of yours, no link.")
+        raise UserError(f"{path} cannot be written.", "Use a file in a folder that you can write to, no link.")
     refuse_foreign_path(path, ours)
 
 
 def write(figure: Figure, path: Path) -> None:
-    """Write a figure of matplotlib in the form of the suffix."""
+    """Write a matplotlib figure in the format of the suffix."""
     kind = path.suffix.lower().removeprefix(".")
     try:
         with replace_atomically(path, is_ours=is_own_file) as scratch:
@@ -104,14 +114,18 @@ def write(figure: Figure, path: Path) -> None:
 
 
 def check_packages(what: str, needed: Mapping[str, str]) -> None:
-    """Refuse where a package is not installed that this is made of."""
+    """Check that the packages which `what` needs are installed.
+
+    Raises:
+        UserError: a package is missing.
+    """
     if missing := [package for module, package in needed.items() if find_spec(module) is None]:
         fault = f"{what} needs packages that are not installed: {', '.join(missing)}."
         raise UserError(fault, "Install them: pip install 'ttabench[report]'.")
 
 
 def styles(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Colour and shape by method, a pair of its own each for 90 of them; floor and ceiling are black."""
+    """Return colour and shape by method; up to 90 methods have a unique pair. Baselines are black."""
     others = [name for name in dict.fromkeys(methods) if name not in BASELINE_STYLES]
     pairs = {
         name: (PALETTE[place % len(PALETTE)], SHAPES[(place + place // len(PALETTE)) % len(SHAPES)])

@@ -1,11 +1,11 @@
-"""Which stored runs somebody means, and their records.
+"""Selection of stored runs by path, id, method, task and model.
 
-    selected(["results/nine", "3f0c"], out, {})                      paths, patterns, beginnings of ids
-    selected(["mac", "icl"], out, {"task": ["streamingqa"]})         names of methods, too
+select_runs(["results/nine", "3f0c"], out, {})               paths, patterns, prefixes of ids
+select_runs(["mac", "icl"], out, {"task": ["streamingqa"]})  names of methods
 
-A packed run (`records.schema`) is named like one in a folder: SUITE/ID; a submission holds runs as a folder does.
-Methods choose among the runs of the paths that were given, or among all. What was named and holds no run is skipped
-where there are runs beside it.
+Packed runs and runs of a submission (`records.schema`) have paths like runs in folders: SUITE/ID.
+Methods select from the runs of the paths, or from all runs if there are no paths. Paths without
+runs are skipped if other names have runs.
 """
 
 from __future__ import annotations
@@ -43,17 +43,21 @@ from ttabench.report.stored import StoredRun, full_config
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedRuns:
-    """Runs with their records, and lines that say what was left out."""
+    """Loaded runs, and messages on those that are left out."""
 
     runs: tuple[StoredRun, ...] = ()
     damaged: tuple[str, ...] = ()
-    """The file of each, its fault and the remedy."""
+    """A message for each damaged file, with its fault and remedy."""
     skipped: tuple[str, ...] = ()
-    """What was named and holds no run."""
+    """Names without runs."""
 
 
 def load_run(folder: Path) -> RunRecord:
-    """The record of a run, its configuration one that this version can tell."""
+    """Load the record of a run.
+
+    Raises:
+        UserError: the record is damaged, or this version cannot read its configuration.
+    """
     record = load_record(folder)
     if submission_file(folder) and record.id != folder.name:
         raise UserError(f"The record of {folder} is of another run.", SUBMISSION_REMEDY)
@@ -67,7 +71,11 @@ def load_run(folder: Path) -> RunRecord:
 
 
 def load_runs(folders: Iterable[Path]) -> LoadedRuns:
-    """The runs in these folders, in their order; refused where all are damaged."""
+    """Load the runs in these folders, in order.
+
+    Raises:
+        UserError: all are damaged.
+    """
     kept, damaged = list[StoredRun](), list[str]()
     for folder in folders:
         try:
@@ -79,28 +87,28 @@ def load_runs(folders: Iterable[Path]) -> LoadedRuns:
 
 
 def refuse_all_damaged(count: int, damaged: Sequence[str]) -> None:
-    """Refuse where nothing is left because all is damaged, saying what is wrong with the first."""
+    """Raise the first message if there are no runs (`count`) and at least one is damaged."""
     if damaged and not count:
         more = f" {len(damaged) - 1} more are damaged, too." if len(damaged) > 1 else ""
         raise UserError(damaged[0] + more)
 
 
 def _created(file: Path) -> str:
-    """When a record says it was made: file times do not survive a clone. Damaged records come first."""
+    """Return the creation time in a record, because file times do not survive a clone; empty if damaged."""
     with suppress(UserError):
         return str(read_json_object(file).get("created", ""))
     return ""
 
 
 def packed_run_dates(folder: Path) -> dict[Path, str]:
-    """When the packed runs of a folder were made; a damaged file of them stands for all: reading it says so."""
+    """Return the creation times of packed runs; a damaged file is one run, and loading it fails."""
     with suppress(UserError):
         return {folder / name: run.created for name, run in packed_runs(folder).items()}
     return {folder / RUNS_FILE: ""}
 
 
 def list_runs(folder: Path) -> list[Path]:
-    """The runs directly below a folder, in folders and packed, the oldest record first; see `packed_run_dates`."""
+    """Return the runs directly below a folder, in folders and packed, oldest first."""
     made = packed_run_dates(folder) | {
         file.parent: _created(file) for file in folder.glob(f"*/{RECORD_FILE}")
     }
@@ -108,13 +116,12 @@ def list_runs(folder: Path) -> list[Path]:
 
 
 def _runs_matching(pattern: str) -> list[Path]:
-    """Runs whose paths, or paths of files in them, match a pattern."""
+    """Return the runs that match a pattern of paths, or have a file that does."""
     path = Path(pattern)
     base, below = Path(path.anchor), path.relative_to(path.anchor)
     matches = {match.parent if match.is_file() else match for match in base.glob(str(below))}
-    above = (
-        below if below.name == "**" else below.parent
-    )  # `**` stands for any number of folders, none too
+    # `**` matches any number of folders, including none
+    above = below if below.name == "**" else below.parent
     suites = [file.parent for file in base.glob(str(above / RUNS_FILE))]
     packed = {
         run
@@ -126,8 +133,11 @@ def _runs_matching(pattern: str) -> list[Path]:
 
 
 def runs_at_path(name: str) -> list[Path] | None:
-    """Runs that a path or a pattern of paths leads to; None where it leads nowhere. A file that is no record is
-    returned as it is: reading it says so. A folder without runs may hold folders of runs."""
+    """Return the runs of a path or pattern; None if it does not exist.
+
+    A file that is no record is returned as is, and loading it fails. A folder may contain runs, or
+    folders of runs.
+    """
     path = Path(name)
     if path.name in (RUNS_FILE, SAMPLES_FILE) and (packed := packed_run_dates(path.parent)):
         return list(packed)
@@ -135,7 +145,7 @@ def runs_at_path(name: str) -> list[Path] | None:
         return [path / run for run in packed_runs(path)]
     if path.is_file():
         return [path.parent if path.name == RECORD_FILE else path]
-    with suppress(UserError):  # what a damaged file would say of it is nothing
+    with suppress(UserError):  # a damaged file is reported when it is loaded
         if is_stored(path):
             return [path]
     if path.is_dir():
@@ -147,14 +157,16 @@ def runs_at_path(name: str) -> list[Path] | None:
             return _runs_matching(name) or None
         except (ValueError, NotImplementedError) as error:
             raise UserError(
-                f"{name!r} is no pattern of paths ({error}).", "Write it like 'results/*'."
+                f"{name!r} is no valid pattern ({error}).", "Use one like 'results/*'."
             ) from None
     return None
 
 
 def run_folders(folder: Path, levels: int = 2, exclude: Collection[str] = ()) -> Iterator[Path]:
-    """The folder, if it has runs; else those of the folders in it that have, so many levels down, `exclude` those of these
-    names."""
+    """Yield the folder if it has runs, else the folders with runs up to `levels` below it.
+
+    Folders with a name in `exclude` are skipped.
+    """
     if (folder / RUNS_FILE).exists() or any(folder.glob(f"*/{RECORD_FILE}")):
         yield folder
     elif levels and folder.is_dir():
@@ -166,7 +178,7 @@ def run_folders(folder: Path, levels: int = 2, exclude: Collection[str] = ()) ->
 
 
 def list_runs_below(folder: Path, exclude: Collection[str] = ()) -> list[Path]:
-    """The runs of a folder; where it has none, those of the folders in it, see `run_folders`."""
+    """Return the runs of a folder, or else of the folders in it, see `run_folders`."""
     return [
         run
         for folder_with_runs in run_folders(folder, exclude=exclude)
@@ -175,7 +187,7 @@ def list_runs_below(folder: Path, exclude: Collection[str] = ()) -> list[Path]:
 
 
 def _runs_with_prefix(name: str, out: Path) -> set[Path]:
-    """The runs directly below a folder whose ids begin like this; no record is read for it."""
+    """Return the runs directly below a folder that have this id prefix; reads no records."""
     inside = [
         *packed_run_dates(out),
         *(file.parent for file in out.glob(f"{escape(Path(name).name)}*/{RECORD_FILE}")),
@@ -184,14 +196,18 @@ def _runs_with_prefix(name: str, out: Path) -> set[Path]:
 
 
 is_id_prefix = re.compile("[0-9a-f]{6,}").fullmatch
-"""Of an id: no method is called so, and no record is read to see that."""
+"""Match an id prefix. Such a name is no method, so records need not be read to resolve it."""
 
 
 def find_by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
-    """The run whose id begins like this, among these folders or in `out`."""
+    """Return the run with this id prefix, among the folders or else in `out`.
+
+    Raises:
+        UserError: there is no such run, or there are several.
+    """
     if len(Path(name).parts) > 1:
         raise UserError(
-            f"There is no file or folder {name}.", "Check the path, or see `ttabench list runs`."
+            f"There is no file or folder {name}.", "Fix the path, or run `ttabench list runs`."
         )
     for place in (folders, _runs_with_prefix(name, out)):
         matching = [run for run in place if run.name.startswith(name)]
@@ -200,33 +216,38 @@ def find_by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
             return matching[0]
     if matching:
         raise UserError(
-            f"{len(matching)} runs in {out} begin with {name!r}.", "Give more digits of the id."
+            f"{len(matching)} runs in {out} begin with {name!r}.", "Use more digits of the id."
         )
-    packed_runs(out)  # a damaged file may hold it
+    packed_runs(out)  # raises if the file is damaged: it may contain the run
     ids = [run.name for run in (*folders, *list_runs(out))]
     if not ids:
         raise UserError(
-            f"No run {name!r}: {out} holds no runs.",
-            "Run `ttabench eval`, or name the folder with --out.",
+            f"There are no runs in {out}, so {name!r} cannot be found.",
+            "Run `ttabench eval` first, or set the folder with --out.",
         )
     fault = f"No run in {out} has an id that begins with {name!r}, and there is no file, folder or method of that name."
-    hint = f"See `ttabench list runs --out {quote(str(out))}` and `ttabench list methods`."
+    hint = f"Run `ttabench list runs --out {quote(str(out))}` or `ttabench list methods`."
     raise UnknownName(
         "run", name, [*ids, *registry.methods(), *registry.families()], fault=fault, hint=hint
     )
 
 
 RunFilters: TypeAlias = Mapping[str, Sequence[str] | None]
-"""Texts by "task", "method" (a whole name, or a family: kvpress stands for every kvpress:...) and "model", as they are
-typed, each a name or several with commas; a run has one of each kind, where any is named."""
+"""Typed names by "task", "method" and "model"; each text may contain several names, with commas.
+
+A run must match one name of each kind that is present. A method family matches all of its methods:
+`kvpress` matches every `kvpress:...`.
+"""
 
 
 def select_runs(names: Sequence[str], out: Path, filters: RunFilters) -> LoadedRuns:
-    """The runs that are meant, in the order of the names; see above. Ids and methods are looked for in `out`; a path
-    may be a run's folder, its `run.json`, a folder of runs, or of such folders.
+    """Return the selected runs, in the order of the names.
+
+    Ids and methods are searched in `out`. A path may be the folder of a run, its `run.json`, a folder
+    of runs, or a folder of such folders.
 
     Raises:
-        UserError: a name that is none of these; an id that several runs begin with.
+        UserError: a name is unknown, or several runs have the same id prefix.
     """
     folders, skipped, among, ids = dict[Path, None](), list[str](), list[str](), list[str]()
     known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
@@ -247,11 +268,11 @@ def select_runs(names: Sequence[str], out: Path, filters: RunFilters) -> LoadedR
             (ids if at is None else skipped).append(name)
     if skipped and not (folders or among or ids):
         file = Path(skipped[0])
-        if file.is_file():  # what is wrong with it
+        if file.is_file():  # raise the reason
             load_record(file) if file.suffix != SUBMISSION_SUFFIX else packed_runs(file)
         raise UserError(
             f"There are no runs in {', '.join(skipped)}.",
-            "Run `ttabench eval` first, or name a folder.",
+            "Run `ttabench eval` first, or use another path.",
         )
     named = [find_by_id(name, out, list(folders)) for name in ids]
     pool = load_runs(
@@ -278,13 +299,13 @@ def select_runs(names: Sequence[str], out: Path, filters: RunFilters) -> LoadedR
         kept = [run for run in kept if not own or values_of(run[1]) & {*own}]
         requested += own
     if meant and not kept:
-        fault = f"None of {len(meant)} runs is of all of these: {', '.join(requested)}."
-        raise UserError(fault, "Ask for fewer, or list runs.")
+        fault = f"None of {len(meant)} runs matches all of: {', '.join(requested)}."
+        raise UserError(fault, "Remove a filter, or run `ttabench list runs`.")
     return LoadedRuns(runs=tuple(kept), skipped=tuple(skipped), damaged=pool.damaged)
 
 
 def _methods_of(record: RunRecord) -> set[str]:
-    """Its method and the family of it."""
+    """Return the method of a run, and its family."""
     method = str(record.config.get("method"))
     return {method, method.partition(":")[0]}
 
@@ -295,7 +316,7 @@ def _refuse_unknown(
     kind: str,
     values_of: Callable[[RunRecord], set[str]],
 ) -> None:
-    """Refuse a name that no run has."""
+    """Raise `UnknownName` for a name that no run has."""
     known = {name for _, record in among for name in values_of(record)}
     for name in names:
         if among and name not in known:
@@ -304,5 +325,5 @@ def _refuse_unknown(
 
 
 def submission_name(run: Path) -> str:
-    """Name of the submission of a run, `lab-b` of `files/lab-b.parquet`; empty of a run of ours."""
+    """Return the submission of a run, `lab-b` for `files/lab-b.parquet`; empty for a local run."""
     return run.parent.stem if submission_file(run) else ""

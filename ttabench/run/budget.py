@@ -107,5 +107,5 @@ def format_kept_share(share: float | None, amount: Amount | None) -> str:
     if share is None:
         return ""
     return format_budget(share) + (
-        f" (asked {format_budget(amount)})" if amount is not None else ""
+        f" (budget {format_budget(amount)})" if amount is not None else ""
     )
