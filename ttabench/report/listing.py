@@ -1,4 +1,4 @@
-"""`ttabench list methods | tasks | models | adapters | runs`: what there is, as tables or JSON."""
+"""`ttabench list methods | tasks | models | adapters | runs`, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -27,35 +27,46 @@ from ttabench.terminal import render
 from ttabench.terminal.table import Cell, Table
 
 LISTS = ("methods", "tasks", "models", "adapters", "runs")
-EPISODES_COLUMN = "pieces an episode × queries a piece"
+EPISODES_COLUMN = "chunks per episode × queries per chunk"
 COLUMNS = (
     "adapter",
     "#parameters",
     "trained on",
     EPISODES_COLUMN,
-    "rate",
+    "learning rate",
     "#seed",
     "#steps",
-    "#pieces read",
+    "#chunks read",
     "#queries",
     "labels",
     "#tokens",
     "#minutes",
-    "lies in",
-    "chosen on",
+    "folder",
+    "selected on",
 )
 CACHE_VERSION = 2
-"""Another number where lines of runs come to say something else, so that none is remembered."""
-JSON_ONLY_COLUMNS = (EPISODES_COLUMN, "rate", "#pieces read", "#queries", "#minutes", "chosen on")
-"""Of an adapter, which --json has."""
+"""Increase it when the cells of runs change, so that cached ones are not used."""
+JSON_ONLY_COLUMNS = (
+    EPISODES_COLUMN,
+    "learning rate",
+    "#chunks read",
+    "#queries",
+    "#minutes",
+    "selected on",
+)
+"""Columns of adapters that are printed only with --json."""
 GOLD_LOSSES = ("retrieval_aux", "attention_aux")
-"""Weights of MAC's losses that are told which document holds the answer (`Ask.source_key`)."""
+"""Weights of MAC's losses that use the gold document of a query (`Query.source_key`)."""
 
 
 def show(
     what: str, name: str, out: Path, *, method: str = "", task: str = "", json: bool = False
 ) -> None:
-    """Print a list (of runs those of a method, of a task)."""
+    """Print a list; runs can be filtered by method and task.
+
+    Raises:
+        UserError: the list is unknown, or an option does not apply to it.
+    """
     if what not in LISTS:
         raise UnknownName("list", what, list(LISTS))
     if name and what != "methods":
@@ -64,7 +75,7 @@ def show(
         )
     if what != "runs" and (method or task):
         raise UserError(
-            "--method and --task choose among runs.", "Run `ttabench list runs`, or leave them out."
+            "--method and --task filter runs only.", "Remove them, or run `ttabench list runs`."
         )
     tables: dict[str, Callable[[], Table]] = {
         "methods": (lambda: settings_table(name, nano=True)) if name else methods_table,
@@ -82,7 +93,7 @@ def show(
 def _table(
     title: str, heads: Mapping[str, str], data: list[dict[str, Cell]], caption: str = ""
 ) -> Table:
-    """Rows of data as they are read: under each heading the cells of one key."""
+    """Return a table with a column for each key of `heads`, which maps keys to headings."""
     rows = tuple(tuple(str(row[key]) for key in heads) for row in data)
     return Table(
         title=title, columns=tuple(heads.values()), rows=rows, data=tuple(data), caption=caption
@@ -90,7 +101,7 @@ def _table(
 
 
 def methods_table() -> Table:
-    """Every registered method."""
+    """Return all registered and installed methods."""
     others, faults = registry.installed()
     for fault in faults:
         render.print_note(f"Note: {fault}")
@@ -112,30 +123,33 @@ def methods_table() -> Table:
             spec.name,
             spec.summary,
             spec.growth,
-            "question" * spec.query_aware,
-            "trained" * spec.trainable,
+            "yes" if spec.query_aware else "",
+            "yes" if spec.trainable else "",
             ", ".join(spec.presets),
             spec.paper,
         )
         for spec in specs
     )
-    columns = ("method", "what it keeps", "state grows", "looks at", "", "presets", "arXiv")
+    columns = ("method", "state", "state growth", "query-aware", "trainable", "presets", "arXiv")
     return Table(
         title="methods",
         columns=columns,
         rows=rows,
         data=tuple(data),
         names=("method", "arXiv"),
-        spare=("presets", "", "looks at", "state grows"),
-        caption="Settings of one: ttabench list methods NAME",
+        spare=("presets", "trainable", "query-aware", "state growth"),
+        caption="Settings of one method: ttabench list methods NAME",
     )
 
 
 def settings_table(method: str, spec: MethodSpec | None = None, *, nano: bool = False) -> Table:
-    """The settings of one method (`spec`, where it is there already): type, default, meaning; with `nano` the value in
-    the preset of that model, too."""
+    """Return the settings of a method: name, type, default and meaning.
+
+    With `nano`, a further column has the values of the preset for the model `nano`.
+    """
     spec = spec or registry.find_method(method)
-    preset, meanings = resolve_preset(spec, "", NANO) if nano else "", field_docs(spec.Settings)
+    preset = resolve_preset(spec, "", NANO) if nano else ""
+    meanings = field_docs(spec.Settings)
     data: list[dict[str, Cell]] = [
         {
             "setting": key,
@@ -146,21 +160,23 @@ def settings_table(method: str, spec: MethodSpec | None = None, *, nano: bool = 
         }
         for key, kind, default in describe_settings(spec)
     ]
-    heads = {
-        key: f"in {preset}" if key == "preset" else key
-        for key in ("setting", "type", "default", *["preset"] * bool(preset), "meaning")
-    }
-    caption = f"Set one with --set key=value.{' Presets: ' + ', '.join(spec.presets) if spec.presets else ''}"
+    heads = {"setting": "setting", "type": "type", "default": "default"}
+    if preset:
+        heads["preset"] = f"in {preset}"
+    heads["meaning"] = "meaning"
+    caption = "Set one with --set key=value."
+    if spec.presets:
+        caption += f" Presets: {', '.join(spec.presets)}"
     if spec.trainable:
-        caption += "\nA checkpoint, shipped or given, brings its own settings."
+        caption += "\nA checkpoint has its own settings."
     table = _table(f"settings of {method}", heads, data, caption)
-    return replace(table, names=("setting",), spare=("type", *("default",) * bool(preset)))
+    return replace(table, names=("setting",), spare=("type", "default") if preset else ("type",))
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
-    """The docstring under each field of a class and of those it inherits from; empty where no source can be read."""
-    if made_of := getattr(settings, "MADE_OF", ()):
-        docs = [(label, field_docs(part)) for label, part in made_of]
+    """Return the docstrings of the fields of a class, including inherited ones; empty if there is no source."""
+    if members := getattr(settings, "MADE_OF", ()):
+        docs = [(label, field_docs(member)) for label, member in members]
         return {f"{label}_{key}": text for label, own in docs for key, text in own.items()}
     texts_by_field: dict[str, str] = {}
     for cls in reversed(settings.__mro__[:-1]):
@@ -179,16 +195,14 @@ def field_docs(settings: type[Any]) -> dict[str, str]:
 
 
 def tasks_table() -> Table:
-    """Every shipped task card."""
+    """Return all bundled task cards."""
     from ttabench.readers.cards import card_names, load_card
     from ttabench.readers.sources import default_source
 
     data: list[dict[str, Cell]] = []
     for card in map(load_card, card_names()):
-        on_hub, usual = (
-            card.source.hub is not None or bool(card.parts),
-            default_source(card, nano=False),
-        )
+        on_hub = card.source.hub is not None or bool(card.parts)
+        source = default_source(card, nano=False)
         data.append(
             {
                 "task": card.name,
@@ -200,7 +214,7 @@ def tasks_table() -> Table:
                 "sources": ", ".join(
                     [
                         *(["mini"] if card.twin else []),
-                        *([usual] if on_hub or usual != "hub" else []),
+                        *([source] if on_hub or source != "hub" else []),
                     ]
                 ),
                 "splits": ", ".join(card.splits),
@@ -221,7 +235,7 @@ def tasks_table() -> Table:
         "tasks",
         heads,
         data,
-        "Files and folders go to --source; a card of your own to --task PATH.yaml.",
+        "Use --source for files and folders, and --task PATH.yaml for your own card.",
     )
     return replace(
         table,
@@ -231,11 +245,11 @@ def tasks_table() -> Table:
 
 
 def models_table() -> Table:
-    """Every base model known by name."""
+    """Return all base models that have a name."""
     rows, data = list[tuple[str, ...]](), list[dict[str, Cell]]()
     for name in architectures.model_names():
         shape, known = cost.shape_of(name), architectures.ARCHITECTURES.get(name)
-        hub = known.hub if known else "ships with ttabench"
+        hub = known.hub if known else "bundled with ttabench"
         where = f"{known.package.requirement}, else {hub}" if known and known.package else hub
         parameters = shape.parameters if shape else None
         sizes = (
@@ -245,18 +259,18 @@ def models_table() -> Table:
         )
         rows.append((name, amounts.format_count(parameters), *sizes, where))
         data.append({"model": name, "parameters": parameters, "hub": hub})
-    standing = ", ".join(
-        f"{name} ({model} on {checkpoint})" for name, (model, checkpoint) in MODEL_ALIASES.items()
+    aliases = ", ".join(
+        f"{name} ({model} with {checkpoint})" for name, (model, checkpoint) in MODEL_ALIASES.items()
     )
     return Table(
         title="models",
-        columns=("model", "#params", "#layers", "#width", "#heads/kv", "where"),
+        columns=("model", "#parameters", "#layers", "#width", "#heads/kv", "source"),
         rows=tuple(rows),
         data=tuple(data),
         names=("model",),
-        spare=("#heads/kv", "#width", "#layers", "where"),
-        caption=f"Or a folder, a .gguf file or a hub id; {standing}. All but nano build with --random-weights, for "
-        "profiles.",
+        spare=("#heads/kv", "#width", "#layers", "source"),
+        caption=f"A folder, a .gguf file or a hub id is a model, too. Models with an adapter: {aliases}."
+        " Use --random-weights to profile any model except nano without its weights.",
     )
 
 
@@ -266,9 +280,10 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
 
     if not out.is_dir():
         raise UserError(
-            f"There are no runs in {out}.", "Run `ttabench eval`, or name the folder with --out."
+            f"There are no runs in {out}.",
+            "Run `ttabench eval` first, or set the folder with --out.",
         )
-    memory = FileCache(f"runs/{short_hash(f'{CACHE_VERSION} {__version__} {out.absolute()}')}")
+    cache = FileCache(f"runs/{short_hash(f'{CACHE_VERSION} {__version__} {out.absolute()}')}")
     lines, damaged = list[RunLine](), list[str]()
     for folder_with_runs in run_folders(out):
         found: dict[str, RunLine] = {}
@@ -277,26 +292,26 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
             sorted(folder_with_runs.glob(f"*/{RECORD_FILE}")),
         )
         for file in [*packed, *folders]:
-            try:  # a run in a folder of its own stands for the same, packed: then what is packed does not tell all
+            try:  # with folders, a packed file does not determine its list: folders replace packed runs
                 runs, faults = (
                     _read_lines(file)
                     if folders and file in packed
-                    else memory.get_or_compute(file, _read_lines)
+                    else cache.get_or_compute(file, _read_lines)
                 )
             except UserError as error:
                 damaged.append(str(error))
                 continue
             damaged += faults
             found |= {name: (cells, data) for name, cells, data in runs}
-        made = sorted(found, key=lambda name: (found[name][1]["created"], name))
+        by_date = sorted(found, key=lambda name: (found[name][1]["created"], name))
         lines += [
             (found[name][0], {**found[name][1], "path": str(folder_with_runs / name)})
-            for name in made
+            for name in by_date
         ]
-    memory.save()
+    cache.save()
     refuse_all_damaged(len(lines), damaged)
-    for line in damaged:
-        render.print_note(f"Left out: {line}")
+    for message in damaged:
+        render.print_note(f"Left out: {message}")
     return runs_table(
         [
             line
@@ -307,7 +322,7 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
 
 
 def _read_lines(file: Path) -> tuple[list[Any], list[str]]:
-    """Of each run that a file holds its folder's name and its line, and what is damaged."""
+    """Return (folder name, cells, data) of each run in a file, and messages on damaged runs."""
     from ttabench.report.selection import load_runs, packed_run_dates
     from ttabench.report.tables import run_line
 
@@ -318,24 +333,24 @@ def _read_lines(file: Path) -> tuple[list[Any], list[str]]:
 
 
 def adapters_table() -> Table:
-    """Every adapter that is here, a row each."""
-    words, here = bundled_adapters(), find_adapters()
+    """Return all installed adapters."""
+    selected_on, installed = bundled_adapters(), find_adapters()
     data = [
         {
             "adapter": name,
             **_training_cells(read_header(folder)),
             "lies_in": "package" if folder.is_relative_to(ADAPTERS_FOLDER) else "results/adapters",
-            "chosen_on": words[name],
+            "chosen_on": selected_on[name],
         }
-        for name, folder in here.items()
+        for name, folder in installed.items()
     ]
     rows = tuple(tuple(_format_cell(name, value) for name, value in row.items()) for row in data)
     caption = (
-        "Load one with --checkpoint shipped:NAME. Rate: the highest. Labels: what training was told beside texts and "
-        "answers. Minutes beside other work, on one or two cores."
+        "Load one with --checkpoint shipped:NAME. Learning rate: its maximum, schedule and optimizer. Labels: "
+        "supervision other than texts and answers. Minutes: on one or two shared CPU cores."
     )
-    if elsewhere := sorted(words.keys() - here.keys()):
-        caption += f" In results/adapters of the project's repository, not installed: {', '.join(elsewhere)}."
+    if missing := sorted(selected_on.keys() - installed.keys()):
+        caption += f" In results/adapters of the repository, not installed: {', '.join(missing)}."
     return Table(
         title="adapters",
         columns=COLUMNS,

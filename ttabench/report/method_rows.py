@@ -169,8 +169,12 @@ def select_same_limit(members: Sequence[SeedGroup]) -> list[SeedGroup]:
     is returned.
     """
     limits = [_query_limit(seed_group) for seed_group in members]
-    largest = max([limit for limit in limits if limits.count(limit) > 1] or limits, default=math.inf)
-    return [seed_group for seed_group, limit in zip(members, limits, strict=True) if limit == largest]
+    largest = max(
+        [limit for limit in limits if limits.count(limit) > 1] or limits, default=math.inf
+    )
+    return [
+        seed_group for seed_group, limit in zip(members, limits, strict=True) if limit == largest
+    ]
 
 
 def _query_limit(seed_group: SeedGroup) -> float:

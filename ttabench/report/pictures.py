@@ -94,7 +94,9 @@ def check_output_path(
         or path.is_dir()
         or not os.access(path if path.exists() else path.parent, os.W_OK)
     ):
-        raise UserError(f"{path} cannot be written.", "Use a file in a folder that you can write to, no link.")
+        raise UserError(
+            f"{path} cannot be written.", "Use a file in a folder that you can write to, no link."
+        )
     refuse_foreign_path(path, ours)
 
 

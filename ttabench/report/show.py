@@ -1,4 +1,4 @@
-"""`ttabench show RUN`: one stored run in full, then what it was asked and answered."""
+"""`ttabench show RUN`: one stored run in full, then its queries and answers."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from ttabench.terminal import render
 from ttabench.terminal.table import Table
 
 MAX_SAMPLE_CHARS = 400
-"""Characters of a prompt, and of an answer, that are shown without --all."""
+"""Maximum characters of a prompt, and of an answer, without --all."""
 SEARCHED_COLUMNS = ("prompt", "prediction", "answers", "key", "episode", "subtask")
 SampleCells = Mapping[str, Any]
-"""A query with its answer, by column, see `records.samples`; metrics included, and its place in the run as `sample`."""
+"""Cells of a sample by column, see `records.samples`; `sample` is its number in the run, from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleFilter:
-    """Which samples are wanted."""
+    """Filter of samples."""
 
     page: int | None = None
-    """Counted from 1; None where none was named."""
+    """Number of the page, from 1; None without --page."""
     per_page: int = 4
     wrong: bool = False
     grep: str = ""
@@ -47,31 +47,36 @@ class SampleFilter:
 def show(
     name: str, out: Path, wanted: SampleFilter, form: render.Format, *, everything: bool
 ) -> None:
-    """Print a run and a page of its samples; all samples that are wanted, for other programs. Where anything was asked
-    of the samples they stand alone. With `everything` no setting, figure or text is left out."""
+    """Print a run and a page of its samples.
+
+    JSON and CSV contain all matching samples. If a page or a filter is set, only samples are printed.
+    With `everything`, all settings, scores and full texts are included.
+
+    Raises:
+        UserError: `name` is not a single run, samples are not stored, or the page does not exist.
+    """
     runs = select_runs([name], out, {}).runs
     if len(runs) != 1:
         raise UserError(
-            f"{name} holds {len(runs)} runs, `show` takes one.", "See `ttabench list runs`."
+            f"`show` needs one run, but {name} has {len(runs)}.", "Run `ttabench list runs`."
         )
     (folder, record), kept = runs[0], has_samples(runs[0][0])
-    note, samples_only = (
-        _missing_note(folder, kept=kept),
-        wanted.page is not None or wanted.wrong or bool(wanted.grep),
-    )
+    note = _missing_note(folder, kept=kept)
+    samples_only = wanted.page is not None or wanted.wrong or bool(wanted.grep)
     if not kept and (samples_only or form == "csv"):
-        raise UserError(note, "Run it again with another --out.")
+        raise UserError(note, "Run it again with a different --out.")
     samples = _select_samples(folder, record, wanted) if kept else []
     page, pages = wanted.page or 1, max(1, -(-len(samples) // wanted.per_page))
     if page > pages:
-        raise UserError(f"There is no page {page}: the last is {pages}.", f"Give --page {pages}.")
+        raise UserError(f"There is no page {page}: the last is {pages}.", f"Use --page {pages}.")
     part = samples[(page - 1) * wanted.per_page : page * wanted.per_page]
     if form in ("json", "csv"):
         _print_data(form, part if wanted.page else samples, record, folder, note)
         return
     tables = [] if samples_only else detail_tables(record, everything=everything)
     if kept:
-        kinds = ["wrong"] * wanted.wrong + [f"with {wanted.grep!r}"] * bool(wanted.grep)
+        kinds = ["wrong"] if wanted.wrong else []
+        kinds += [f"with {wanted.grep!r}"] if wanted.grep else []
         count = f"{len(samples)}, page {page} of {pages}" if part else "none"
         title = f"{', '.join(['samples', *kinds])}: {count}"
         table = _table(title, part, record, sys.maxsize if everything else MAX_SAMPLE_CHARS)
@@ -104,20 +109,20 @@ def _print_data(
 
 
 def _missing_note(folder: Path, *, kept: bool) -> str:
-    """What of a run's samples is not kept; empty where all is."""
+    """Return a note if samples or their texts are not stored; else an empty string."""
     if not kept:
-        return f"{folder.parent} holds the record of run {folder.name} and not its samples."
+        return f"{folder.parent} contains the record of run {folder.name}, but not its samples."
     texts = read_samples(folder, ["prompt", "prediction"])
     hidden = any(is_digest(str(text)) for column in texts.values() for text in column)
     return (
-        f"{folder.parent} holds the scores of run {folder.name} and not its texts."
+        f"{folder.parent} contains the scores of run {folder.name}, but not its texts."
         if hidden
         else ""
     )
 
 
 def _metrics_of(first: SampleCells, record: RunRecord) -> list[str]:
-    """Metrics that samples have a value of, by the first of them; the main one first."""
+    """Return the metrics of the first sample, the main metric first."""
     metric_values = [
         name
         for name in first
@@ -127,7 +132,7 @@ def _metrics_of(first: SampleCells, record: RunRecord) -> list[str]:
 
 
 def _select_samples(folder: Path, record: RunRecord, wanted: SampleFilter) -> list[SampleCells]:
-    """Samples that are wanted, whatever the page."""
+    """Return the samples of all pages that match the filter."""
     columns = read_samples(folder, record=record)
     rows = enumerate(zip(*columns.values(), strict=True), 1)
     kept: list[SampleCells] = [
@@ -145,8 +150,7 @@ def _select_samples(folder: Path, record: RunRecord, wanted: SampleFilter) -> li
         )
         if not measure:
             raise UserError(
-                "No sample of this run is right or wrong: it has no such metric.",
-                "Leave --wrong out.",
+                "This run has no metric that marks a sample as right or wrong.", "Remove --wrong."
             )
         kept = [cells for cells in kept if cells[measure] < 1]
     text = wanted.grep.casefold()
@@ -158,9 +162,17 @@ def _select_samples(folder: Path, record: RunRecord, wanted: SampleFilter) -> li
 
 
 def _table(title: str, samples: Sequence[SampleCells], record: RunRecord, max_chars: int) -> Table:
-    """A block a sample."""
+    """Return a table with a row per sample."""
     metrics = _metrics_of(samples[0], record) if samples else []
-    columns = ("sample", "asked after", "prompt", "gold", "prediction", "log-likelihood", "score")
+    columns = (
+        "sample",
+        "position",
+        "prompt",
+        "gold",
+        "prediction",
+        "log-likelihood (nats)",
+        "score",
+    )
     rows = tuple(_row(cells, metrics, max_chars) for cells in samples)
     return Table(title=title, columns=columns, rows=rows, shown_as_blocks=True)
 
@@ -183,12 +195,12 @@ def _row(cells: SampleCells, metrics: Sequence[str], max_chars: int) -> tuple[st
 
 
 def tail(text: str, max_chars: int) -> str:
-    """The end of a prompt: a question stands behind what it is about."""
+    """Return the end of a prompt, where the question is."""
     return text if len(text) <= max_chars else f"... {text[-max_chars:]}"
 
 
 def prediction(cells: SampleCells, max_chars: int) -> str:
-    """What was answered, up to so many characters; empty where that is a digest, or a text was scored."""
+    """Return the start of the answer; empty if only its digest is stored, or if a text was scored."""
     text = str(cells.get("prediction") or "")
     if cells.get("mode") == "score" or is_digest(text):
         return ""
@@ -196,14 +208,14 @@ def prediction(cells: SampleCells, max_chars: int) -> str:
 
 
 def gold(cells: SampleCells) -> str:
-    """The right answers, those that are kept."""
+    """Return the stored gold answers."""
     return " | ".join(
         filter(None, (text_or_empty(str(answer)) for answer in cells.get("answers") or ()))
     )
 
 
 def likelihood(cells: SampleCells) -> str:
-    """In nats, with the tokens they are sums over; of a choice, of all its options."""
+    """Return the log-likelihood in nats and its number of tokens, or one for each option of a choice."""
     values: list[float] = cells.get("logprobs") or []
     tokens: list[int] = cells.get("tokens") or []
     if not values:

@@ -1,13 +1,14 @@
-"""What stored runs were told (all of it, and what of it is no default), and what they answered, by query, so that two
-runs can be paired: terms of the metric, or scored stretches of a ratio.
+"""Options of stored runs, and their answers by query, which are the basis of paired tests.
 
-    changes(record.config)              {"hierarchy": 16, "documents": 8}
-    told(record)                        "hierarchy=16, documents=8"
+non_default_options(record.config)   {"hierarchy": 16, "documents": 8}
+describe_options(record)             "hierarchy=16, documents=8"
 
-    (0, "pg19/test/718", "718@1024", "512 tokens and 391 words from 1024 on, by 9f3c... of gpt2")
-    (0, "streamingqa/test/seed0", "q3", "4b1d02...")         a digest of question and right answers
+The queries of two runs are paired by their `QueryId`:
 
-Samples without texts (`records.samples`) are paired by the digests of these.
+(0, "streamingqa/test/seed0", "q3", "4b1d02...")   digest of question and gold answers
+(0, "pg19/test/718", "718@1024", "512 tokens and 391 words from 1024 on, by 9f3c... of gpt2")
+
+Samples without texts (`records.samples`) contain the same digests, so they are paired, too.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from ttabench.stats.clusters import RESAMPLED_SOURCES, Draw, Observation, observ
 from ttabench.stats.metrics import metric_or_default
 
 StoredRun: TypeAlias = tuple[Path, RunRecord]
-"""The folder of a run, and its record."""
+"""Folder and record of a run."""
 QueryKey: TypeAlias = tuple[int, str, str]
 """(seed, episode, key) of a query."""
 QueryId: TypeAlias = tuple[int, str, str, str]
-"""(seed, episode, key, what was scored by which base, or asked): two runs are paired by it."""
+"""(seed, episode, key, digest of the question or description of the scored text): the key of a pair."""
 QUERY_COLUMNS = ("episode", "key", "prompt", "answers")
 RATIO_COLUMNS = ("logprobs", "tokens", "words", "position")
 OPTIONAL_COLUMNS = ("source_key", "subtask", "mode", "step")
-"""Columns that samples of earlier versions may lack."""
+"""Columns that samples of older versions may lack."""
 QueryValues: TypeAlias = Mapping[QueryId, Observation]
-"""The metric of every query, or its answer; of a ratio, what was scored."""
+"""Terms of the metric by query; the answer for a corpus metric, the scored text for a ratio."""
 DEFAULT_CONFIG = RunConfig(method="").to_json()
 LISTED_FIELDS = (
     "verb",
@@ -57,27 +58,27 @@ LISTED_FIELDS = (
     "state_of",
     "random_weights",
 )
-"""Fields that a line of a list shows in columns of their own."""
+"""Fields with separate columns in `list runs`."""
 
 
 class Answers(NamedTuple):
-    """Answers of runs."""
+    """Answers of one or several runs."""
 
     values: QueryValues
     steps: Mapping[QueryKey, int]
-    """Where in the stream each was asked."""
+    """Step of each query."""
 
 
 def load_answers(run: StoredRun, metric: str) -> Answers | None:
-    """What every query of a run adds to a metric. None where its samples are not kept, nothing where they lack a column
-    that the metric takes."""
+    """Load the terms of a metric for every query of a run.
+
+    None if samples are not stored; empty if they lack a column that the metric needs.
+    """
     folder, record = run
     if not has_samples(folder):
         return None
-    ratio, corpus = (
-        metric_or_default(metric).ratio is not None,
-        metric_or_default(metric).corpus is not None,
-    )
+    ratio = metric_or_default(metric).ratio is not None
+    corpus = metric_or_default(metric).corpus is not None
     wanted = (*QUERY_COLUMNS, *(RATIO_COLUMNS if ratio else ("prediction" if corpus else metric,)))
     columns = read_samples(folder, [*wanted, *OPTIONAL_COLUMNS], record)
     values, steps = dict[QueryId, Observation](), dict[QueryKey, int]()
@@ -86,10 +87,8 @@ def load_answers(run: StoredRun, metric: str) -> Answers | None:
     for name in {"episode", "key", "source_key"} & columns.keys():
         columns[name] = list(map(key_or_digest, columns[name]))
     blank = [""] * len(columns["key"])
-    draw, base = (
-        Draw(record.unit, seed_of(record), is_fresh=record.source in RESAMPLED_SOURCES),
-        " of ".join(base_identity(record)),
-    )
+    draw = Draw(record.unit, seed_of(record), is_fresh=record.source in RESAMPLED_SOURCES)
+    base = " of ".join(base_identity(record))
     rows = zip(*(columns.get(name, blank) for name in (*OPTIONAL_COLUMNS, *wanted)), strict=True)
     for source_key, stratum, mode, step, episode, key, prompt, answers, *own in rows:
         question = _question_digest(prompt, tuple(answers)) if len(answers) else ""
@@ -98,7 +97,7 @@ def load_answers(run: StoredRun, metric: str) -> Answers | None:
         steps[query_key] = int(step or 0)
         if ratio:
             logprobs, tokens, words, position = own
-            if len(logprobs):  # texts of different seeds are different texts
+            if len(logprobs):  # seeds differ in their texts
                 scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
                 values[*query_key, scored] = observation._replace(
                     terms=(-float(logprobs[0]), int(tokens[0]), int(words))
@@ -110,7 +109,7 @@ def load_answers(run: StoredRun, metric: str) -> Answers | None:
 
 
 def join_answers(answers: Sequence[Answers | None]) -> Answers:
-    """Of several runs, queries in order; nothing where one of them kept no answers."""
+    """Join the answers of several runs, sorted by query; empty if one run has no samples."""
     kept = [run for run in answers if run is not None]
     if len(kept) < len(answers):
         return Answers({}, {})
@@ -123,7 +122,7 @@ def join_answers(answers: Sequence[Answers | None]) -> Answers:
 
 
 def load_values(runs: Sequence[StoredRun], metric: str) -> QueryValues:
-    """What every query of several runs adds to a metric, in order."""
+    """Load the terms of a metric for every query of several runs, sorted by query."""
     return join_answers([load_answers(run, metric) for run in runs]).values
 
 
@@ -133,7 +132,7 @@ def _question_digest(prompt: str, answers: tuple[str, ...]) -> str:
 
 
 def base_identity(record: RunRecord) -> tuple[str, str]:
-    """(fingerprint of the base's weights, or its name where there is none, its tokenizer, wherever that lies)."""
+    """Return (fingerprint of the base weights or else its name, name of the tokenizer without folders)."""
     tokenizer = str(record.model.get("tokenizer"))
     return str(record.model.get("fingerprint") or record.base), tokenizer.rstrip("/").rpartition(
         "/"
@@ -143,7 +142,7 @@ def base_identity(record: RunRecord) -> tuple[str, str]:
 def sample_cells(
     runs: Sequence[StoredRun], columns: Sequence[str]
 ) -> dict[QueryKey, dict[str, Any]]:
-    """These columns of samples, of runs that keep any."""
+    """Load columns of samples by query, for the runs that have samples."""
     cells: dict[QueryKey, dict[str, Any]] = {}
     for folder, record in runs:
         stored = (
@@ -159,23 +158,22 @@ def sample_cells(
 
 
 def seed_of(record: RunRecord) -> int:
-    """The seed of a run."""
+    """Return the seed of a run."""
     return int(record.config.get("seed", 0))
 
 
-# --- what a run was told --------------------------------------------------------------------------------------------
+# --- options of a run ---------------------------------------------------------------------------
 
 
 def full_config(config: Mapping[str, Json]) -> RunConfig:
-    """The configuration of a record with the defaults it is held against, as far as method and task are here."""
+    """Return the configuration of a record, with the defaults of its method and task if they are installed."""
     known = {field.name for field in fields(RunConfig)} - {"defaults"}
     values = {"method": "", **{key: value for key, value in config.items() if key in known}}
     return RunConfig(**values, defaults=_defaults(values))
 
 
 def fill_defaults(config: Mapping[str, Json]) -> dict[str, Json]:
-    """A configuration and the defaults of what it does not name: earlier versions knew fewer fields, and others, which
-    say nothing where they are empty."""
+    """Add defaults for missing fields, and drop unknown empty fields: versions differ in their fields."""
     values = {
         **DEFAULT_CONFIG,
         **{
@@ -197,15 +195,15 @@ def _known_defaults(
     method: str, origin: str, task: str, source: str
 ) -> dict[str, Mapping[str, Json]]:
     defaults: dict[str, Mapping[str, Json]] = {"settings": {}, "task_options": {}}
-    with suppress(UserError):  # a method that is not here
+    with suppress(UserError):  # the method is not installed
         defaults["settings"] = known_default_settings(method, origin)
-    with suppress(UserError):  # a card that is not here
+    with suppress(UserError):  # the card is not installed
         defaults["task_options"] = default_options(load_card(task), source)
     return defaults
 
 
 def flatten_config(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Settings and task options beside all else; where both have a name, the task's is said to be the task's."""
+    """Flatten settings and task options; a task option with the name of a setting has the prefix `task `."""
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     settings, options = config.get("settings", {}), config.get("task_options", {})
     return {
@@ -216,7 +214,7 @@ def flatten_config(config: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def non_default_options(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Options that are no defaults, in one level, digests of files and names of the run aside."""
+    """Return the options that differ from their defaults, flattened, without `LISTED_FIELDS`."""
     return {
         key: value
         for key, value in flatten_config(full_config(config).non_default_values()).items()
@@ -225,9 +223,9 @@ def non_default_options(config: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def describe_options(record: RunRecord) -> str:
-    """Options that are no defaults, presets and checkpoints that do not ship included: `preset book, budget=0.5`."""
+    """Describe non-default options, the preset, and a checkpoint that is not bundled: `preset book, budget=0.5`."""
     preset, checkpoint = (str(record.config.get(name) or "") for name in ("preset", "checkpoint"))
-    words = [f"preset {preset}"] * bool(preset)
+    words = [f"preset {preset}"] if preset else []
     words += [
         f"{key}={format_setting(value)}"
         for key, value in non_default_options(record.config).items()
@@ -235,17 +233,19 @@ def describe_options(record: RunRecord) -> str:
     ]
     if checkpoint and not checkpoint.startswith("shipped:"):
         words.append(f"checkpoint={checkpoint.rstrip('/').rpartition('/')[2]}")
-    return ", ".join([*words, *["untrained"] * is_untrained(record)])
+    if is_untrained(record):
+        words.append("untrained")
+    return ", ".join(words)
 
 
 def is_untrained(record: RunRecord) -> bool:
-    """Whether a method with trainable parameters, or such a part of `A+B`, ran without a checkpoint."""
+    """Return True if a trainable method, or a trainable member of `A+B`, ran without a checkpoint."""
     config = record.config
     checkpoints = str(
         config.get("inputs", {}).get("checkpoint") or config.get("checkpoint") or ""
     ).split(PAIR_SEPARATOR)
     trainable = 1
-    with suppress(UserError):  # a method that is not here
+    with suppress(UserError):  # the method is not installed
         spec = find_installed(str(config.get("method")))
         trainable = sum(part.trainable for part in getattr(spec, "parts", ())) or 1
     return bool(record.method.get("parameters")) and len([*filter(None, checkpoints)]) < trainable

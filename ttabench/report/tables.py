@@ -1,5 +1,4 @@
-"""Tables of runs: the end of `eval`, its dry run, `list runs`, and what a record says of its run: command, settings,
-costs, machine, figures."""
+"""Tables of runs for `eval`, its dry run, `list runs` and `show`, and the command that repeats a run."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from ttabench.run.plan import Plan
 
 COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory", "#kept")
-"""Of the end of `eval`; the last only of methods with a budget."""
+"""Cost columns of `eval`; the last only for methods with a budget."""
 SHOWN_COSTS = (
     "adapt_seconds",
     "ask_ms",
@@ -55,11 +54,11 @@ SHOWN_COSTS = (
     "tokens_read",
     "wall_seconds",
 )
-"""Of those of a run the ones that `show` names without --all."""
+"""Costs that `show` prints without --all."""
 
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
-    """The end of `eval`: the main metric of every run beside its cost, the others below, and where the records lie."""
+    """Return the table of `eval`: main metric and cost of each run; the caption has other metrics and paths."""
     first, several = runs[0][0], len(runs) > 1
     rows, data = [], []
     columns = (
@@ -68,10 +67,8 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
         else COST_COLUMNS[:-1]
     )
     for record, _ in runs:
-        cost, kept = (
-            record.cost,
-            format_kept_share(record.cost.get("kept_share"), budget_of_config(record.config)),
-        )
+        cost = record.cost
+        kept = format_kept_share(cost.get("kept_share"), budget_of_config(record.config))
         sizes = (format_bytes(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
         costs = (
             format_number(cost.get("adapt_seconds"), 2),
@@ -90,7 +87,7 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
                     *costs,
                 )
             )
-            costs = ("",) * len(costs)  # they stand once
+            costs = ("",) * len(costs)  # only in the first row of a run
     others = [row.metric for row in main_rows(first) if row.metric != first.main_metric]
     if several:
         rows.append(
@@ -101,13 +98,14 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
                 *("",) * len(columns),
             )
         )
-    beside = ", ".join(f"{metric} {_pooled_figure(runs, metric)[0]}" for metric in others)
+    other_values = ", ".join(f"{metric} {_pooled_figure(runs, metric)[0]}" for metric in others)
     paths = [str(path) for _, path in runs]
-    remarks = [f"Main metric: {first.main_metric}." + (f" Others: {beside}." if beside else "")]
-    remarks += [
-        f"Stored in {', '.join(paths)}",
-        *[f"Compare: ttabench compare {' '.join(paths)}"] * several,
-    ]
+    remarks = [f"Main metric: {first.main_metric}."]
+    if other_values:
+        remarks[0] += f" Others: {other_values}."
+    remarks.append(f"Stored in {', '.join(paths)}")
+    if several:
+        remarks.append(f"Compare: ttabench compare {' '.join(paths)}")
     return Table(
         title=f"{method_with_state(first)} on {first.config['task']} ({first.source}), base {first.base}",
         columns=("#seed", "metric", "#value ± stderr", "#n", *columns),
@@ -120,7 +118,7 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
 
 
 def _pooled_figure(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str]:
-    """(figure, n) of one metric over runs that differ in their seed."""
+    """Return (formatted value, n) of a metric over runs that differ only in their seed."""
     rows_of_metric = [row for record, _ in runs if (row := record.value(metric)) is not None]
     if len(runs) == 1:
         return format_value(metric, rows_of_metric[0].value, rows_of_metric[0].stderr), str(
@@ -132,18 +130,18 @@ def _pooled_figure(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple
 
 
 def method_with_state(record: RunRecord) -> str:
-    """The method, with whose state answered where that is not the text's own."""
+    """Return the method, with the state that answered if it is swapped or empty."""
     return f"{record.config.get('method', '')}{STATE_SUFFIXES[record.state_of]}"
 
 
 def row_name(row: Row) -> str:
-    """A metric, with the step or sub-task it is of."""
+    """Return the metric of a row, with its step and sub-task."""
     step = f" @{row.step}" if row.step is not None else ""
     return row.metric + step + (f", {row.subtask}" if row.subtask else "")
 
 
 def main_rows(record: RunRecord) -> list[Row]:
-    """Figures over all queries, the main one first, then the main one by step and by sub-task, if there are several."""
+    """Return the rows over all queries, main metric first, then the main metric by step and by sub-task."""
     whole = [row for row in record.rows if row.step is None and row.subtask is None]
     main = [row for row in record.rows if row.metric == record.main_metric]
     steps = [row for row in main if row.step is not None and row.subtask is None]
@@ -152,24 +150,18 @@ def main_rows(record: RunRecord) -> list[Row]:
 
 
 RunLine: TypeAlias = tuple[Sequence[str], dict[str, Cell]]
-"""Of `list runs`: what is shown of a run, and what --json says."""
+"""Table cells and JSON data of a run in `list runs`."""
 
 
 def run_line(record: RunRecord) -> RunLine:
-    """A run in `list runs`."""
-    config, row, settings = (
-        record.config,
-        record.value(record.main_metric),
-        describe_options(record),
-    )
+    """Return the cells and data of a run for `list runs`."""
+    config, row = record.config, record.value(record.main_metric)
+    settings = describe_options(record)
     value = (
         "-" if row is None else f"{row.metric} {format_value(row.metric, row.value, row.stderr)}"
     )
-    task, seed, made = (
-        str(config.get("task", "")),
-        config.get("seed", ""),
-        record.created[:16].replace("T", " "),
-    )
+    task, seed = str(config.get("task", "")), config.get("seed", "")
+    created = record.created[:16].replace("T", " ")
     cells = (
         record.id,
         method_with_state(record),
@@ -180,7 +172,7 @@ def run_line(record: RunRecord) -> RunLine:
         str(seed),
         str(record.n),
         value,
-        made,
+        created,
     )
     data: dict[str, Cell] = {
         "run": record.id,
@@ -200,7 +192,7 @@ def run_line(record: RunRecord) -> RunLine:
 
 
 def runs_table(lines: Sequence[RunLine]) -> Table:
-    """`list runs`."""
+    """Return the table of `list runs`."""
     rows, data = tuple(tuple(cells) for cells, _ in lines), [own for _, own in lines]
     columns = (
         "run",
@@ -214,7 +206,7 @@ def runs_table(lines: Sequence[RunLine]) -> Table:
         "#result",
         "created",
     )
-    caption = "One in full: ttabench show RUN"
+    caption = "Details of one run: ttabench show RUN"
     table = Table(
         title="runs",
         columns=columns,
@@ -228,7 +220,7 @@ def runs_table(lines: Sequence[RunLine]) -> Table:
 
 
 def config_table(plans: Sequence[Plan]) -> Table:
-    """The resolved configuration of a dry run; what differs between seeds stands with all its values."""
+    """Return the resolved configuration of a dry run; a setting has all its values over the seeds."""
     configs = [plan.config.to_json() for plan in plans]
     flatten_config = [
         {
@@ -252,7 +244,7 @@ def config_table(plans: Sequence[Plan]) -> Table:
 
 
 def detail_tables(record: RunRecord, *, everything: bool) -> list[Table]:
-    """The run as one block, then its figures; with `everything` its whole configuration and all costs, too."""
+    """Return facts and scores of a run; with `everything` also its full configuration and all costs."""
     tables = [_about(record), _figures(record, everything=everything)]
     if everything:
         rows = tuple(
@@ -260,7 +252,7 @@ def detail_tables(record: RunRecord, *, everything: bool) -> list[Table]:
             for name, value in record.cost.items()
         )
         costs = Table(
-            title="costs", columns=("of the whole run", "#"), rows=rows, names=("of the whole run",)
+            title="costs of the run", columns=("cost", "#value"), rows=rows, names=("cost",)
         )
         tables[1:1] = [_configuration(record), costs]
     return tables
@@ -273,14 +265,14 @@ def _about(record: RunRecord) -> Table:
     about = {
         "what": f"{method_with_state(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
         "command": command,
-        "settings": describe_options(record) or "the defaults",
+        "settings": describe_options(record) or "defaults",
         "model": _model(record),
         "costs": _costs(record),
-        "made": _creation(record),
+        "created": _creation(record),
         "machine": ", ".join(
             filter(None, [machine_name(hardware, None), cores, memory, hardware.get("system")])
         ),
-        "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
+        "left out": ", ".join(f"{rows} rows: {reason}" for reason, rows in record.dropped.items()),
         "notes": "\n".join((*record.notes, *caveat)),
     }
     kept = {key: value for key, value in about.items() if value}
@@ -304,28 +296,26 @@ def _model(record: RunRecord) -> str:
 
 def _costs(record: RunRecord) -> str:
     kept = format_kept_share(record.cost.get("kept_share"), budget_of_config(record.config))
-    row_name = [
+    costs = [
         f"{name.replace('_', ' ')} {format_figure(name, value)}"
         for name in SHOWN_COSTS
         if (value := record.cost.get(name)) is not None
     ]
-    return ", ".join([*row_name, *([f"kept {kept} of full context's bytes"] if kept else [])])
+    return ", ".join([*costs, *([f"kept {kept} of the full-context KV cache"] if kept else [])])
 
 
 def _creation(record: RunRecord) -> str:
     code, versions = record.code, dict(record.versions)
-    changed_since = ", changed" * bool(code.get("changed"))
+    changed_since = ", changed" if code.get("changed") else ""
     commit = f" (commit {str(code['commit'])[:7]}{changed_since})" if code.get("commit") else ""
     ours, made = versions.pop("ttabench", "?"), record.created[:16].replace("T", " ")
     return f"{made} UTC by ttabench {ours}{commit}, {', '.join(' '.join(pair) for pair in versions.items())}"
 
 
 def _configuration(record: RunRecord) -> Table:
-    """Everything that decides what was computed; what is no default is marked, and stands first."""
-    config, non_defaults = (
-        flatten_config(full_config(record.config).to_json()),
-        non_default_options(record.config),
-    )
+    """Return the full configuration; non-default values come first, and defaults are marked."""
+    config = flatten_config(full_config(record.config).to_json())
+    non_defaults = non_default_options(record.config)
     rows = tuple(
         (
             key,
@@ -342,11 +332,11 @@ def _configuration(record: RunRecord) -> Table:
 def _figures(record: RunRecord, *, everything: bool) -> Table:
     main, chance = record.main_metric, record.task.get("chance")
     figures = record.rows if everything else main_rows(record)
-    ends = [
+    intervals = [
         [
-            format_value(row.metric, end, None)
-            for end in (row.ci_low, row.ci_high)
-            if end is not None
+            format_value(row.metric, bound, None)
+            for bound in (row.ci_low, row.ci_high)
+            if bound is not None
         ]
         for row in figures
     ]
@@ -354,24 +344,26 @@ def _figures(record: RunRecord, *, everything: bool) -> Table:
         (
             ("* " if row.metric == main else "  ") + row_name(row),
             format_value(row.metric, row.value, row.stderr),
-            f"[{', '.join(own)}]" if len(own) == 2 else "-",
+            f"[{', '.join(interval)}]" if len(interval) == 2 else "-",
             f"{row.n:,}",
         )
-        for row, own in zip(figures, ends, strict=True)
+        for row, interval in zip(figures, intervals, strict=True)
     )
     return Table(
-        title="figures",
+        title="scores",
         columns=("metric", "#value ± stderr", "#95 % interval", "#n"),
         rows=rows,
         data=tuple(row.model_dump() for row in figures),
         names=("metric",),
-        caption=f"Main metric: {main}{f', by chance {format_value(main, chance, None)}' if chance else ''}.",
+        caption=f"Main metric: {main}{f', chance level {format_value(main, chance, None)}' if chance else ''}.",
     )
 
 
 def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
-    """(command, what is to be known before it is run). What cannot be resolved here (a method or a checkpoint that is
-    gone) is written as the record has it."""
+    """Return (command, notes) to repeat a run.
+
+    A method, checkpoint or card that is not installed is written as in the record, with a note.
+    """
     config, notes = full_config(record.config), list[str]()
     words = ["ttabench", "eval", "--method", config.method, "--task", config.task]
     base_name = next(
@@ -382,7 +374,7 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
     for name, field in option_fields(RunFields).items():
         words += field.cli_arguments(getattr(typed, name))
     card: Card | None = None
-    with suppress(UserError):  # a task that is gone
+    with suppress(UserError):  # the task is not installed
         card = load_card(config.task)
     if config.source != default_source(card, nano=config.model == NANO):
         words += ["--source", config.source]
@@ -392,20 +384,18 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
         if origin != BUILTIN_ORIGIN:
             file = f"--metric ./FILE.py:{record.main_metric}"
             notes.append(
-                f"the metric is of {origin}: name its file, {file}, where it is no installed package"
+                f"the metric is defined by {origin}: use {file} if it is not an installed package"
             )
     words += ["--state", config.state] if config.state else []
     words += ["--seed", str(config.seed)] if config.seed else []
     if config.state_of != "own":
         words.append("--swap-state")
-        notes.append(
-            f"--swap-state makes three runs: this is the one that answers under state: {config.state_of}"
-        )
+        notes.append(f"--swap-state makes three runs: this one has the state: {config.state_of}")
     return join(words), tuple(notes)
 
 
 def _request(config: RunConfig) -> RunRequest:
-    """Options that were typed, without those that follow from them."""
+    """Return the typed options as a request, without the settings that follow from them."""
     return RunRequest(
         method=config.method,
         task=config.task,
@@ -420,11 +410,11 @@ def _request(config: RunConfig) -> RunRequest:
 
 
 def _method_arguments(config: RunConfig, notes: list[str]) -> list[str]:
-    """Checkpoint or preset, and the settings that do not follow from them."""
+    """Return checkpoint or preset, and the settings that do not follow from them."""
     words, request = list[str](), _request(config)
     if origin := config.inputs.get("method"):
         notes.append(
-            f"the method is of {origin}: name its file, --method ./FILE.py, where it is no installed package"
+            f"the method is defined by {origin}: use --method ./FILE.py if it is not an installed package"
         )
     try:
         plain = resolve_method(request)
@@ -439,26 +429,26 @@ def _method_arguments(config: RunConfig, notes: list[str]) -> list[str]:
         settings = config.defaults.get("settings", {})
         if config.checkpoint:
             words = ["--checkpoint", config.checkpoint]
-            notes.append(f"checkpoint {config.checkpoint} is not here")
+            notes.append(f"checkpoint {config.checkpoint} is missing")
     return words + _setting_arguments("--set", non_default_values(config.settings, settings))
 
 
 def _task_arguments(config: RunConfig, notes: list[str]) -> list[str]:
-    """Options of the task that are not what its card says, and whether it is asked in a chat template."""
+    """Return the task options that differ from its card, and the option of the chat template."""
     given: Mapping[str, Any] = config.task_options
     try:
-        card, asked = load_card(config.task), resolve_prompt(_request(config))
+        card, prompt = load_card(config.task), resolve_prompt(_request(config))
         usual = resolve_prompt(replace(_request(config), chat_template=None)).chat
     except UserError:
-        notes.append(f"there is no card of {config.task} here")
+        notes.append(f"the card of {config.task} is missing")
         return _setting_arguments("--task-set", given)
     words = (
-        ["--chat-template" if asked.chat else "--no-chat-template"] if asked.chat != usual else []
+        ["--chat-template" if prompt.chat else "--no-chat-template"] if prompt.chat != usual else []
     )
-    twin = card.twin if config.source == "mini" else None
+    synthetic = card.twin if config.source == "mini" else None
     plain = {**config.defaults.get("task_options", {}), **card.protocol}
-    plain |= {**twin.arguments, **twin.protocol} if twin else {}
-    plain |= asked.options
+    plain |= {**synthetic.arguments, **synthetic.protocol} if synthetic else {}
+    plain |= prompt.options
     typed = {
         key: value
         for key, value in given.items()
@@ -468,7 +458,7 @@ def _task_arguments(config: RunConfig, notes: list[str]) -> list[str]:
 
 
 def _option_parts(value: Json) -> list[str | int]:
-    """As options of a task are typed: `16k` in a card is 16,384 in a record."""
+    """Parse an option as typed: `16k` in a card equals 16,384 in a record."""
     return [parse_tokens(part) or part for part in format_setting(value).split(",")]
 
 

@@ -1,9 +1,9 @@
-"""The page: what a comparison has, put into the template beside this module; one file for a browser, fetching nothing.
+"""HTML page of a comparison: one self-contained file that loads nothing.
 
-    write_atomically(Path("report.html"), page(compared(runs)))
+write_atomically(Path("report.html"), page(compare_runs(runs)))
 
-Vega-Lite draws charts (altair, vl-convert-python), DataTables sorts tables (itables). The page's own policy
-(`Content-Security-Policy`) lets only the scripts run that were put there, by their digests.
+Vega-Lite draws charts (altair, vl-convert-python), DataTables sorts tables (itables). The
+`Content-Security-Policy` of the page allows only its own scripts, by their digests.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ REQUIRED_PACKAGES = {
     "itables": "itables",
     "jinja2": "jinja2",
 }
-"""Packages that the page is made of, by the module that they bring."""
+"""Packages that are needed to make the page, by module."""
 EARLY_SCRIPT = 'document.documentElement.dataset.scripts = "yes";'
-"""Runs before anything is shown: of long tables only the first page."""
+"""Runs before the page is shown, so that long tables show only their first rows."""
 DEFAULT_SAMPLES = 20
-"""Queries of a block that are shown, by default."""
+"""Default number of queries that are shown per comparison group."""
 Row: TypeAlias = dict[str, str]
 MISSING_ORDER = -1e308
-"""Order of a number that is not known."""
+"""Sort key of a missing number."""
 UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NUMBER = re.compile(r"<?(-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?)(?: (\w+))?")
 COLUMNS = ("mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
@@ -68,25 +68,25 @@ MAX_PROMPT_CHARS, MAX_ANSWER_CHARS, MAX_QUESTION_CHARS = 2000, 800, 120
 
 
 class Libraries(NamedTuple):
-    """Texts of scripts and of a style sheet, as they stand in the page."""
+    """Scripts and style sheet of the libraries, escaped for the page."""
 
     charts: str
-    """Sets `window.vegaEmbed`."""
+    """Script that sets `window.vegaEmbed`."""
     tables: str
-    """A module that sets `window.DataTable`."""
+    """Module that sets `window.DataTable`."""
     style: str
+    """Style sheet of DataTables."""
 
 
 @lru_cache(maxsize=1)
 def libraries() -> Libraries:
-    """The libraries, read once; the first takes seconds to be bundled."""
+    """Return the bundled libraries, cached because bundling takes seconds."""
     import altair
     import itables
     import vl_convert
 
-    version = ".".join(
-        altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2]
-    )  # as vl-convert takes it
+    # vl-convert accepts major.minor only
+    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     folder = Path(itables.__file__).parent / "html"
     tables = read_text(folder / "dt_bundle.js")
     name = re.search(r"export\{[^}]*?\b(\w+) as default\b[^}]*\}", tables)
@@ -101,14 +101,20 @@ def libraries() -> Libraries:
 
 
 def escape_script(script: str) -> str:
-    """A script in which nothing ends the element that it stands in, or begins a comment there."""
+    """Escape a script so that it cannot end its HTML element or begin a comment."""
     return re.sub(r"</(?=script)", r"<\\/", script, flags=re.IGNORECASE).replace("<!--", "<\\!--")
 
 
 def page(
     comparison: Comparison, *, samples: int = DEFAULT_SAMPLES, remarks: Sequence[str] = ()
 ) -> str:
-    """The page of a comparison, with so many queries of each block at most, and remarks on what was left out."""
+    """Return the HTML page of a comparison.
+
+    Args:
+        comparison: the comparison.
+        samples: the maximum number of queries that are shown per comparison group.
+        remarks: remarks on runs that are left out.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     from ttabench.report.charts import make_charts
@@ -126,7 +132,7 @@ def page(
     specs: list[dict[str, Any]] = []
 
     def number_charts(charts: Sequence[Chart]) -> list[tuple[int, Chart]]:
-        """Charts, each with its place among all of the page."""
+        """Number charts by their index on the page."""
         specs.extend(chart.spec for chart in charts)
         return list(enumerate(charts, len(specs) - len(charts)))
 
@@ -142,7 +148,7 @@ def page(
         for group in comparison.groups
     ]
     first = groups[0]["charts"][:1]
-    if len(groups) == 1:  # of several, it stands with its block, too
+    if len(groups) == 1:  # with several groups, the chart is repeated at its group
         del groups[0]["charts"][:1]
     scripts, script = libraries(), read_text(HERE / SCRIPT)
     policy = (
@@ -171,12 +177,12 @@ def page(
 
 
 def csp_digest(script: str) -> str:
-    """The source of a policy that lets this script run."""
+    """Return the source of a Content-Security-Policy that allows this script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}'"
 
 
 def escape_json(value: Any) -> str:
-    """JSON that can stand in an element of HTML: nothing in it ends the element, or a line of a script."""
+    """Return JSON that is safe inside an HTML element: nothing in it ends the element."""
     text = shorten_paths(
         json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     )
@@ -184,12 +190,12 @@ def escape_json(value: Any) -> str:
 
 
 def _printable_value(value: Any) -> Any:
-    """A value as a template puts it into the page: control characters are shown, and no home folder is."""
+    """Make a template value printable: control characters are escaped, and paths are shortened."""
     return escape_control_characters(shorten_paths(value)) if type(value) is str else value
 
 
 class Cell(NamedTuple):
-    """A cell as it is read and as it is sorted: numbers by their size, what is missing before them."""
+    """Cell with its text and sort key: numbers by value, after missing ones."""
 
     text: str
     order: float | str = ""
@@ -197,12 +203,12 @@ class Cell(NamedTuple):
 
 
 def tables_of(comparison: Comparison) -> list[dict[str, Any]]:
-    """All blocks beside each other, where there are several; every line; every difference. One block is not named."""
+    """Return the tables of the page: overview of several groups, method rows, and differences."""
     groups = comparison.groups
-    line_rows, pairs = list[Row](), list[Row]()
+    method_rows, pairs = list[Row](), list[Row]()
     for group in groups:
         name = (
-            {"block": short_group_name(group.group_key, [other.group_key for other in groups])}
+            {"group": short_group_name(group.group_key, [other.group_key for other in groups])}
             if len(groups) > 1
             else {}
         )
@@ -213,20 +219,18 @@ def tables_of(comparison: Comparison) -> list[dict[str, Any]]:
                 for column, cell in row.items()
             ]
             cells[1:1] = [("metric", group.group_key.metric)]
-            line_rows.append(name | dict(cells))
+            method_rows.append(name | dict(cells))
         pairs += [
             name | row for row in (_rows(differences_table(group)) if group.differences else ())
         ]
     tables = [
-        _shown("lines", "Lines", "", line_rows),
+        _shown("lines", "Method rows", "", method_rows),
         _shown("differences", "Differences", "", pairs),
     ]
     if len(groups) > 1 and (whole := overview_table(groups)) is not None:
-        rows = [{column or "block": cell for column, cell in row.items()} for row in _rows(whole)]
-        caption = (
-            f"{whole.title}; none is the floor, icl the ceiling; the best of the others is bold."
-        )
-        tables.insert(0, _shown("overview", "All blocks", caption, rows))
+        rows = [{column or "group": cell for column, cell in row.items()} for row in _rows(whole)]
+        caption = "none is the no-context baseline, icl the full-context baseline; the best other row is bold."
+        tables.insert(0, _shown("overview", "All comparison groups", caption, rows))
     return [table for table in tables if table["rows"]]
 
 
@@ -235,8 +239,7 @@ def _rows(table: Table) -> list[Row]:
 
 
 def _shown(name: str, title: str, caption: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """A table of the page, `name` is its id there, from rows of cells by their columns; those of numbers begin with
-    "#"."""
+    """Return a table of the page with `name` as its id; columns of numbers start with "#"."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     meanings = [meaning for column, meaning in GLOSSARY.items() if column in columns]
     return {
@@ -259,18 +262,16 @@ def _cell(text: str, column: str) -> Cell:
 
 
 def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    """Every run that stands in a block, in the order of their lines: its facts, all settings and all costs."""
+    """Yield each run with its facts, settings and costs, in the order of the method rows."""
     places = [group.group_key for group in comparison.groups]
     for method_row in comparison.method_rows:
         for record in method_row.records:
-            row, (about, settings, costs, _) = (
-                record.value(method_row.metric),
-                detail_tables(record, everything=True),
-            )
+            row = record.value(method_row.metric)
+            about, settings, costs, _ = detail_tables(record, everything=True)
             yield {
                 "id": record.id,
                 "label": method_row.label,
-                "block": short_group_name(method_row.group_key, places),
+                "group": short_group_name(method_row.group_key, places),
                 "seed": seed_of(record),
                 "value": f"{row.metric} {format_value(row.metric, row.value, row.stderr)}"
                 if row
@@ -282,17 +283,14 @@ def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
 
 
 def disagreeing_samples(group: ComparisonGroup, most: int) -> dict[str, Any]:
-    """The queries of a block that its methods did not answer equally well: so many at most (`shown`), how many there
-    are (`count`), and which columns are not kept (`note`)."""
+    """Return the queries of a group on which the scores of its methods differ, largest difference first.
+
+    Keys: `shown` has at most `most` of them, `count` is their number, and `note` says which columns
+    are not stored.
+    """
     if not any(method_row.values for method_row in group.method_rows):
-        return {
-            "shown": [],
-            "count": 0,
-            "note": "Answers are not stored with these runs, only their figures.",
-        }
-    gains: dict[
-        QueryId, dict[int, float]
-    ] = {}  # by the place of the line in the block; more is better
+        return {"shown": [], "count": 0, "note": "These runs have no stored answers, only scores."}
+    gains: dict[QueryId, dict[int, float]] = {}  # by index of the row; higher is better
     for place, method_row in enumerate(group.method_rows):
         for query, value in method_row.values.items():
             if (gain := oriented_value(value, group.group_key.metric)) is not None:
@@ -321,9 +319,7 @@ def disagreeing_samples(group: ComparisonGroup, most: int) -> dict[str, Any]:
     )
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = (
-        "Scores are stored with these runs, and not the texts of prompts and answers."
-        if hidden
-        else ""
+        "These runs have stored scores, but not the texts of prompts and answers." if hidden else ""
     )
     shown = [_disagreeing_sample(group, query, gains[query], texts) for query in first]
     return {"shown": shown, "count": len(chosen), "note": note}
@@ -335,7 +331,7 @@ def _disagreeing_sample(
     gains: Mapping[int, float],
     texts: Sequence[Mapping[QueryKey, SampleCells]],
 ) -> dict[str, Any]:
-    """One query, and what every line that was asked it answered, the best first."""
+    """Return one query with the answers of all rows, best first."""
     ordered = sorted(gains, key=lambda place: -gains[place])
     kept = [texts[place].get(query[:3], {}) for place in ordered]
     first = next(filter(None, kept), {})
@@ -347,9 +343,8 @@ def _disagreeing_sample(
         {
             "label": group.method_rows[place].marked_label,
             "prediction": prediction(cells, MAX_ANSWER_CHARS) if cells else "",
-            "nats": likelihood(
-                cells
-            ),  # a query's figure, or nats where the metric is no mean over queries (`ppl`)
+            "nats": likelihood(cells),
+            # a ratio, such as `ppl`, has no score per query
             "gain": f"{abs(gains[place]):,.2f} nats"
             if metric_or_default(metric).ratio
             else format_without_error(metric, abs(gains[place])),

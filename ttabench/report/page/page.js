@@ -1,13 +1,13 @@
-// What of the page moves: its colours, its charts (drawn when they are about to be seen) and its tables.
+// Interactive parts of the page: colours, charts (drawn when they come near the window) and tables.
 const root = document.documentElement;
 const button = document.getElementById("theme");
 const specs = JSON.parse(document.getElementById("charts").textContent);
 const drawn = new Set();
 
-function dressed(spec, width) {
+function themedSpec(spec, width) {
   const dark = root.classList.contains("dark");
   const [ink, edge] = dark ? ["#ececec", "#454a52"] : ["#1a1a1a", "#d8d8d8"];
-  // Floor and ceiling are black, and one method nearly is: on a dark page they would not be seen.
+  // Baselines are black and one method is nearly black: both would be invisible on a dark page.
   const colours = { "#000000": ink, ...(dark && { "#882255": "#cc6699" }) };
   const own = JSON.parse(JSON.stringify(spec).replace(/#[0-9a-f]{6}/g, (colour) => colours[colour] ?? colour));
   const axis = { labelColor: ink, titleColor: ink, domainColor: ink, tickColor: ink, gridColor: edge };
@@ -22,46 +22,46 @@ async function draw(place) {
   drawn.add(place);
   const actions = { export: true, source: false, compiled: false, editor: false };
   const options = { mode: "vega-lite", renderer: "svg", actions, tooltip: { theme: root.classList.contains("dark") ? "dark" : "light" } };
-  const { view } = await window.vegaEmbed(place, dressed(specs[Number(place.dataset.chart)], place.clientWidth), options);
+  const { view } = await window.vegaEmbed(place, themedSpec(specs[Number(place.dataset.chart)], place.clientWidth), options);
   place.dataset.drawn = "yes";
   const copy = place.parentElement.querySelector(".copy");
   copy.hidden = false;
-  copy.onclick = () => copied(view).then(() => "Copied", () => "Not copied: save it by the menu of the chart").then((said) => {
-    copy.textContent = said;
+  copy.onclick = () => copyImage(view).then(() => "Copied", () => "Not copied. Use the menu of the chart.").then((status) => {
+    copy.textContent = status;
   });
 }
 
-// A PNG of twice the size, on the paper of the page, for a slide.
-async function copied(view) {
+// Copies a PNG at twice the size, with the background of the page.
+async function copyImage(view) {
   const canvas = await view.toCanvas(2);
-  const ground = canvas.getContext("2d");
-  ground.setTransform(1, 0, 0, 1, 0, 0);
-  ground.globalCompositeOperation = "destination-over";
-  ground.fillStyle = getComputedStyle(document.body).backgroundColor;
-  ground.fillRect(0, 0, canvas.width, canvas.height);
+  const context = canvas.getContext("2d");
+  context.setTransform(1, 0, 0, 1, 0, 0);
+  context.globalCompositeOperation = "destination-over";
+  context.fillStyle = getComputedStyle(document.body).backgroundColor;
+  context.fillRect(0, 0, canvas.width, canvas.height);
   const image = await new Promise((done) => canvas.toBlob(done, "image/png"));
   await navigator.clipboard.write([new ClipboardItem({ "image/png": image })]);
 }
 
-function dress(dark) {
+function setTheme(dark) {
   root.classList.toggle("dark", dark);
   button.setAttribute("aria-pressed", String(dark));
   for (const place of drawn) draw(place);
 }
 
-const wish = window.matchMedia("(prefers-color-scheme: dark)");
-dress(wish.matches);
-wish.addEventListener("change", () => dress(wish.matches));
-button.addEventListener("click", () => dress(!root.classList.contains("dark")));
+const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
+setTheme(prefersDark.matches);
+prefersDark.addEventListener("change", () => setTheme(prefersDark.matches));
+button.addEventListener("click", () => setTheme(!root.classList.contains("dark")));
 
-// Headings sort with Enter; with Space, too, which would scroll the page.
+// Space sorts by a heading, like Enter, instead of scrolling the page.
 document.addEventListener("keydown", (event) => {
   if (event.key !== " " || !event.target.closest("table.dataTable thead")) return;
   event.preventDefault();
   event.target.click();
 });
 
-// What is far from the window waits: hundreds of runs open as fast as two.
+// Elements far from the window wait, so that a page with hundreds of runs opens fast.
 function whenNear(elements, act) {
   const watcher = new IntersectionObserver((seen) => {
     for (const { isIntersecting, target } of seen) {
@@ -73,7 +73,7 @@ function whenNear(elements, act) {
   for (const element of elements) watcher.observe(element);
 }
 
-// A table that is wider than its place says so: on a phone nothing else does.
+// Marks tables that are wider than their container: phones show no scroll bar.
 const measured = new ResizeObserver((seen) => {
   for (const { target } of seen) {
     const place = target.closest(".scrolls");
@@ -87,7 +87,7 @@ function measure(table, place) {
   measured.observe(table);
 }
 
-function enliven(table) {
+function activate(table) {
   const large = table.tBodies[0].rows.length > 25;
   new window.DataTable(table, {
     order: [], autoWidth: false, paging: large, pageLength: 25, info: large, language: { search: "Filter" },
@@ -96,7 +96,7 @@ function enliven(table) {
       bottomStart: large ? "info" : null, bottomEnd: large ? "paging" : null,
     },
   });
-  // What scrolls now lies further in: arrow keys have to reach it.
+  // The inner element scrolls now, so it must receive the focus for arrow keys.
   const outer = table.closest(".wide");
   const inner = table.closest(".dt-layout-cell");
   const focused = document.activeElement === outer;
@@ -110,7 +110,7 @@ function enliven(table) {
 
 const places = [...document.querySelectorAll("[data-chart]")];
 whenNear(places, draw);
-whenNear(document.querySelectorAll("table.live"), enliven);
+whenNear(document.querySelectorAll("table.live"), activate);
 whenNear(document.querySelectorAll("table:not(.live)"), (table) => measure(table, table.closest(".wide")));
 window.addEventListener("beforeprint", () => places.filter((place) => !drawn.has(place)).forEach(draw));
 root.dataset.ready = "yes";
