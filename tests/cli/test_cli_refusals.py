@@ -76,7 +76,7 @@ def test_bad_output_folders_and_records(
         assert "run.json cannot be read" in error_line(ttabench(*arguments))
     shutil.rmtree(folder)
     assert "no runs" in error_line(ttabench("compare", "--out", tmp_path / "runs"))
-    assert "holds no runs" in error_line(ttabench("compare", "abc", "--out", tmp_path / "runs"))
+    assert "no runs" in error_line(ttabench("compare", "abc", "--out", tmp_path / "runs"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is said of the adapters that ship is what their headers say."""
+"""The list of adapters agrees with their headers."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
         "none",
         "icl k=1",
         "icl k=2",
-    ], "the floor first"
+    ], "the no-context baseline first"
     first = found.method_rows[1]
     assert first.seeds == (0, 1)
     assert first.n == 6

@@ -1,4 +1,4 @@
-"""Damaged runs beside whole ones: named in a line and left out, and never compared."""
+"""Damaged runs are named in a message and left out of the comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committed page of a suite ends with what `ttabench compare` says of its committed runs, to the last letter."""
+"""The committed page of a suite ends with the output of `ttabench compare` for its committed runs."""
 
 from __future__ import annotations
 

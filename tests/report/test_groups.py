@@ -1,4 +1,4 @@
-"""Blocks: what is compared with what, how lines are called there, and which runs are never paired."""
+"""Comparison groups: labels of their rows, and runs that are never paired."""
 
 from __future__ import annotations
 

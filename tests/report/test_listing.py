@@ -1,4 +1,4 @@
-"""`list runs` remembers what it said of a record, and reads again what has changed."""
+"""`list runs` caches the cells of a record, and reads changed records again."""
 
 from __future__ import annotations
 

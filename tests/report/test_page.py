@@ -1,4 +1,4 @@
-"""The page of a comparison: what stands in it, and that no text of a sample is more than a text there."""
+"""The page of a comparison: its contents, and the escaping of texts from samples."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Pat
         store_samples(folder, [{**row, **hidden} for row in rows])
     (group,) = compare(folders).groups
     found = disagreeing_samples(group, most=5)
-    assert "Scores are stored with these runs, and not the texts" in found["note"]
+    assert "texts" in found["note"]
     assert {
         (each["prompt"], each["gold"], side["prediction"])
         for each in found["shown"]
@@ -240,10 +240,9 @@ def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Pat
     for folder in folders:
         (folder / SAMPLES_FILE).unlink()
     (group,) = compare(folders).groups
-    assert (
-        disagreeing_samples(group, most=5)["note"]
-        == "Answers are not stored with these runs, only their figures."
-    )
+    found = disagreeing_samples(group, most=5)
+    assert (found["shown"], found["count"]) == ([], 0)
+    assert "no stored answers" in found["note"]
 
 
 def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> None:
@@ -255,13 +254,13 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
     look = styles(method_row.method for method_row in found.method_rows)
     drawn = [[draw(group, look) for draw in (by_bytes, by_time)] for group in found.groups]
     assert [[chart.title for chart in own if chart] for own in drawn] == 2 * [
-        ["f1 against bytes of state", "f1 against milliseconds of a query"]
+        ["f1 against state bytes", "f1 against milliseconds per query"]
     ]
     assert all("Base nano, n = " in chart.caption for own in drawn for chart in own if chart)
     assert by_step(found.groups[0], look) is None
     chart = by_step(found.groups[1], look)
     assert chart is not None
-    assert chart.title == "f1 by pieces read before the query"
+    assert chart.title == "f1 by chunks read before the query"
     assert "Base nano, n = 2; bars: one standard error over questions." in chart.caption
     assert [(row["label"], row["x"], row["n"]) for row in rows_of(chart.spec)] == [
         ("icl", 1, "2"),
@@ -277,10 +276,10 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
         "lora": (1024, 66.7),
     }
     assert look["mac"][0] in json.dumps(spec)
-    assert '"#000000"' in json.dumps(spec), "floor and ceiling are black"
+    assert '"#000000"' in json.dumps(spec), "baselines are black"
     read = Read(page(found))
     assert all(group_title(group) in read.said("h3") for group in found.groups), (
-        "several blocks, one page"
+        "several groups, one page"
     )
 
 

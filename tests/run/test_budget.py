@@ -148,7 +148,7 @@ def test_a_run_says_what_was_kept_beside_what_was_asked(ttabench: Command, tmp_p
         tmp_path,
     )
     ran = ttabench("eval", "--method", "h2o", "--keep", "0.25", *words)
-    assert "(asked 25 %)" in ran.out, ran.err
+    assert "(budget 25 %)" in ran.out, ran.err
     assert ttabench("eval", "--method", "h2o", "--keep", "0.5", *words).code == 0
     record = load_run(next(tmp_path.iterdir()))
     assert abs(record.cost["kept_share"] - record.config["keep"]) < 0.05

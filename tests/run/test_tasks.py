@@ -77,5 +77,5 @@ def test_figures_by_distance_are_of_their_own_queries_and_compare_says_what_step
         mean = sum(row["n"] * row["value"] for row in steps) / rows[metric, None]["n"]
         assert rows[metric, None]["value"] == pytest.approx(mean)
     told = ttabench("compare", "--out", tmp_path, "--format", "markdown")
-    assert "acc by tokens read since the answer, at most" in told.out
+    assert "acc by maximum tokens read since the answer" in told.out
     assert "books" in told.out, "books are what varies"

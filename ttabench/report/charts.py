@@ -43,7 +43,7 @@ class Chart:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Vega-Lite specification: as wide as its container, with a description for screen readers."""
+        """Vega-Lite specification, as wide as its container and described for screen readers."""
         described = escape_control_characters(f"{self.about}: {self.title}")
         whole = self.layers.properties(
             width="container", height=HEIGHT_PIXELS, description=described

@@ -83,7 +83,7 @@ class Comparison:
     groups: tuple[ComparisonGroup, ...]
     ranking: Ranking | None = None
     overall: tuple[Difference, ...] = ()
-    """Mean differences: over the groups that are ranked if there are several, of states over all groups."""
+    """Mean differences over the ranked groups if there are several; of states over all groups."""
     runs_without_metric: tuple[str, ...] = ()
     """Ids of the runs that lack the metric."""
     damaged: tuple[str, ...] = ()
@@ -187,7 +187,7 @@ def _conflict_message(run: StoredRun, kept: StoredRun) -> str:
     )
     if same:
         return ""
-    return f"{run[0]} and {kept[0]} have the same run id and different figures. Compare only one of them."
+    return f"{run[0]} and {kept[0]} have one run id and different scores. Compare only one of them."
 
 
 def read_answers(
@@ -287,8 +287,8 @@ def recovered_over_groups(
 ) -> tuple[float | None, int]:
     """Return (share, number of groups): the mean gain of a row over the mean improvement of `icl`.
 
-    All groups count in which the row and both baselines have the same queries and seeds, also those in
-    which the row is below `none`.
+    All groups count in which the row and both baselines have the same number of queries and the
+    same seeds, also those in which the row is below `none`.
     """
     gains, gaps = [], []
     for group in groups:

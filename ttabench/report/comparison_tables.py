@@ -1,4 +1,4 @@
-"""Tables of `ttabench compare`: an overview, the tests of states, and the tables of each comparison group.
+"""Tables of `ttabench compare`: an overview, the tests of states, and those of each group.
 
 `comparison_tables` is formatted for people; `comparison_data` has the exact figures by key.
 """
@@ -142,7 +142,8 @@ def group_title(group: ComparisonGroup) -> str:
     if _all_equal(method_row.n for method_row in group.method_rows):
         common.append(f"{first.n:,} {'query' if first.n == 1 else 'queries'}")
     if _all_equal(seeds := [method_row.seeds for method_row in group.method_rows]):
-        common.append(f"seed{'s' * (len(seeds[0]) > 1)} {','.join(map(str, seeds[0]))}")
+        noun = "seed" if len(seeds[0]) == 1 else "seeds"
+        common.append(f"{noun} {','.join(map(str, seeds[0]))}")
     return f"{group.group_key.name}: {', '.join(common)}"
 
 
@@ -151,7 +152,7 @@ def _all_equal(values: Iterable[object]) -> bool:
 
 
 def group_table(group: ComparisonGroup, *, all_columns: bool = False) -> Table:
-    """Return scores and costs of a group; columns that are equal in all rows are left out, unless `all_columns`."""
+    """Return scores and costs of a group; `all_columns` keeps columns that are equal in all rows."""
     method_rows = group.method_rows
     best, pareto_rows, shares = (
         best_rows(method_rows),
@@ -236,7 +237,7 @@ def group_table(group: ComparisonGroup, *, all_columns: bool = False) -> Table:
 
 
 def memory_table(comparison: Comparison) -> Table | None:
-    """Return each method under its own, a swapped and an empty state; None if no states were compared."""
+    """Return each method under own, swapped and empty state; None if no states were compared."""
     tests = memory_tests(comparison)
     rows = []
     for test in tests:
@@ -349,7 +350,10 @@ def untested_pairs(group: ComparisonGroup) -> str:
 
 
 def comparison_data(comparison: Comparison) -> list[Table]:
-    """Return the tables `runs`, `steps`, `differences`, `overall`, `memory` and `set_aside` with exact figures."""
+    """Return tables with exact values.
+
+    Titles: `runs`, `steps`, `differences`, `overall`, `memory` and `set_aside` (excluded rows).
+    """
     runs: list[Mapping[str, Cell]] = []
     for group in comparison.groups:
         best, pareto_rows = best_rows(group.method_rows), pareto_optimal(group.method_rows)
@@ -414,7 +418,7 @@ DIFFERENCE_KEYS = {
     "group": "block",
     "groups": "blocks",
 }
-"""Keys of written differences, by field; fields that are missing here are written under their own names."""
+"""Keys of written differences by field; other fields are written under their names."""
 
 
 def _difference_data(difference: Difference) -> dict[str, Cell]:

@@ -39,7 +39,7 @@ class Ranking:
     order: tuple[str, ...]
     """Labels, best first; at least one."""
     second: str
-    """Label of the best row of a different method, else of different settings; empty if there is none."""
+    """Label of the best row of a different method, else with different settings; may be empty."""
     groups: tuple[int, ...]
     """Indices of the groups that count."""
     lines: int
@@ -126,7 +126,7 @@ def choose_pairs(
     lines = [
         place
         for place, method_row in enumerate(method_rows)
-        if any(method_row is line for line in kept)
+        if any(method_row is one for one in kept)
     ]
     leader = [place for place in lines if ranking and method_rows[place].label == ranking.order[0]]
     pairs = list(combinations(range(len(method_rows)), 2))
@@ -205,7 +205,7 @@ class Difference(PairedDifference):
 
     @property
     def outcome(self) -> int | None:
-        """1 if left is significantly better, -1 if right is, 0 if neither is; None if not tested."""
+        """1 if left is significantly better, -1 if right is, 0 if neither; None if not tested."""
         if self.p_holm is None:
             return None
         return (1 if self.gain > 0 else -1) if self.is_significant else 0
@@ -226,7 +226,7 @@ class Difference(PairedDifference):
 
 
 def difference(left: MethodRow, right: MethodRow) -> Difference | None:
-    """Return left minus right on the queries that both answered; None without such queries or if not finite."""
+    """Return left minus right on their shared queries; None if there are none or it is not finite."""
     shared = [query for query in left.values if query in right.values]
     left_values, right_values = ([row.values[query] for query in shared] for row in (left, right))
     estimated = (
@@ -302,7 +302,7 @@ def mean_difference(differences: Sequence[Difference]) -> Difference | None:
 
 
 def oriented_value(value: Observation, metric: str) -> float | None:
-    """Return the term of a query, signed so that higher is better; None for a metric of the whole corpus."""
+    """Return the term of a query, signed so that higher is better; None for a corpus metric."""
     if metric_or_default(metric).corpus:
         return None
     return float(value.terms[0] if metric_or_default(metric).higher_is_better else -value.terms[0])
@@ -321,7 +321,7 @@ def comparable_pairs(method_rows: Sequence[MethodRow]) -> list[Pair]:
 def adjust_p_values(
     differences: Sequence[Difference], counts: Mapping[Family, int]
 ) -> list[Difference]:
-    """Return the differences in order, with Holm's p; `counts` has the number of possible tests by family."""
+    """Return the differences with Holm's p; `counts` has the number of possible tests by family."""
     holms: dict[int, Difference] = {}
     for family in {difference.family for difference in differences}:
         places = [
@@ -342,7 +342,7 @@ def mean_differences(
 ) -> list[Difference]:
     """Return mean differences over groups with Holm's p; they have their own families.
 
-    Means are over the ranked groups, for the labels in `order`. Those of states are over all groups.
+    Means are over the ranked groups for the labels in `order`, and over all groups for states.
     """
     lines = len(order)
     counts: dict[Family, int] = {

@@ -233,7 +233,7 @@ def inputs_of(record: RunRecord) -> dict[str, str]:
 
 
 def _code_digests(record: RunRecord, metric: str) -> dict[str, str]:
-    """Return the digests of a custom card, dataset reader, template or metric; empty if all are bundled."""
+    """Return the digests of a custom card, dataset reader, template or metric; may be empty."""
     inputs = inputs_of(record)
     digests = {name: inputs.get(name, "") for name in GROUP_INPUTS}
     digests["metric"] = (
@@ -302,7 +302,7 @@ def _context_options(record: RunRecord) -> dict[str, Json]:
 
 
 def distinguishing_options(record: RunRecord) -> dict[str, Json]:
-    """Return the options that distinguish a run from others of its method, task and model, as a flat mapping."""
+    """Return the options that distinguish a run from others of its method, task and model, flattened."""
     flat: dict[str, Json] = {STATE_OF: record.state_of}
     for key, value in fill_defaults(record.config).items():
         if key in IGNORED_FIELDS:
@@ -320,7 +320,7 @@ def distinguishing_options(record: RunRecord) -> dict[str, Json]:
 
 
 def make_labels(groups: Sequence[Sequence[SeedGroup]]) -> list[list[str]]:
-    """Return the labels of all seed groups of each comparison group; labels are unique within a group."""
+    """Return the labels of the seed groups of each comparison group; unique within a group."""
     keys: dict[tuple[str, str], set[str]] = {}
     for members in groups:
         for seed_group in members:
@@ -364,7 +364,7 @@ def _distinguishing_keys(seed_group: SeedGroup, members: Sequence[SeedGroup]) ->
 
 
 def _label(seed_group: SeedGroup, members: Sequence[SeedGroup], keys: set[str]) -> str:
-    """Return a label with these settings; a checkpoint has the name of its folder if that is unique."""
+    """Return a label with these settings; a checkpoint is named by its folder if that is unique."""
     settings = {
         key: seed_group.distinguishing_options[key]
         for key in sorted(keys - {STATE_OF})

@@ -174,7 +174,7 @@ def settings_table(method: str, spec: MethodSpec | None = None, *, nano: bool = 
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
-    """Return the docstrings of the fields of a class, including inherited ones; empty if there is no source."""
+    """Return the docstrings of the fields of a class, also inherited ones; empty without source."""
     if members := getattr(settings, "MADE_OF", ()):
         docs = [(label, field_docs(member)) for label, member in members]
         return {f"{label}_{key}": text for label, own in docs for key, text in own.items()}
@@ -269,7 +269,7 @@ def models_table() -> Table:
         data=tuple(data),
         names=("model",),
         spare=("#heads/kv", "#width", "#layers", "source"),
-        caption=f"A folder, a .gguf file or a hub id is a model, too. Models with an adapter: {aliases}."
+        caption=f"Or use a folder, a .gguf file or a hub id. Aliases: {aliases}."
         " Use --random-weights to profile any model except nano without its weights.",
     )
 
@@ -284,7 +284,7 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
             "Run `ttabench eval` first, or set the folder with --out.",
         )
     cache = FileCache(f"runs/{short_hash(f'{CACHE_VERSION} {__version__} {out.absolute()}')}")
-    lines, damaged = list[RunLine](), list[str]()
+    run_lines, damaged = list[RunLine](), list[str]()
     for folder_with_runs in run_folders(out):
         found: dict[str, RunLine] = {}
         packed, folders = (
@@ -292,7 +292,7 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
             sorted(folder_with_runs.glob(f"*/{RECORD_FILE}")),
         )
         for file in [*packed, *folders]:
-            try:  # with folders, a packed file does not determine its list: folders replace packed runs
+            try:  # folders replace packed runs, so their list is not cached by the packed file
                 runs, faults = (
                     _read_lines(file)
                     if folders and file in packed
@@ -304,18 +304,18 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
             damaged += faults
             found |= {name: (cells, data) for name, cells, data in runs}
         by_date = sorted(found, key=lambda name: (found[name][1]["created"], name))
-        lines += [
+        run_lines += [
             (found[name][0], {**found[name][1], "path": str(folder_with_runs / name)})
             for name in by_date
         ]
     cache.save()
-    refuse_all_damaged(len(lines), damaged)
+    refuse_all_damaged(len(run_lines), damaged)
     for message in damaged:
         render.print_note(f"Left out: {message}")
     return runs_table(
         [
             line
-            for line in lines
+            for line in run_lines
             if method in ("", line[1]["method"]) and task in ("", line[1]["task"])
         ]
     )
@@ -346,8 +346,8 @@ def adapters_table() -> Table:
     ]
     rows = tuple(tuple(_format_cell(name, value) for name, value in row.items()) for row in data)
     caption = (
-        "Load one with --checkpoint shipped:NAME. Learning rate: its maximum, schedule and optimizer. Labels: "
-        "supervision other than texts and answers. Minutes: on one or two shared CPU cores."
+        "Load one with --checkpoint shipped:NAME. Learning rate: maximum, schedule and optimizer. "
+        "Labels: supervision other than texts and answers. Minutes: on one or two shared CPU cores."
     )
     if missing := sorted(selected_on.keys() - installed.keys()):
         caption += f" In results/adapters of the repository, not installed: {', '.join(missing)}."

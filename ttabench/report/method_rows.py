@@ -121,7 +121,7 @@ def value_over_runs(
 
 
 def pool_rows(rows: Sequence[Row]) -> tuple[float, float | None, int]:
-    """Return (mean, standard error, n), pooled from the rows of several runs, see `estimate.pool_estimates`."""
+    """Return (mean, standard error, n) of several runs, see `estimate.pool_estimates`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
     return *statistics.pool_estimates(
         figures, metric_or_default(rows[0].metric).ratio or MEAN
@@ -207,13 +207,13 @@ def _exclusion_reason(records: Sequence[RunRecord]) -> str:
 
 
 def baseline_row(method_rows: Sequence[MethodRow], method: str) -> MethodRow | None:
-    """Return the row of `none` or `icl` that is the baseline; None unless there is exactly one candidate."""
+    """Return the baseline row of `none` or `icl`; None unless there is exactly one candidate."""
     candidates = baseline_candidates(method_rows, method)
     return candidates[0] if len(candidates) == 1 else None
 
 
 def baseline_candidates(method_rows: Sequence[MethodRow], method: str) -> list[MethodRow]:
-    """Return rows of `none` or `icl` that could be the baseline: local ones, or else submitted ones."""
+    """Return the rows of `none` or `icl` that could be the baseline: local ones, else submitted ones."""
     matching = [
         method_row
         for method_row in method_rows
@@ -243,7 +243,7 @@ def contenders(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
 
 
 def best_rows(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """Return the contenders with the best value, including ties; empty for fewer than two contenders."""
+    """Return the contenders with the best value; empty for fewer than two contenders."""
     own = contenders(method_rows)
     return (
         [
@@ -259,7 +259,10 @@ def best_rows(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
 def recovered(
     method_row: MethodRow, no_context: MethodRow, full_context: MethodRow
 ) -> float | None:
-    """Return the share of the improvement of `icl` over `none`; None if seeds or numbers of queries differ."""
+    """Return the share of the improvement of `icl` over `none` that a row recovers.
+
+    None if `icl` is not above `none`, or if seeds or numbers of queries differ.
+    """
     if len({(row.n, row.seeds) for row in (method_row, no_context, full_context)}) > 1:
         return None
     gap = full_context.oriented_value - no_context.oriented_value
@@ -308,7 +311,7 @@ def format_without_error(metric: str, value: float | None) -> str:
 def format_interval(
     metric: str, value: float, low: float | None, high: float | None, unit: str = ""
 ) -> str:
-    """Format a difference and its interval: `21.9 [-0.6, 41.8]`; with more digits if all would be zero."""
+    """Format a difference with its interval, `21.9 [-0.6, 41.8]`, with enough digits to be nonzero."""
     scale, digits = metric_or_default(metric).scale, metric_or_default(metric).digits
     values = [
         each * scale for each in (value, *(() if low is None or high is None else (low, high)))

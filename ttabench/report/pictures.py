@@ -127,7 +127,7 @@ def check_packages(what: str, needed: Mapping[str, str]) -> None:
 
 
 def styles(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return colour and shape by method; up to 90 methods have a unique pair. Baselines are black."""
+    """Return colour and shape by method, unique for up to 90 methods; baselines are black."""
     others = [name for name in dict.fromkeys(methods) if name not in BASELINE_STYLES]
     pairs = {
         name: (PALETTE[place % len(PALETTE)], SHAPES[(place + place // len(PALETTE)) % len(SHAPES)])

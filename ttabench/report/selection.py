@@ -94,7 +94,7 @@ def refuse_all_damaged(count: int, damaged: Sequence[str]) -> None:
 
 
 def _created(file: Path) -> str:
-    """Return the creation time in a record, because file times do not survive a clone; empty if damaged."""
+    """Return the creation time of a record, empty if damaged; file times do not survive a clone."""
     with suppress(UserError):
         return str(read_json_object(file).get("created", ""))
     return ""
@@ -225,7 +225,7 @@ def find_by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
             f"There are no runs in {out}, so {name!r} cannot be found.",
             "Run `ttabench eval` first, or set the folder with --out.",
         )
-    fault = f"No run in {out} has an id that begins with {name!r}, and there is no file, folder or method of that name."
+    fault = f"{name!r} matches no run id in {out}, and no file, folder or method."
     hint = f"Run `ttabench list runs --out {quote(str(out))}` or `ttabench list methods`."
     raise UnknownName(
         "run", name, [*ids, *registry.methods(), *registry.families()], fault=fault, hint=hint
@@ -243,8 +243,8 @@ A run must match one name of each kind that is present. A method family matches 
 def select_runs(names: Sequence[str], out: Path, filters: RunFilters) -> LoadedRuns:
     """Return the selected runs, in the order of the names.
 
-    Ids and methods are searched in `out`. A path may be the folder of a run, its `run.json`, a folder
-    of runs, or a folder of such folders.
+    Ids and methods are searched in `out`. A path may be the folder of a run, its `run.json`, a
+    folder of runs, or a folder of such folders.
 
     Raises:
         UserError: a name is unknown, or several runs have the same id prefix.

@@ -49,7 +49,8 @@ def show(
 ) -> None:
     """Print a run and a page of its samples.
 
-    JSON and CSV contain all matching samples. If a page or a filter is set, only samples are printed.
+    JSON and CSV contain all matching samples, or those of the page. With a page or a filter, only
+    samples are printed.
     With `everything`, all settings, scores and full texts are included.
 
     Raises:
@@ -200,7 +201,7 @@ def tail(text: str, max_chars: int) -> str:
 
 
 def prediction(cells: SampleCells, max_chars: int) -> str:
-    """Return the start of the answer; empty if only its digest is stored, or if a text was scored."""
+    """Return the start of the answer; empty if it is a digest, or if a text was scored."""
     text = str(cells.get("prediction") or "")
     if cells.get("mode") == "score" or is_digest(text):
         return ""
@@ -215,7 +216,7 @@ def gold(cells: SampleCells) -> str:
 
 
 def likelihood(cells: SampleCells) -> str:
-    """Return the log-likelihood in nats and its number of tokens, or one for each option of a choice."""
+    """Return the log-likelihood in nats with its tokens, or those of all options of a choice."""
     values: list[float] = cells.get("logprobs") or []
     tokens: list[int] = cells.get("tokens") or []
     if not values:

@@ -39,7 +39,7 @@ StoredRun: TypeAlias = tuple[Path, RunRecord]
 QueryKey: TypeAlias = tuple[int, str, str]
 """(seed, episode, key) of a query."""
 QueryId: TypeAlias = tuple[int, str, str, str]
-"""(seed, episode, key, digest of the question or description of the scored text): the key of a pair."""
+"""(seed, episode, key, digest of the question or description of the scored text)."""
 QUERY_COLUMNS = ("episode", "key", "prompt", "answers")
 RATIO_COLUMNS = ("logprobs", "tokens", "words", "position")
 OPTIONAL_COLUMNS = ("source_key", "subtask", "mode", "step")
@@ -132,7 +132,7 @@ def _question_digest(prompt: str, answers: tuple[str, ...]) -> str:
 
 
 def base_identity(record: RunRecord) -> tuple[str, str]:
-    """Return (fingerprint of the base weights or else its name, name of the tokenizer without folders)."""
+    """Return (fingerprint or else name of the base model, name of the tokenizer without folders)."""
     tokenizer = str(record.model.get("tokenizer"))
     return str(record.model.get("fingerprint") or record.base), tokenizer.rstrip("/").rpartition(
         "/"
@@ -166,14 +166,14 @@ def seed_of(record: RunRecord) -> int:
 
 
 def full_config(config: Mapping[str, Json]) -> RunConfig:
-    """Return the configuration of a record, with the defaults of its method and task if they are installed."""
+    """Return the configuration of a record, with the defaults of its installed method and task."""
     known = {field.name for field in fields(RunConfig)} - {"defaults"}
     values = {"method": "", **{key: value for key, value in config.items() if key in known}}
     return RunConfig(**values, defaults=_defaults(values))
 
 
 def fill_defaults(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Add defaults for missing fields, and drop unknown empty fields: versions differ in their fields."""
+    """Add defaults for missing fields and drop unknown empty ones, because versions differ."""
     values = {
         **DEFAULT_CONFIG,
         **{
@@ -203,7 +203,7 @@ def _known_defaults(
 
 
 def flatten_config(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Flatten settings and task options; a task option with the name of a setting has the prefix `task `."""
+    """Flatten settings and task options; an option with the name of a setting gets the prefix `task `."""
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     settings, options = config.get("settings", {}), config.get("task_options", {})
     return {
@@ -223,7 +223,10 @@ def non_default_options(config: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def describe_options(record: RunRecord) -> str:
-    """Describe non-default options, the preset, and a checkpoint that is not bundled: `preset book, budget=0.5`."""
+    """Describe the non-default options: `preset book, budget=0.5`.
+
+    Includes the preset, a checkpoint that is not bundled, and the word "untrained".
+    """
     preset, checkpoint = (str(record.config.get(name) or "") for name in ("preset", "checkpoint"))
     words = [f"preset {preset}"] if preset else []
     words += [
@@ -239,7 +242,7 @@ def describe_options(record: RunRecord) -> str:
 
 
 def is_untrained(record: RunRecord) -> bool:
-    """Return True if a trainable method, or a trainable member of `A+B`, ran without a checkpoint."""
+    """Return True if a trainable method, or a trainable part of `A+B`, ran without a checkpoint."""
     config = record.config
     checkpoints = str(
         config.get("inputs", {}).get("checkpoint") or config.get("checkpoint") or ""

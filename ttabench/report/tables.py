@@ -1,4 +1,4 @@
-"""Tables of runs for `eval`, its dry run, `list runs` and `show`, and the command that repeats a run."""
+"""Tables of runs for `eval`, `list runs` and `show`, and the command that repeats a run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SHOWN_COSTS = (
 
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
-    """Return the table of `eval`: main metric and cost of each run; the caption has other metrics and paths."""
+    """Return main metric and cost of each run; the caption has the other metrics and the paths."""
     first, several = runs[0][0], len(runs) > 1
     rows, data = [], []
     columns = (
@@ -141,7 +141,7 @@ def row_name(row: Row) -> str:
 
 
 def main_rows(record: RunRecord) -> list[Row]:
-    """Return the rows over all queries, main metric first, then the main metric by step and by sub-task."""
+    """Return the rows over all queries, main metric first, then that metric by step and sub-task."""
     whole = [row for row in record.rows if row.step is None and row.subtask is None]
     main = [row for row in record.rows if row.metric == record.main_metric]
     steps = [row for row in main if row.step is not None and row.subtask is None]
@@ -220,7 +220,7 @@ def runs_table(lines: Sequence[RunLine]) -> Table:
 
 
 def config_table(plans: Sequence[Plan]) -> Table:
-    """Return the resolved configuration of a dry run; a setting has all its values over the seeds."""
+    """Return the resolved configuration of a dry run; a row has the values of all seeds."""
     configs = [plan.config.to_json() for plan in plans]
     flatten_config = [
         {
@@ -244,7 +244,7 @@ def config_table(plans: Sequence[Plan]) -> Table:
 
 
 def detail_tables(record: RunRecord, *, everything: bool) -> list[Table]:
-    """Return facts and scores of a run; with `everything` also its full configuration and all costs."""
+    """Return facts and scores of a run; with `everything` also its configuration and all costs."""
     tables = [_about(record), _figures(record, everything=everything)]
     if everything:
         rows = tuple(

@@ -229,7 +229,7 @@ def tables_of(comparison: Comparison) -> list[dict[str, Any]]:
     ]
     if len(groups) > 1 and (whole := overview_table(groups)) is not None:
         rows = [{column or "group": cell for column, cell in row.items()} for row in _rows(whole)]
-        caption = "none is the no-context baseline, icl the full-context baseline; the best other row is bold."
+        caption = "Baselines: none (no context), icl (full context). The best other row is bold."
         tables.insert(0, _shown("overview", "All comparison groups", caption, rows))
     return [table for table in tables if table["rows"]]
 
@@ -283,7 +283,7 @@ def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
 
 
 def disagreeing_samples(group: ComparisonGroup, most: int) -> dict[str, Any]:
-    """Return the queries of a group on which the scores of its methods differ, largest difference first.
+    """Return the queries of a group on which methods disagree, largest difference first.
 
     Keys: `shown` has at most `most` of them, `count` is their number, and `note` says which columns
     are not stored.
