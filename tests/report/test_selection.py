@@ -87,7 +87,7 @@ def test_what_no_run_has_is_refused(out: Path) -> None:
         with pytest.raises(UnknownName) as raised:
             select_runs(names, out, wanted)
         assert told in str(raised.value)
-    with pytest.raises(UserError, match="None of 5 runs .*two, kvpress"):
+    with pytest.raises(UserError, match=r"None of 5 runs .*two, kvpress"):
         select_runs([], out, {"task": ("two",), "method": ("kvpress",)})
 
 

@@ -143,7 +143,7 @@ def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(
     ran = ttabench("show", out / OURS)
     assert ran.code == 0, ran.err
     assert "--checkpoint away --set size=3" in ran.out
-    assert "of theirs==1.0" in ran.out
+    assert "theirs==1.0" in ran.out
     assert "checkpoint away is missing" in ran.out
 
 
