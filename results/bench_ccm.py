@@ -1,10 +1,11 @@
-"""What CCM's memory saves on nano: training in one forward, questions under a memory limit, and an endless stream.
+"""Benchmark of CCM's savings on nano: training in one forward pass, queries under a memory limit,
+an endless stream.
 
-    python results/bench_ccm.py     bench_ccm.md; processor seconds of one thread, so that a busy machine tells the same
+    python results/bench_ccm.py     bench_ccm.md; CPU seconds of one thread, so other load on the machine has little effect
 
-arXiv 2312.03414: training in one forward is 7 times as fast as step by step (table 18); questions at step 16 under one
-limit of memory, full context : concat : merge, 1 : 4.6 : 13.2 (table 1); a stream of a window of 160 (figure 8).
-Weights of CCM are untrained: time does not depend on them.
+arXiv 2312.03414: training in one forward is 7 times as fast as step by step (table 18); queries at
+step 16 under one memory limit, full context : concat : merge, 1 : 4.6 : 13.2 (table 1); a stream
+with a window of 160 (figure 8). CCM is untrained, because time does not depend on its weights.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ UPDATES = ("concat", "merge")
 
 
 def spent(work: Callable[[], object], tries: int) -> list[float]:
-    """Processor seconds of each of so many runs, after one that is not counted."""
+    """Return the CPU seconds of each of `tries` runs, after one warm-up."""
     work()
     rows = []
     for _ in range(tries):
@@ -49,19 +50,19 @@ def spent(work: Callable[[], object], tries: int) -> list[float]:
 
 
 def spread(seconds: list[float], unit: float = 1e3) -> str:
-    """Median, and the smallest and the largest."""
+    """Format the median with the smallest and the largest value."""
     return (
         f"{median(seconds) * unit:,.0f} ({min(seconds) * unit:,.0f} to {max(seconds) * unit:,.0f})"
     )
 
 
 def ccm(lm: LM, **settings: object) -> Ccm:
-    """Untrained."""
+    """Create an untrained CCM."""
     return Ccm(lm, CcmSettings(comp_tokens=COMP, **settings))  # type: ignore[arg-type]
 
 
 def step_by_step(method: Ccm, episode: Episode) -> Tensor:
-    """The loss of one question behind all pieces, with gradients through every step."""
+    """Return the loss of one query after all chunks, with gradients through every step."""
     state, (ask, *_) = method.begin(1), episode.queries()
     for piece in episode.chunks():
         state = Ccm.adapt.__wrapped__(method, state, [[piece]])  # type: ignore[attr-defined]  # with gradients
@@ -72,7 +73,7 @@ def step_by_step(method: Ccm, episode: Episode) -> Tensor:
 
 
 def training(lm: LM, tries: int) -> str:
-    """Table of what a sample takes in training."""
+    """Measure training; returns a table per sample."""
     task = load_task("metaicl", source="mini", split="train")
     episodes = [
         one
@@ -80,7 +81,7 @@ def training(lm: LM, tries: int) -> str:
         if len(one.chunks()) == STEPS
     ]
     lines = [
-        "| | one forward, ms | step by step, ms | times | difference of losses |",
+        "| | one forward (ms) | step by step (ms) | speed-up | difference of losses |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for update in UPDATES:
@@ -106,7 +107,7 @@ def training(lm: LM, tries: int) -> str:
 
 
 def peaks(lm: LM) -> dict[str, int]:
-    """Most slots alive at step 16, on paper; full context without what begins the text."""
+    """Count the most live slots at step 16, without the start of the text for full context."""
     shape = shape_from(lm.config.to_dict(), lm.config.model_type)
     work = Workload(chunk_tokens=(PIECE,) * STEPS, prompt_tokens=ASKED, new_tokens=1)
     assert CCM.cost is not None
@@ -119,10 +120,10 @@ def peaks(lm: LM) -> dict[str, int]:
 
 
 def asking(lm: LM, tries: int) -> str:
-    """Table of questions a second, in batches as large as the limit allows."""
+    """Measure queries per second in batches as large as the limit allows; returns a table."""
     slots = {"full": STEPS * PIECE, "concat": STEPS * COMP, "merge": COMP}
     lines = [
-        "| | peak slots | questions at once | on paper | questions a second | measured | paper |"
+        "| | peak slots | batch size | calculated (times) | queries per second | measured (times) | paper (times) |"
     ]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     rows, rates = {}, {}
@@ -146,14 +147,14 @@ def asking(lm: LM, tries: int) -> str:
 
 @torch.no_grad()
 def streaming(lm: LM, tokens: int) -> str:
-    """Table of what is held while a stream of random tokens is read."""
+    """Measure the state while a stream of random tokens is read; returns a table."""
     lines = [
-        "| | tokens read | slots before a token | bytes held | us a token |",
+        "| | tokens read | slots before a token | state (bytes) | time per token (us) |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     draws, lengths = torch.Generator().manual_seed(0), {}
     ids = torch.randint(10, 90, (tokens,), generator=draws).tolist()
-    for name, compress in (("ccm", True), ("StreamingLLM, as long", False)):
+    for name, compress in (("ccm", True), ("StreamingLLM, same length", False)):
         method = Ccm(lm, CcmSettings(comp_tokens=2, window=160, compress=compress))
         assert method.stream is not None
         kept, done, sizes, lengths[name] = None, 0, set(), []
@@ -171,36 +172,36 @@ def streaming(lm: LM, tokens: int) -> str:
             f"| {name} | {tokens:,} | {bounds} | {sorted(sizes)} | {took / tokens * 1e6:,.0f} |"
         )
     equal = len({tuple(each) for each in lengths.values()}) == 1
-    return "\n".join(lines) + f"\n\nEqual before every token: {'yes' if equal else 'no'}."
+    return "\n".join(lines) + f"\n\nEqual slots before every token: {'yes' if equal else 'no'}."
 
 
 def main(tries: int, tokens: int) -> None:
-    """Measure all and write the page."""
+    """Run all measurements and write the page."""
     torch.set_num_threads(1)
     lm = load("nano", device="cpu")
     page = f"""# CCM on nano
 
-`python results/bench_ccm.py`. Processor seconds of one thread on a machine that others used at the same time: medians
-of {tries} runs (smallest to largest). Weights of CCM are untrained.
+`python results/bench_ccm.py`. CPU seconds of one thread on a shared machine: medians of {tries} runs (smallest to
+largest). CCM is untrained.
 
-## Training at {STEPS} steps, one question at the end
+## Training at {STEPS} steps, one query at the end
 
-Milliseconds a sample, forward and backward, `comp_tokens={COMP}`. The paper has 7 times (Llama-7B, a GPU).
+Milliseconds per sample, forward and backward, `comp_tokens={COMP}`. The paper reports 7 times (Llama-7B, a GPU).
 
 {training(lm, tries)}
 
-## Questions at step {STEPS} under one limit of memory
+## Queries at step {STEPS} under a memory limit
 
-{LIMIT // 2**20} MiB of keys and values in float32; pieces of {PIECE} tokens, {ASKED} of a question and its answer,
+{LIMIT // 2**20} MiB of keys and values in float32; chunks of {PIECE} tokens, {ASKED} tokens of a query and its answer,
 `comp_tokens={COMP}`.
 
 {asking(lm, tries)}
 
-As many questions fit as on paper; on a CPU they are not answered as much faster. Why was not measured.
+The batch sizes match the calculation. On a CPU the speed-up is smaller; the reason was not measured.
 
 ## An endless stream
 
-Window 160, 64 tokens to 2 COMP slots, a memory of 8; random tokens.
+Window of 160 slots, 64 tokens compressed to 2 COMP slots, a memory of 8 slots; random tokens.
 
 {streaming(lm, tokens)}
 """

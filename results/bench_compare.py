@@ -1,6 +1,7 @@
-"""Times `ttabench compare` over many stored runs, in processes of their own: seconds of the clock and of the processor.
+"""Benchmark of `ttabench compare` on many stored runs: wall and CPU seconds in separate processes.
 
-python results/bench_compare.py              the packed suites of this folder, some 500 runs and all of them
+python results/bench_compare.py              the packed suites of this folder, some 500 runs and all
+of them
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ REPEATS = 3
 
 
 def suites() -> list[Path]:
-    """Packed suites, those of real data last."""
+    """List the packed suites, real data last."""
     return [
         each.parent
         for each in (
@@ -31,7 +32,7 @@ def suites() -> list[Path]:
 
 
 def some(folders: list[Path]) -> Iterator[Path]:
-    """Whole suites until there are enough runs, the largest first left out."""
+    """Yield suites until there are enough runs, without the largest."""
     count = 0
     for folder in sorted(folders, key=lambda each: len(list_runs(each))):
         if count >= SOME:
@@ -41,7 +42,7 @@ def some(folders: list[Path]) -> Iterator[Path]:
 
 
 def timed(folders: list[Path]) -> tuple[float, float]:
-    """(seconds of the clock, of the processor) of one comparison."""
+    """Return (wall seconds, CPU seconds) of one comparison."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-m", "ttabench", "compare", *map(str, folders), "--format", "csv"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -50,12 +51,12 @@ def timed(folders: list[Path]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print a line a set of runs: the fastest of several."""
+    """Print one line per set of runs, with the fastest of several tries."""
     for folders in (list(some(suites())), suites()):
         runs = sum(len(list_runs(folder)) for folder in folders)
         clock, processor = min(timed(folders) for _ in range(REPEATS))
         print(
-            f"{runs:,} runs in {len(folders)} suites: {clock:.1f} s, {processor:.1f} s of the processor"
+            f"{runs:,} runs in {len(folders)} suites: {clock:.1f} s, {processor:.1f} CPU s"
         )
 
 

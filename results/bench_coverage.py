@@ -1,11 +1,12 @@
-"""How often 95 % intervals hold the truth where the same questions are asked under several draws: a simulation.
+"""Simulation of the coverage of 95 % intervals when the same queries occur in several draws.
 
-    python results/bench_coverage.py            bench_coverage.md and what the documentation shows of it; half an hour
-    python results/bench_coverage.py nested     its second table alone, of draws that share no document; five minutes
+    python results/bench_coverage.py            bench_coverage.md and its copy in the documentation; half an hour
+    python results/bench_coverage.py nested     only its second table, draws without common documents; five minutes
 
-Answers are continuous, right or wrong, or differences of two methods that are right or wrong; every draw asks all
-questions, three fifths of them, or so few that most stand in one draw. Effects of questions, of draws and of both
-together are normal, with these standard deviations; of right and wrong answers they are those of what decides.
+Answers are continuous, binary, or differences of two methods with binary answers. Every draw has
+all queries, three fifths of them, or so few that most occur in one draw only. Effects of queries,
+draws and their interaction are normal, with the given standard deviations. For binary answers they
+apply to the latent variable.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from ttabench.stats.estimate import Estimate, PairedDifference, difference, esti
 HERE = Path(__file__).resolve().parent
 REPEATS = 1000
 SIZES = ((20, 3), (60, 3), (200, 3), (60, 5), (60, 11))
-"""Questions and draws."""
+"""Numbers of queries and draws."""
 SPREADS = ((1, 0, 1), (1, 0.2, 1), (0, 0.3, 1), (2, 0.2, 0.3))
 
 NESTED = ((16, 3), (64, 3), (165, 3), (16, 4), (64, 4), (165, 4))
-"""Documents of a draw, and draws, where every document has one question and stands in one draw."""
+"""Documents per draw, and draws. Every document has one query and occurs in one draw."""
 BETWEEN = (0, 0.125, 0.25)
-"""Standard deviations of effects of such draws, where that of a document is 1: of right answers 0, 5 and 10 points."""
+"""Standard deviations between such draws, relative to documents: 0, 5 and 10 points for binary
+answers.
+"""
 
 WORLDS = (
     "streamingqa-4",
@@ -43,19 +46,21 @@ WORLDS = (
     "squad_seq-64",
     "squad_seq-165",
 )
-"""Suites of question streams: one question or more about each document, in worlds of their own."""
+"""Suites of question streams with one or more queries per document, in separate worlds."""
 THREE = 3
-"""Worlds that a line has to have."""
+"""Worlds that a method row needs."""
 
 Generator: TypeAlias = np.random.Generator
 Asked: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.bool_]]"
 Values: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
 Spreads: TypeAlias = tuple[float, float, float]
-"""Standard deviations of effects of questions, of draws, and of both together."""
+"""Standard deviations of the effects of queries, draws and their interaction."""
 
 
 def observations(values: Values, asked: Asked | None = None) -> list[Observation]:
-    """Values of questions (rows) under draws (columns), as samples of demonstrations have them."""
+    """Convert values of queries (rows) under draws (columns) to observations, as for draws of
+    demonstrations.
+    """
     return [
         Observation(f"draw {j}", (float(values[i, j]), 1.0), crossed=f"q{i}", question=f"q{i}")
         for i, j in np.ndindex(*values.shape)
@@ -64,46 +69,48 @@ def observations(values: Values, asked: Asked | None = None) -> list[Observation
 
 
 def one_way(some: list[Observation], side: int) -> list[Observation]:
-    """The same clustered by draws (0) or by questions (1) alone."""
+    """Cluster the same observations by draws (0) or by queries (1) only."""
     return [
         Observation((each.cluster, each.crossed)[side], each.terms, each.stratum) for each in some
     ]
 
 
 def own_asked(_: Generator, questions: int, draws: int) -> Asked:
-    """Every draw asks as many, and none that another asks."""
+    """Give every draw the same number of queries, none in common."""
     return np.arange(questions)[:, None] % draws == np.arange(draws)
 
 
 def all_asked(generator: Generator, questions: int, draws: int) -> Asked:
-    """Every draw asks the same."""
+    """Give every draw all queries."""
     return generator.random((questions, draws)) < 1
 
 
 def some_asked(generator: Generator, questions: int, draws: int) -> Asked:
-    """Every draw asks three fifths, drawn by itself."""
+    """Give every draw three fifths of the queries, drawn independently."""
     return generator.random((questions, draws)).argsort(0) < 3 * questions // 5
 
 
 def few_shared(generator: Generator, questions: int, draws: int) -> Asked:
-    """Every draw asks as many as make up the whole together, drawn by itself: most stand in one draw."""
+    """Give every draw an independent sample. Samples add up to the total, so most queries occur in
+    one draw.
+    """
     return generator.random((questions, draws)).argsort(0) < max(4, questions // draws)
 
 
 def continuous(generator: Generator, shape: tuple[int, int], spreads: Spreads) -> Values:
-    """Mean 0."""
+    """Draw continuous values with mean 0."""
     rows, columns, cells = spreads
     effects = generator.normal(0, rows, (shape[0], 1)) + generator.normal(0, columns, (1, shape[1]))
     return effects + generator.normal(0, cells, shape)
 
 
 def binary(generator: Generator, shape: tuple[int, int], spreads: Spreads) -> Values:
-    """Half of them right, less that half."""
+    """Draw binary values, half of them right, minus one half."""
     return (continuous(generator, shape, spreads) > 0) - 0.5
 
 
 def paired(generator: Generator, shape: tuple[int, int], spreads: Spreads) -> Values:
-    """Right or wrong of two methods, which share half of what makes a question hard: the difference."""
+    """Draw differences of two methods with binary answers that share half of the query effect."""
     common, *own = (continuous(generator, shape, spreads) for _ in range(3))
     left, right = (common + each > 0 for each in own)
     return left.astype(float) - right.astype(float)
@@ -113,7 +120,7 @@ Kind: TypeAlias = Callable[[Generator, tuple[int, int], Spreads], Values]
 Asking: TypeAlias = Callable[[Generator, int, int], Asked]
 KINDS: dict[str, Kind] = {
     "continuous": continuous,
-    "right or wrong": binary,
+    "binary": binary,
     "paired differences": paired,
 }
 ASKINGS: tuple[Asking, ...] = (all_asked, some_asked, few_shared)
@@ -122,11 +129,13 @@ ASKINGS: tuple[Asking, ...] = (all_asked, some_asked, few_shared)
 def coverage(
     kind: Kind, asking: Asking, shape: tuple[int, int], spreads: Spreads, repeats: int = REPEATS
 ) -> tuple[float, float, float]:
-    """How often intervals hold the truth, 0: both ways, by draws alone, by questions alone."""
+    """Return the coverage of the true value 0: clustered both ways, by draws only, and by queries
+    only.
+    """
     generator, held = np.random.default_rng(7), np.zeros(3)
     for _ in range(repeats):
         some = observations(kind(generator, shape, spreads), asking(generator, *shape))
-        if asking is own_asked:  # documents are the clusters, and draws hold them
+        if asking is own_asked:  # Documents are the clusters, nested in draws.
             some = [each._replace(cluster=each.crossed, crossed=each.cluster) for each in some]
         forms = (some, one_way(some, 0), one_way(some, 1))
         if kind is paired:
@@ -139,7 +148,7 @@ def coverage(
 
 
 def inside(interval: Estimate | PairedDifference | None) -> bool:
-    """Whether the interval holds 0; without one it is the value alone."""
+    """Return True if the interval contains 0. Without an interval, test the value itself."""
     assert interval is not None, "a mean is a number"
     if interval.ci_low is None or interval.ci_high is None:
         return (interval.value if isinstance(interval, PairedDifference) else interval.mean) == 0
@@ -147,8 +156,8 @@ def inside(interval: Estimate | PairedDifference | None) -> bool:
 
 
 def lines() -> Iterator[str]:
-    """A line of the table for each kind of answers and number of draws."""
-    yield "| answers | draws | designs | both ways | within 93 to 97 | by draws alone | by questions alone |"
+    """Yield one table row per kind of answer and number of draws."""
+    yield "| answers | draws | designs | both ways (%) | within 93 to 97 % | by draws only (%) | by queries only (%) |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for name, kind in KINDS.items():
         for draws in sorted({draws for _, draws in SIZES}):
@@ -168,7 +177,7 @@ def lines() -> Iterator[str]:
 
 
 def nested() -> Iterator[str]:
-    """A line for each kind of answers and design of draws that share no document."""
+    """Yield one table row per kind of answer and design, for draws without common documents."""
     heads = [f"draws differ by {between:g}" for between in BETWEEN]
     yield f"| answers | draws | documents of each | {' | '.join(heads)} | by documents alone |"
     yield f"| --- | ---: | ---: |{' ---: |' * (len(BETWEEN) + 1)}"
@@ -183,7 +192,9 @@ def nested() -> Iterator[str]:
 
 
 def worlds() -> str:
-    """Whether worlds of the miniature differ by more than their documents tell: Cochran's Q, a line of runs each."""
+    """Test if synthetic worlds differ by more than their documents explain: Cochran's Q per method
+    row.
+    """
     runs = pd.concat(pd.read_parquet(HERE / suite / "runs.parquet") for suite in WORLDS)
     runs["line"] = [
         json.dumps({**json.loads(each)["config"], "seed": 0, "inputs": 0}) for each in runs.record
@@ -196,24 +207,24 @@ def worlds() -> str:
                 (weights * (line.value - np.average(line.value, weights=weights)) ** 2).sum()
             )
     return (
-        f"Three worlds of the miniature, each line of runs of {', '.join(WORLDS)}: Cochran's Q is {fmean(tests):.2f} on"
-        f" average over {len(tests)} lines, where draws that do not differ give {THREE - 1}."
+        f"Three synthetic worlds, each method row of {', '.join(WORLDS)}: Cochran's Q is {fmean(tests):.2f} on"
+        f" average over {len(tests)} rows. Its expected value without differences is {THREE - 1}."
     )
 
 
-HEAD = f"""# How often 95 % intervals hold the truth where draws vary
+HEAD = f"""# Coverage of 95 % intervals when draws vary
 
-Per cent of {REPEATS:,} repetitions of each design, mean and range over designs. Questions and draws:
-{", ".join(f"{questions} and {draws}" for questions, draws in SIZES)}. Standard deviations of effects of questions, of
-draws and of both together: {"; ".join(", ".join(map(str, each)) for each in SPREADS)}. Of one design the share has a
+Per cent of {REPEATS:,} repetitions of each design, mean and range over designs. Queries and draws:
+{", ".join(f"{questions} and {draws}" for questions, draws in SIZES)}. Standard deviations of the effects of queries,
+draws and their interaction: {"; ".join(", ".join(map(str, each)) for each in SPREADS)}. The share of one design has a
 standard error of 0.7.
 """
-NESTED_HEAD = "## Draws that share no document"
+NESTED_HEAD = "## Draws without common documents"
 PAGE = HERE / "bench_coverage.md"
 
 
 def write() -> None:
-    """The page, and what the documentation shows of it."""
+    """Write the page and its copy in the documentation."""
     import pages  # beside this file, where scripts find each other
 
     before = (

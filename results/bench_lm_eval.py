@@ -1,13 +1,15 @@
-"""How long few-shot evaluation takes: lm-eval's own `hf` model, `icl` as a model of lm-eval, and `ttabench eval`.
+"""Speed of few-shot evaluation: lm-eval's own `hf` model, `icl` as a model of lm-eval, and
+`ttabench eval`.
 
-    python results/bench_lm_eval.py                                      COPA and SST-2 rows of the miniature world
+    python results/bench_lm_eval.py                                      COPA and SST-2 rows of the synthetic world
     python results/bench_lm_eval.py --copa DIR --sst2 DIR --threads 2    published files too: *.jsonl with train and
                                                                          val, train.tsv and dev.tsv
 
-All three run in one process, in turn, on one folder of weights, the same rows and the same demonstrations in the same
-order; prompts must be equal letter by letter. First it prints what token counts allow: `hf` reads all demonstrations
-for every option of every document, we read them once, then each query with its options. It writes `bench_lm_eval.md`
-and `bench_lm_eval.csv`; they are measured, never typed. It leaves with 1 where the three do not give the same numbers.
+All three run in one process, in turn, on one folder of weights, with the same rows and
+demonstrations in the same order. Prompts must be identical. First it prints the speed-up that token
+counts allow: `hf` reads all demonstrations for every option of every document, ttabench reads them
+once, then each query with its options. It writes `bench_lm_eval.md` and `bench_lm_eval.csv`. Exit
+code 1 means that the three results differ.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """One evaluation by one route; documents in the order in which they are asked."""
+    """One evaluation by one implementation. Documents are in the order of evaluation."""
 
     seconds: float
     accuracy: float
@@ -42,7 +44,7 @@ class Evaluated:
 
 
 def timed(model: Any) -> list[float]:
-    """Seconds of each later call of the model's `loglikelihood`."""
+    """Record the seconds of each later call of the model's `loglikelihood`."""
     seconds: list[float] = []
     plain: Callable[..., Any] = model.loglikelihood
 
@@ -57,7 +59,7 @@ def timed(model: Any) -> list[float]:
 
 
 def by_lm_eval(model: Any, source: Source, shots: int) -> Evaluated:
-    """One evaluation by lm-eval; its data are loaded before the clock starts."""
+    """Run one evaluation with lm-eval. Its data are loaded before the clock starts."""
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager
 
@@ -93,24 +95,24 @@ def by_lm_eval(model: Any, source: Source, shots: int) -> Evaluated:
 
 @dataclass
 class Kept:
-    """What a run folder is to the runner, in memory."""
+    """In-memory replacement for the run folder."""
 
     samples: dict[str, Any] = field(default_factory=dict)
 
     def resume_episodes(self, episode: Any, metrics: Any) -> tuple[Sequence[Any], bool]:  # noqa: ARG002  # the runner's
-        """Nothing was answered before."""
+        """Report that nothing was answered before."""
         return (), False
 
     def append(self, samples: Sequence[Any]) -> None:
-        """Keep these."""
+        """Store samples."""
         self.samples.update((sample.key, sample) for sample in samples)
 
     def finish_episode(self, cost: Any) -> None:
-        """Costs are measured from outside."""
+        """Ignore costs, because they are measured outside."""
 
 
 def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluated:
-    """One evaluation as `ttabench eval` makes it, from the files to the metric."""
+    """Run one evaluation like `ttabench eval`, from the files to the metric."""
     from ttabench.core.types import Choose, no_progress, wants_of_kind
     from ttabench.run.runner import RunContext, run_episodes
     from ttabench.stats.metrics import metric
@@ -142,7 +144,7 @@ def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluat
 
 
 def token_counts(prompts: Sequence[Sequence[tuple[str, str]]], lm: Any) -> tuple[int, int]:
-    """Tokens that `hf` and we feed through the model, from the prompts themselves."""
+    """Count the tokens that `hf` and ttabench feed through the model."""
     from ttabench.harness.reading import shared_prefix_chars
 
     pairs = [pair for options in prompts for pair in options]
@@ -174,7 +176,7 @@ def measure(
     allowed = hf_tokens / our_tokens
     print(
         f"{source.task} ({source.kind}), {shots} shots: {hf_tokens:,} tokens against {our_tokens:,}; "
-        f"that allows {allowed:.1f} x",
+        f"possible speed-up {allowed:.1f} x",
         flush=True,
     )
     rounds = [{route: run() for route, run in routes.items()} for _ in range(options.repeat)]
@@ -214,23 +216,23 @@ def measure(
 
 
 def largest(some: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
-    """The largest difference of two tables of scores."""
+    """Return the largest difference between two tables of scores."""
     pairs = zip(some, others, strict=True)
     return max(abs(a - b) for row, other in pairs for a, b in zip(row, other, strict=True))
 
 
 def arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--copa", type=Path, help="folder of train.jsonl and val.jsonl")
     parser.add_argument("--sst2", type=Path, help="folder of train.tsv and dev.tsv")
     parser.add_argument(
-        "--published", action="store_true", help="leave the rows of the miniature world out"
+        "--published", action="store_true", help="skip the rows of the synthetic world"
     )
     parser.add_argument("--shots", default="30,10")
-    parser.add_argument("--limit", type=int, default=100, help="documents asked")
+    parser.add_argument("--limit", type=int, default=100, help="number of documents")
     parser.add_argument(
         "--model", default="nano", help="nano, or a folder written by save_pretrained"
     )
@@ -242,7 +244,7 @@ def arguments() -> argparse.Namespace:
 
 
 def sources(options: argparse.Namespace, scratch: Path, shots: Sequence[int]) -> list[Source]:
-    """The published rows that were given, then those of the miniature world, unless these are left out."""
+    """Return the published rows of the options, then those of the synthetic world unless excluded."""
     made = []
     for kind in ("files",) if options.published else ("files", "mini"):
         for task in TEMPLATES:
@@ -261,7 +263,7 @@ def sources(options: argparse.Namespace, scratch: Path, shots: Sequence[int]) ->
 
 
 def main() -> int:
-    """Measure and write; leaves with 1 where the numbers of the three are not the same."""
+    """Measure and write the page. Returns 1 if the three results differ."""
     options = arguments()
     shots = [int(text) for text in options.shots.split(",")]
     with tempfile.TemporaryDirectory() as scratch:

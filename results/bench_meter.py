@@ -1,11 +1,12 @@
-"""What measuring costs: the share of an evaluation's time that its meter takes.
+"""Benchmark of the meter: its share of the time of an evaluation.
 
-    python results/bench_meter.py                         streamingqa's twin under full context, on nano
+    python results/bench_meter.py                         synthetic StreamingQA with full context, on nano
     python results/bench_meter.py --method mac --task superglue
 
-Two ways. Counted: the seconds of one empty phase (the fastest of many) times the phases of the evaluation, over the
-evaluation's seconds; it says the same on a busy machine. Compared: processor seconds of the evaluation with the meter
-and with one that does nothing, in turn; it needs an idle one. The aim is at most 2 %.
+Two measurements. "counted" is the time of one empty phase (fastest of many) times the number of
+phases, over the time of the evaluation; it does not depend on other load. "compared" is the CPU
+time of the evaluation with the meter and with a meter that does nothing, in turn; it needs an idle
+machine. The limit is 2 %.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ AIM = 0.02
 
 
 class Blind:
-    """A meter that measures nothing and counts its phases."""
+    """Meter that measures nothing and counts its phases."""
 
     phases = 0
 
@@ -41,7 +42,7 @@ class Blind:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Nothing but the body."""
+        """Run the body only."""
         self.seconds[name] += 0.0
         Blind.phases += 1
         yield
@@ -50,7 +51,7 @@ class Blind:
 def evaluation(
     request: RunRequest, models: ModelCache, meter: type[Meter] | type[Blind]
 ) -> tuple[float, float]:
-    """Wall and processor seconds of one evaluation under a meter."""
+    """Return wall and CPU seconds of one evaluation with a meter."""
     runner.Meter = meter  # type: ignore[assignment, misc]  # the one thing that differs
     with tempfile.TemporaryDirectory() as folder:
         wall, processor = time.perf_counter(), time.process_time()
@@ -59,7 +60,7 @@ def evaluation(
 
 
 def empty_phase(tries: int = 500) -> float:
-    """Seconds of a phase with nothing in it, the fastest of so many."""
+    """Return the seconds of an empty phase, the fastest of `tries`."""
     meter, best = Meter("cpu"), float("inf")
     for _ in range(tries):
         start = time.perf_counter()
@@ -92,13 +93,13 @@ def main() -> None:
         f"{options.method} on {options.task}: {wall:.2f} s, {phases} phases of {1e6 * seconds:.0f} us."
     )
     print(
-        f"counted:  {100 * phases * seconds / wall:.3f} % of the evaluation, at most {100 * AIM:.0f} % are allowed"
+        f"counted:  {100 * phases * seconds / wall:.3f} % of the evaluation (limit {100 * AIM:.0f} %)"
     )
     print(
         f"compared: {100 * (with_meter / without - 1):+.1f} % processor time ({with_meter:.2f} s, {without:.2f} s)"
     )
     if phases * seconds > AIM * wall:
-        raise SystemExit("Measuring costs too much.")
+        raise SystemExit("The meter exceeds its time limit. Reduce the work per phase.")
 
 
 if __name__ == "__main__":

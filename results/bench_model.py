@@ -1,14 +1,16 @@
-"""How long reading and decoding take on a CPU in float32, beside plain transformers on the same weights.
+"""Benchmark of prefill and decoding on a CPU in float32, against plain transformers with the same
+weights.
 
-    python results/bench_model.py --model FOLDER                       prefill, decoding and queries together
+    python results/bench_model.py --model FOLDER                       prefill, decoding and batched queries
     python results/bench_model.py --model FOLDER --threads 1 --repeat 9
 
-Prefill is what `eval` does with a context (method `icl`, from token ids to its state) beside the model's bare forward
-without head. Decoding is greedy, behind a context, a token at a time, beside a loop over the plain model with its own
-cache; and beside the time in which the weights are read from memory once, by adding them up (an embedding tied to the
-head is read once, by the head). Together is a batch of queries on one context that was read before, beside
-the same queries one by one. Ours and theirs take turns, figures are the fastest of all turns: on a busy machine both
-are too long, their ratio less so. It writes `bench_model.csv` and `bench_model.md`.
+Prefill is the work of `eval` on a context (method `icl`, from token ids to its state), compared
+with the bare forward pass without head. Decoding is greedy, one token at a time after a context. It
+is compared with a loop over the plain model with its own cache, and with the time to read all
+weights from memory once, measured by summing them (an embedding tied to the head counts once).
+Batched queries share one context that was read before; they are compared with the same queries one
+by one. Both sides take turns, and figures are the fastest of all turns. Other load raises both
+times, and affects their ratio less. It writes `bench_model.csv` and `bench_model.md`.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One comparison; seconds are the fastest of all turns."""
+    """One comparison. Seconds are the fastest of all turns."""
 
     what: str
     model: str
@@ -47,19 +49,19 @@ class Row:
     ours: float
     """Wall seconds."""
     ours_cpu: float
-    """Processor seconds."""
+    """CPU seconds."""
     beside: str
     theirs: float
     theirs_cpu: float
     times: float
-    """Theirs over ours, in wall time."""
+    """Ratio of their wall time to ours."""
     aim: str
     load: float
     """Load average of the last minute."""
 
 
 class Bench:
-    """One model, ours and transformers' own, on so many threads."""
+    """One model, in ttabench and in transformers, with a number of threads."""
 
     def __init__(self, name: str, threads: int, repeat: int) -> None:
         from transformers import AutoModelForCausalLM
@@ -72,7 +74,7 @@ class Bench:
         self.generator = torch.Generator().manual_seed(0)
 
     def ids(self, count: int) -> list[int]:
-        """Random tokens."""
+        """Draw random tokens."""
         return torch.randint(
             10, self.lm.vocab_size - 10, (count,), generator=self.generator
         ).tolist()
@@ -80,13 +82,13 @@ class Bench:
     def pair(
         self, name: str, ours: Work, theirs: Work, beside: str, aim: str, units: int = 1
     ) -> Row:
-        """Take turns."""
+        """Time both sides in turn."""
         measured: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for turn in range(2 * self.repeat + 2):
             mine = turn % 2 == 0
             begin, cpu = time.perf_counter(), time.process_time()
             (ours if mine else theirs)()
-            if turn > 1:  # the first of each warms up
+            if turn > 1:  # The first turn is a warm-up.
                 seconds = (time.perf_counter() - begin) / units, (time.process_time() - cpu) / units
                 measured[mine].append(seconds)
         best = {
@@ -110,7 +112,7 @@ class Bench:
         return row
 
     def prefill(self, tokens: int) -> Row:
-        """A context through `icl`, beside the bare forward."""
+        """Compare reading a context through `icl` with the bare forward pass."""
         method, ids = InContext(self.lm, InContextSettings()), self.ids(tokens)
         piece, start = Chunk(text="", ids=tuple(ids), joiner=""), method.begin(1)
         whole = torch.tensor([[*self.lm.bos_ids, *ids]])
@@ -119,14 +121,14 @@ class Bench:
             lambda: method.adapt(start, [[piece]]),
             lambda: self.plain.model(whole),
             "transformers' bare forward",
-            "0.95 times or more",
+            "at least 0.95",
         )
 
     def decoding(self, held: int, count: int) -> Iterator[Row]:
-        """Seconds a token behind a context."""
+        """Compare the seconds per token after a context."""
         ids = self.ids(held)
         patch = Patch(prefix=prefill(self.lm, Patch(), torch.tensor([ids])))
-        name = f"decoding behind {held} tokens, a token"
+        name = f"decoding after {held} tokens, per token"
 
         def ours() -> None:
             for _ in greedy_tokens(self.lm, patch, [[11]], count):
@@ -148,7 +150,7 @@ class Bench:
 
         aim = "1 ms" if self.name == "nano" else ""
         yield self.pair(name, ours, theirs, "transformers' loop", aim, units=count)
-        weights = list(self.lm.model.parameters())  # a tied one stands there once
+        weights = list(self.lm.model.parameters())  # Tied weights count once.
         size = sum(weight.nbytes for weight in weights)
 
         def stream() -> None:
@@ -162,8 +164,10 @@ class Bench:
         )
 
     def together(self, rows: int, held: int, count: int, *, weighed: bool = False) -> Row:
-        """Queries of 10 to 30 tokens, answered with so many tokens each, together and one by one; behind slots that
-        heads weigh otherwise, if so."""
+        """Compare batched queries of 10 to 30 tokens with the same queries one by one.
+
+        Each query generates `count` tokens. With `weighed`, the slots have biases per head.
+        """
         prefix = prefill(self.lm, Patch(), torch.tensor([self.ids(held)]))
         if weighed:
             prefix = replace(
@@ -171,9 +175,9 @@ class Bench:
             )
         patch = Patch(prefix=prefix)
         prompts = [self.ids(10 + 20 * row // rows) for row in range(rows)]
-        self.lm.eos_ids = frozenset()  # every answer is as long as it may be
+        self.lm.eos_ids = frozenset()  # No stop token: every answer has the maximum length.
         return self.pair(
-            f"{rows} queries on {held} tokens, {count} written" + ", slots weighed" * weighed,
+            f"{rows} queries on {held} tokens, {count} generated" + ", biased slots" * weighed,
             lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=rows),
             lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=1),
             "one by one",
@@ -182,7 +186,7 @@ class Bench:
 
 
 def line(row: Row) -> str:
-    """Of the table."""
+    """Format a table row."""
     ours, cpu, theirs, other = (
         f"{1e3 * figure:,.3g}" if figure < 0.1 else f"{1e3 * figure:,.0f}"
         for figure in (row.ours, row.ours_cpu, row.theirs, row.theirs_cpu)
@@ -194,12 +198,12 @@ def line(row: Row) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """Command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--model", required=True, help="folder of a model of the size that is meant"
+        "--model", required=True, help="folder of the model to measure"
     )
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--contexts", default="1024,4096")
@@ -210,7 +214,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measured(options: argparse.Namespace) -> Iterator[Row]:
-    """All comparisons."""
+    """Yield all comparisons."""
     for threads in map(int, options.threads.split(",")):
         small = Bench("nano", threads, max(options.repeat, 10))
         yield from small.decoding(500, 100)
@@ -236,12 +240,12 @@ def main() -> None:
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
     head = [
-        "# Reading and decoding on a CPU in float32, beside plain transformers",
+        "# Prefill and decoding on a CPU in float32, compared with plain transformers",
         "",
         f"torch {torch.__version__}, {describe_hardware()['cpu']}, the fastest of {options.repeat} alternating turns (nano: at "
         "least 10).",
         "",
-        "| model | threads | what | ms | ms of processor | beside | ms | ms of processor | times | aim | load |",
+        "| model | threads | work | ms | CPU ms | compared with | ms | CPU ms | speed-up | target | load |",
         "| --- | ---: | --- | ---: | ---: | --- | ---: | ---: | ---: | --- | ---: |",
     ]
     text = "\n".join([*head, *map(line, rows)]) + "\n"

@@ -1,11 +1,12 @@
-"""Decoding behind a prefix that heads see differently, against an earlier revision: milliseconds a token.
+"""Benchmark of decoding after a prefix with per-head biases, against an earlier revision:
+milliseconds per token.
 
     python results/bench_prefix.py --before ae7a983 --slots 512 --repeat 3
 
-Prefixes of random keys and values, shared by all rows: plain, with a bias a head, with slots that heads miss. Each pass
-is a process of its own, revision after revision, one thread; figures are the fastest of all passes. "farthest" is the
-largest difference between the first logits of both revisions, as a share of the largest logit. It writes
-`bench_prefix.md`.
+Prefixes of random keys and values, shared by all rows: plain, with a bias per head, with slots
+hidden per head. Each pass is a separate process; revisions alternate, one thread. Figures are the
+fastest of all passes. "farthest" is the largest difference between the first logits of both
+revisions, relative to the largest logit. It writes `bench_prefix.md`.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ with torch.no_grad():
             found[f"{kind} {rows}"] = {"ms": 1000 * seconds, "logits": logits[:, -1].flatten().tolist()}
 print(json.dumps(found))
 """
-"""One pass over all prefixes, on whatever revision it runs."""
+"""Script of one pass over all prefixes. It runs on any revision."""
 
 
 def passed(tree: Path, model: str, slots: int, tokens: int) -> dict[str, Any]:
-    """By prefix and rows: milliseconds a token, and logits of the first."""
+    """Run one pass. Returns milliseconds per token and the first logits by prefix and rows."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-c", PASS, model, *map(str, (slots, tokens, *ROWS))]
     done = subprocess.run(words, cwd=tree, env=environment, check=True, capture_output=True)
@@ -71,7 +72,7 @@ def passed(tree: Path, model: str, slots: int, tokens: int) -> dict[str, Any]:
 def table(
     model: str, slots: int, before: list[dict[str, Any]], now: list[dict[str, Any]]
 ) -> list[str]:
-    """A line a prefix and number of rows."""
+    """Return one table row per prefix and number of rows."""
     lines = []
     for rows in ROWS:
         for kind in KINDS:
@@ -99,11 +100,11 @@ def main() -> None:
     )
     parser.add_argument("--before", required=True, help="the revision to compare with")
     parser.add_argument(
-        "--models", default="nano", help="names or folders, with commas between them"
+        "--models", default="nano", help="names or folders, comma-separated"
     )
-    parser.add_argument("--slots", default="512", help="of the prefix, with commas between them")
-    parser.add_argument("--tokens", type=int, default=32, help="written by each row")
-    parser.add_argument("--repeat", type=int, default=3, help="passes over both revisions")
+    parser.add_argument("--slots", default="512", help="slots of the prefix, comma-separated")
+    parser.add_argument("--tokens", type=int, default=32, help="tokens generated per row")
+    parser.add_argument("--repeat", type=int, default=3, help="number of passes per revision")
     options = parser.parse_args()
     lines, loads = [], [os.getloadavg()[0]]
     with checked_out(options.before) as before:
@@ -117,13 +118,13 @@ def main() -> None:
                 lines += table(model, slots, old, new)
                 print("\n".join(lines), flush=True)
     head = [
-        "# Decoding behind a prefix that heads see differently",
+        "# Decoding after a prefix with per-head biases",
         "",
         f"Before is revision {options.before}. torch {torch.__version__}, {describe_hardware()['cpu']}, one thread, float32; "
-        f"the fastest of {options.repeat} passes of {options.tokens} tokens a row; load average {min(loads):.1f} to "
-        f"{max(loads):.1f} while it was measured. All rows share the prefix.",
+        f"the fastest of {options.repeat} passes of {options.tokens} tokens per row; load average {min(loads):.1f} to "
+        f"{max(loads):.1f} during the measurement. All rows share the prefix.",
         "",
-        "| model | slots | rows | prefix | before, ms a token | now, ms | times | farthest |",
+        "| model | slots | rows | prefix | before (ms/token) | now (ms/token) | speed-up | farthest |",
         "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |",
     ]
     (HERE / "bench_prefix.md").write_text("\n".join([*head, *lines, ""]), encoding="utf-8")

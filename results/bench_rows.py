@@ -1,7 +1,8 @@
-"""The rows of the speed comparison: files that `ttabench` reads, and a task of lm-eval with the same demonstrations.
+"""Rows of the few-shot benchmark: files for `ttabench`, and an lm-eval task with the same
+demonstrations.
 
-`ttabench` draws its demonstrations from the training rows; lm-eval is given exactly those, in that order, and shows the
-first so many of them in front of every document.
+`ttabench` draws its demonstrations from the training rows. lm-eval gets the same ones in the same
+order, and puts the first `shots` of them before every document.
 """
 
 from __future__ import annotations
@@ -23,23 +24,25 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One task's rows from one source."""
+    """Rows of one task from one source."""
 
     task: str
     kind: str
-    """`files` (published) or `mini` (the miniature world)."""
+    """`files` (published) or `mini` (the synthetic world)."""
     folder: Path
-    """Holds train.jsonl and validation.jsonl for `ttabench`, and the task of lm-eval."""
+    """Folder with train.jsonl and validation.jsonl for `ttabench`, and with the task of lm-eval."""
     limit: int
-    """Documents asked, evenly spaced over those there are."""
+    """Number of evaluated documents, evenly spaced over all."""
 
     @property
     def lm_eval_name(self) -> str:
-        """Of lm-eval's task."""
+        """Name of lm-eval's task."""
         return f"bench_{self.task}_{self.kind}"
 
     def ours(self, shots: int) -> Demonstrations:
-        """The task as `ttabench eval --task superglue --source FOLDER` binds it: files are read, prompts are made."""
+        """Bind the task as `ttabench eval --task superglue --source FOLDER` does: read files and
+        make prompts.
+        """
         options = {"task": self.task, "shots": shots}
         bound = load(
             "superglue", source=str(self.folder), seed=0, limit=self.limit, options=options
@@ -49,7 +52,7 @@ class Source:
 
 
 def published(task: str, folder: Path) -> dict[str, Rows]:
-    """Rows of the published files."""
+    """Read the published rows."""
     if task == "copa":
         names = {"train": "train.jsonl", "validation": "val.jsonl"}
         return {
@@ -70,13 +73,15 @@ def published(task: str, folder: Path) -> dict[str, Rows]:
 
 
 def twin(task: str, count: int) -> dict[str, Rows]:
-    """Rows of the miniature world."""
+    """Generate rows of the synthetic world."""
     made = superglue(task, "test", 0, demonstrations=96, queries=count)
     return {split: [dict(row) for row in rows] for split, rows in made.items()}
 
 
 def prepare(task: str, rows: dict[str, Rows], source: Source, shots: Sequence[int]) -> Source:
-    """Write the rows under numbers of their own, and lm-eval's task on those that `ttabench` shows and asks."""
+    """Write numbered rows, and an lm-eval task with the same demonstrations and documents as
+    `ttabench`.
+    """
     source.folder.mkdir()
     for split, some in rows.items():
         _write(
@@ -100,7 +105,7 @@ def _write(path: Path, rows: Rows) -> None:
 
 
 def _write_task(task: str, files: dict[str, str], source: Source) -> None:
-    """lm-eval's own template on these rows, with the same demonstrations for every document."""
+    """Write lm-eval's own template for these rows, with the same demonstrations for every document."""
     import lm_eval
 
     config = {

@@ -1,9 +1,11 @@
-"""A folder of runs under 64 writers, finding a run among 20,000, and what a sweep of every method takes on paper.
+"""Benchmark of the run store: 64 concurrent writers, searches among 20,000 runs, and the estimated
+cost of a large sweep.
 
     python results/bench_store.py          bench_store.md; a quarter of an hour on two cores
 
-Every writer goes through all runs as `ttabench sweep` does, each from another start; some kill themselves within a run.
-All is real (plans, locks, journals, records) but the answers: the right ones, at once.
+Every writer goes through all runs like `ttabench sweep`, each from another start. Some kill
+themselves within a run. Plans, locks, journals and records are real. Only the answers are given:
+the right ones, without delay.
 """
 
 from __future__ import annotations
@@ -71,14 +73,16 @@ CONTEXTS, TOKENS, QUESTIONS, CELLS, DEVICES = 64, 16_384, 16, 100, 64
 
 
 def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float]:
-    """Let processes make all runs at once, so many of which are killed; counts of what came of it."""
+    """Let `writers` processes make all runs, `killed` of which are killed. Returns counts of the
+    outcome.
+    """
     jobs = suite.plan_jobs(
         suite.expand_suite({"methods": METHODS, "tasks": [TASK], "seeds": list(range(seeds))})
     )
     log, begun = out.parent / "log", Counter[int]()
     engines.make_plan = cache(make_plan)
     import_module("pandas")
-    for job in jobs:  # once, before the processes part: so is the model
+    for job in jobs:  # Load once before the fork, like the model.
         engines.make_plan(job.request, job.seed)
     engines.MODEL_CACHE.get(jobs[0].request)
 
@@ -148,36 +152,36 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
     folders = [out / job.id for job in jobs if is_stored(out / job.id)]
     return {
         "runs": len(jobs),
-        "stored, with all samples": sum(
+        "runs stored with all samples": sum(
             bool(read_samples(each, record=load_record(each))) for each in folders
         ),
         "made once": sum(count == 1 for count in made.values()),
         "made twice": sum(count > 1 for count in made.values()),
         "failed": states["failed"],
-        "asked for while another made them": states["busy"],
+        "runs requested while another writer made them": states["busy"],
         "writers killed": sum(child.exitcode == -signal.SIGKILL for child in children),
-        "their runs, continued by others": states["continued"],
+        "their runs, resumed by other writers": states["continued"],
         "queries answered": len(asked),
         "queries answered twice": sum(count > 1 for count in asked.values()),
-        "files left half written": sum(
+        "incomplete files": sum(
             path.suffix in (".jsonl", ".part") for path in out.rglob("*")
         ),
         "seconds": seconds,
-        "seconds of the processor": spent() - processor,
-        "runs a second": len(jobs) / seconds,
+        "CPU seconds": spent() - processor,
+        "runs per second": len(jobs) / seconds,
         "bytes a run": sum(file.stat().st_size for file in out.rglob("*.*") if file.is_file())
         / len(jobs),
     }
 
 
 def spent() -> float:
-    """Seconds of the processor, of processes that have ended."""
+    """Return the CPU seconds of finished child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def copied(runs: Path, out: Path) -> list[str]:
-    """Runs of more seeds with the samples of these, as folders; their ids."""
+    """Copy the runs under more seeds into folders. Returns the run ids."""
     records, ids = (
         [load_record(path.parent) for path in sorted(runs.glob(f"*/{RECORD_FILE}"))],
         list[str](),
@@ -201,7 +205,7 @@ def copied(runs: Path, out: Path) -> list[str]:
 
 
 def timed(*words: object, repeats: int = 1) -> str:
-    """Seconds of a command, the fastest of so many, and of the processor."""
+    """Time a command. Returns wall seconds (fastest of `repeats`) and CPU seconds as table cells."""
     took = []
     for _ in range(repeats):
         began, before = time.perf_counter(), spent()
@@ -213,31 +217,33 @@ def timed(*words: object, repeats: int = 1) -> str:
 
 
 def searched(one: Path, out: Path, ids: list[str]) -> Iterator[tuple[str, str]]:
-    """What is done, and what it takes."""
+    """Yield (operation, times) of every search."""
     schema._runs.cache_clear()
     began, before = time.perf_counter(), time.process_time()
     stored = sum(is_stored(out / name) for name in [*ids[:1000], *map(short_hash, ids[:1000])])
     check = f"{time.perf_counter() - began:.2f} | {time.process_time() - before:.2f}"
     yield (
-        f"which of 2,000 runs are stored ({stored:,} are), as `sweep` asks before it begins",
+        f"look-up of 2,000 runs at the start of `sweep` ({stored:,} are stored)",
         check,
     )
-    yield "`show ID`, the only run of its folder", timed("show", ids[0], "--out", one, repeats=5)
+    yield "`show ID` in a folder with one run", timed("show", ids[0], "--out", one, repeats=5)
     yield "`show ID`", timed("show", ids[77], "--out", out, repeats=5)
-    yield "`show`, six digits of the id", timed("show", ids[77][:6], "--out", out, repeats=5)
+    yield "`show` with six digits of the id", timed("show", ids[77][:6], "--out", out, repeats=5)
     yield (
-        "`list runs --json`, which reads every record",
+        "`list runs --json` (reads every record)",
         timed("list", "runs", "--json", "--out", out),
     )
     yield (
-        "`list runs --json` again, which reads none",
+        "`list runs --json` again (reads no record)",
         timed("list", "runs", "--json", "--out", out, repeats=3),
     )
-    yield "`compare`, which reads every answer", timed("compare", "--out", out)
+    yield "`compare` (reads every answer)", timed("compare", "--out", out)
 
 
 def on_paper() -> Iterator[str]:
-    """How many methods have a cost; and what a sweep of them takes, by how much of the contexts a method reads."""
+    """Yield the number of methods with a cost estimate, and the estimated time of a sweep by kind
+    of method.
+    """
     sys.path.append(str(HERE.parent / "docs"))
     import reference  # the figures of a device, and of a method, as docs/reference/costs.md has them
 
@@ -246,12 +252,12 @@ def on_paper() -> Iterator[str]:
         spec.name: reference._on_paper(spec, reference.MODEL, TOKENS) for spec in reference.specs()
     }
     kinds: dict[str, list[str]] = {
-        "read little or nothing": [],
+        "read little or no context": [],
         "read once": [],
-        "read more, or train on it": [],
+        "read the context or train on it": [],
     }
     for name, cost in costs.items():
-        if cost and name != "lora":  # which is `none` on other weights
+        if cost and name != "lora":  # It equals `none` with other weights.
             share = cost.adapt_flops / costs["icl"].adapt_flops
             kinds[list(kinds)[(share > 0.1) + (share > 1.1)]].append(name)
             moved = 2 * cost.parameters + QUESTIONS * shape.cache_bytes(cost.ask_slots, 2)
@@ -260,7 +266,7 @@ def on_paper() -> Iterator[str]:
             )
             hours[name] = CONTEXTS * (cost.adapt_flops / reference.RATE + asked) / 3600
     yield str(len(hours))
-    yield "| methods | runs | a run, minutes | device hours |\n| --- | ---: | ---: | ---: |"
+    yield "| methods | runs | minutes per run | device hours |\n| --- | ---: | ---: | ---: |"
     for kind, names in kinds.items():
         own = sorted(names, key=hours.__getitem__)
         minutes = f"{60 * hours[own[0]]:.1f} to {60 * hours[own[-1]]:.1f}"
@@ -269,17 +275,17 @@ def on_paper() -> Iterator[str]:
     total, longest = CELLS * sum(hours.values()), max(hours.values())
     yield f"| all | {CELLS * len(hours):,} | | {total:.1f} |\n"
     least = total / DEVICES
-    yield f"On {DEVICES} devices that is {least:.2f} hours, and {least + longest:.2f} where a longest run comes last."
+    yield f"On {DEVICES} devices this takes {least:.2f} hours, or {least + longest:.2f} if a longest run comes last."
 
 
 PAGE = """# A folder of runs at scale
 
-`python results/bench_store.py`, on {cores} cores that others used at the same time.
+`python results/bench_store.py`, on {cores} cores of a shared machine.
 
 ## {writers} writers
 
-Processes that go through the same runs at once, each from another start, as `ttabench sweep` does; some are killed with
-signal 9 within their third run. Plans, locks, journals and records are real; answers come at once, 16 a run.
+All processes go through the same runs, each from another start, like `ttabench sweep`. Some are killed with signal 9
+within their third run. Plans, locks, journals and records are real; the 16 answers of a run take no time.
 
 | | |
 | --- | ---: |
@@ -287,27 +293,27 @@ signal 9 within their third run. Plans, locks, journals and records are real; an
 
 ## {stored:,} runs
 
-Seconds of the clock and of the processor, of runs in folders of their own and of the same runs packed; of `show` the
-fastest of five. Every command takes its own start, as the second line has it.
+Wall and CPU seconds, for runs in separate folders and for the same runs packed. `show`: the fastest of five. Every
+command includes its start-up time, see the second row.
 
-| | folders | processor | packed | processor |
+| | folders (s) | CPU s | packed (s) | CPU s |
 | --- | ---: | ---: | ---: | ---: |
 {searched}
 
-## {asked:,} runs on 64 GPUs, on paper
+## {asked:,} runs on 64 GPUs, estimated
 
-{methods} methods on 100 tasks and seeds under `llama-3-8b` in bfloat16; a run has 64 contexts of 16k tokens and asks 16
-questions each (32 tokens, 128 written) together. Seconds of an H100 as in docs/reference/costs.md: at least so much,
-nothing was measured, and loading is not counted. What trains whole weights keeps 90 GiB, which needs two such devices.
+{methods} methods on 100 tasks and seeds with `llama-3-8b` in bfloat16. A run has 64 contexts of 16k tokens, each with a
+batch of 16 queries (32 tokens, 128 generated). Times are lower bounds for an H100 from docs/reference/costs.md, without
+loading; nothing was measured. Methods that train all weights need 90 GiB, that is two such devices.
 
 {paper}
 
-They ask {queries:,} queries. Packed, at the {each:.0f} bytes a query of the suites in this folder, they take {store}.
+They have {queries:,} queries. Packed, at {each:.0f} bytes per query as in the suites of this folder, they take {store}.
 """
 
 
 def write(writers: int = 64, killed: int = 8, seeds: int = 200) -> None:
-    """The page."""
+    """Write the page."""
     (HERE / "scratch").mkdir(exist_ok=True)
     with TemporaryDirectory(dir=HERE / "scratch") as folder:
         runs, big, packed, one = (Path(folder) / name for name in ("runs", "big", "packed", "one"))

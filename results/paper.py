@@ -1,8 +1,9 @@
-"""Tables of the four papers, beside the stored runs.
+"""Command line for the tables of the four papers and their claims.
 
-python results/paper.py list                              every table, and where its runs can be made
-python results/paper.py mac/table1 --runs results         the paper's figures, ours, and a verdict on each claim
-python results/paper.py claims --runs results             every claim of the four papers
+python results/paper.py list                              every table, and the suites for its runs
+python results/paper.py mac/table1 --runs results         the paper's figures, ours, and a verdict
+on each claim python results/paper.py claims --runs results             every claim of the four
+papers
 """
 
 from __future__ import annotations
@@ -34,29 +35,30 @@ def paper(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="PAPER/TABLE (mac/table1); list: all tables; claims: every claim."
+            metavar="WHAT", help="PAPER/TABLE (mac/table1), list (all tables) or claims (all)."
         ),
     ] = LIST,
     scale: Annotated[
         str,
         o.option(
             o.WHICH,
-            "nano, smollm2-135m, or full: the paper's models. (default: nano; of claims all)",
+            "nano, smollm2-135m, or full (the paper's models). (default: nano; all for claims)",
         ),
     ] = "",
     runs: Annotated[
         list[Path] | None,
-        o.option(o.WHICH, "A further folder of runs, or of such folders; repeat for more."),
+        o.option(o.WHICH, "Another folder of runs, or of folders of runs. Repeatable."),
     ] = None,
     out: o.Out = o.DEFAULT_OUT,
     form: o.Form = "table",
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Tables of the four papers: which runs stand for them here, our figures beside theirs, and each claim's verdict.
+    """Show the tables of four papers: their figures, ours, and a verdict on each claim.
 
-    A claim is reproduced where the 95 % interval of our paired difference excludes zero and the state is better than
-    another text's. `paper.py mac/table1 --runs results` looks among the runs of the repository, too.
+    A claim is reproduced if the 95 % interval of our paired difference excludes zero and the own
+    state is better than a swapped one. Use `paper.py mac/table1 --runs results` to include the runs
+    of the repository.
     """
     from papers.declared import SCALES, list_table
 
@@ -72,25 +74,25 @@ def paper(
         from papers.claims import all_claims, claims_table
 
         if not (stored_runs := _stored(folders)).runs:
-            raise UserError(f"There are no runs in {out}.", "Name folders of runs with --runs.")
+            raise UserError(f"{out} has no runs.", "Add a folder of runs with --runs.")
         render.print_tables([claims_table(CLAIMS, all_claims(stored_runs, scales))], output_form)
     else:
         _table(what, scales[0], folders, output_form, quiet=quiet)
 
 
 def _stored(folders: Sequence[Path]) -> Stored:
-    """The runs of these folders; all but the first were named."""
+    """Load the runs of these folders. Raises a `UserError` if a folder of --runs is empty."""
     from papers.judging import stored
 
     from ttabench.terminal import render
 
     for folder in folders[1:]:
         if not (inside := stored([folder])).runs:
-            fault = inside.damaged[0] if inside.damaged else f"There are no runs in {folder}."
-            raise UserError(fault, "Name a folder of runs, or of such folders.")
+            fault = inside.damaged[0] if inside.damaged else f"{folder} has no runs."
+            raise UserError(fault, "Set --runs to a folder of runs, or of folders of runs.")
     stored_runs = stored(folders)
     for line in stored_runs.damaged:
-        render.print_note(f"Left out: {line}")
+        render.print_note(f"Skipped: {line}")
     return stored_runs
 
 
@@ -105,17 +107,15 @@ def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, qu
     stored_runs, suite = _stored(folders), declared.suites(of, which).get(scale)
     if not quiet:
         command = f"ttabench sweep {quote(str(suite))} --out {quote(str(folders[0]))}"
-        made = table.note or f"there is no suite at scale {scale}"
-        render.print_note(f"Runs of {what}: {command if suite else made}.")
+        missing = table.note or f"no suite at scale {scale}"
+        render.print_note(f"Runs of {what}: {command if suite else missing}.")
     rows = judged(of, which, stored_runs, [scale])
-    told = [row for row in rows if row.scale] if form == "table" else rows
-    claims = [settings_table("claims", told).without("table")] if told else []
+    shown = [row for row in rows if row.scale] if form == "table" else rows
+    claims = [settings_table("claims", shown).without("table")] if shown else []
     render.print_tables([figures_table(what, stored_runs, scale), *claims], form)
-    if len(told) < len(rows):
-        render.print_sentences(
-            [f"{len(rows) - len(told)} of {len(rows)} claims have no runs here."]
-        )
-    if told and form == "table" and not quiet:
+    if len(shown) < len(rows):
+        render.print_sentences([f"{len(rows) - len(shown)} of {len(rows)} claims have no runs."])
+    if shown and form == "table" and not quiet:
         render.print_sentences([RULE.replace("**", "")])
 
 

@@ -1,7 +1,7 @@
-"""What `paper.py` shows: our figures beside a paper's, and a verdict for every claim, one comparison of one table
-of a paper.
+"""Tables of `paper.py`: our figures next to a paper's, and a verdict for every claim.
 
-Rows of `judging` are joined twice: trainings of one setting (a place in one block of runs), settings of one claim.
+Results of `judging` are combined twice: first trainings of one setting (a place in one comparison
+group), then settings of one claim.
 """
 
 from __future__ import annotations
@@ -20,21 +20,27 @@ from ttabench.stats.metrics import metric_or_default
 from ttabench.terminal.table import Table
 
 RULE = """\
-**Reproduced**: our paired difference has the sign of the claim, its 95 % interval excludes zero, and a method that
-holds the context in a state is better under its own than under another text's, by an interval that excludes zero, too;
-**no memory**: all but the last; **no control**: nothing was run under another text's state. **Contradicted**: the other
-sign, and the interval excludes zero; **undecided**: it includes zero. **Cannot tell**: both lines within a tenth of the
-way from no context to full context at the same end, full context no better than none, a comparison that is one of the
-miniature world alone, or runs with another fault, as is said. Intervals are not corrected for the number of claims;
-where all that varies differs alike, the sign test's p below 5 % stands for the interval.
+- **Reproduced**: our paired difference has the sign of the claim, and its 95 % interval excludes zero. A method that
+  keeps the context in a state must also be better under its own than under a swapped state, and that interval must
+  exclude zero, too.
+- **No memory**: the difference is significant, but the own state is not significantly better than a swapped one.
+- **No control**: the difference is significant, but no run used a swapped state.
+- **Contradicted**: the difference has the other sign, and its interval excludes zero.
+- **Undecided**: the interval includes zero.
+- **Cannot tell**: the runs cannot test the claim, for the reason given. Both results are near the same baseline (within
+  a tenth of the distance between no context and full context), full context is not better than no context, the
+  comparison is an artefact of the synthetic world, or the runs have a fault.
 
-A claim is one comparison of one table. Its settings are places of that table (a task, a length) in one block of runs,
-each judged under every training of the adapter, by an interval of its own. Where all that can tell say the same, that
-is the verdict, else it is **mixed**. Claims were chosen by hand, most of them when these runs were there."""
+Intervals are not corrected for the number of claims. If all units differ by the same amount, a sign test with p below
+5 % replaces the interval.
+
+A claim is one comparison of one table. Its settings are places of that table (a task, a length) in one comparison group.
+Each setting is evaluated under every training of the adapter, with its own interval. If all decided settings agree, that
+is the verdict. Otherwise the verdict is **mixed**. Claims were chosen by hand, most of them after the runs."""
 
 
 def all_claims(stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
-    """Every claim of every paper, at every place, in every block and training."""
+    """Evaluate every claim of every paper, at every place, in every comparison group and training."""
     return [
         row
         for of in declared.PAPERS
@@ -44,7 +50,9 @@ def all_claims(stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> list[Ju
 
 
 def settings(rows: Sequence[Judged]) -> list[Any]:
-    """A line a claim, place and block: its verdict over trainings, and the rows behind it."""
+    """Return one row per claim, place and comparison group: verdict over trainings, and the
+    results.
+    """
     keys = ["paper", "table", "claim", "place", "block", "scale"]
     cells = [
         (
@@ -63,19 +71,21 @@ def settings(rows: Sequence[Judged]) -> list[Any]:
 
 
 def by_claim(rows: Sequence[Judged]) -> list[Any]:
-    """A line a claim and scale: its verdict over settings, and of its settings the rows and verdicts. Places without
-    runs count where a claim has none at all."""
-    run = {(row.paper, row.table, row.claim.text) for row in rows if row.scale}
+    """Return one row per claim and scale: verdict over settings, with their results.
+
+    A place without runs counts only if its claim has no runs at all.
+    """
+    with_runs = {(row.paper, row.table, row.claim.text) for row in rows if row.scale}
     cells = [
         (line.paper, line.table, line.claim, line.scale, line.rows, line.verdict)
         for line in settings(rows)
-        if line.scale or (line.paper, line.table, line.claim) not in run
+        if line.scale or (line.paper, line.table, line.claim) not in with_runs
     ]
     return _joined(cells, ["paper", "table", "claim", "scale", "settings", "verdicts"], 4)
 
 
 def _joined(cells: Sequence[tuple[Any, ...]], columns: list[str], keys: int) -> list[Any]:
-    """Lines of the same first cells as one, with lists of the others and the verdict over all."""
+    """Group rows by their first `keys` cells. Other cells become lists, with the combined verdict."""
     import pandas
 
     joined = (
@@ -88,7 +98,7 @@ def _joined(cells: Sequence[tuple[Any, ...]], columns: list[str], keys: int) -> 
 
 
 def claims_table(title: str, rows: Sequence[Judged]) -> Table:
-    """Claims with verdicts, a line a claim and scale."""
+    """Return the table of claims with verdicts: one row per claim and scale."""
     cells = tuple(
         (
             f"{line.paper} {line.table}",
@@ -100,14 +110,16 @@ def claims_table(title: str, rows: Sequence[Judged]) -> Table:
         )
         for line in by_claim(rows)
     )
-    columns = ("table", "claim", "the paper's", "scale", "ours", "verdict")
+    columns = ("table", "claim", "paper", "scale", "ours", "verdict")
     return Table(
         title=title, columns=columns, rows=cells, data=tuple(map(_data, rows)), caption=counts(rows)
     )
 
 
 def settings_table(title: str, rows: Sequence[Judged]) -> Table:
-    """What stands behind the verdicts: every setting that was run, a line each; of several trainings all figures."""
+    """Return the table of settings with runs: one row per setting, with the figures of all
+    trainings.
+    """
     cells = []
     for line in (line for line in settings(rows) if line.scale):
         controls = [
@@ -134,11 +146,11 @@ def settings_table(title: str, rows: Sequence[Judged]) -> Table:
         "table",
         "claim",
         "setting",
-        "runs",
+        "comparison group",
         "ours, left − right [95 %]",
-        "own − another's [95 %]",
+        "own − swapped state [95 %]",
         "#n",
-        "the paper's",
+        "paper",
         "verdict",
     )
     return Table(
@@ -147,41 +159,39 @@ def settings_table(title: str, rows: Sequence[Judged]) -> Table:
         rows=tuple(cells),
         data=tuple(map(_data, rows)),
         caption=counts(rows),
-        spare=("runs", "#n"),
+        spare=("comparison group", "#n"),
     )
 
 
 def told(verdict: str, verdicts: Sequence[str], noun: str) -> str:
-    """`reproduced (3 settings)`, `mixed (2 reproduced, 1 undecided of 3 settings)`."""
-    several = Counter(verdicts)
-    each = (
-        f"{', '.join(f'{count} {name}' for name, count in several.most_common())} of "
-        if len(several) > 1
-        else ""
-    )
-    return f"{verdict} ({each}{len(verdicts)} {noun})" if len(verdicts) > 1 else verdict
+    """Format `reproduced (3 settings)` or `mixed (2 reproduced, 1 undecided of 3 settings)`."""
+    if len(verdicts) < 2:
+        return verdict
+    counted = Counter(verdicts).most_common()
+    each = f"{', '.join(f'{count} {name}' for name, count in counted)} of "
+    return f"{verdict} ({each if len(counted) > 1 else ''}{len(verdicts)} {noun})"
 
 
 def counts(rows: Sequence[Judged]) -> str:
-    """`Claims, by scale: 3 reproduced, 5 undecided, 4 no runs.`"""
+    """Format `Claims, by scale: 3 reproduced, 5 undecided, 4 no runs.`"""
     verdicts = Counter(line.verdict for line in by_claim(rows))
     return f"Claims, by scale: {', '.join(f'{count} {name}' for name, count in verdicts.most_common())}."
 
 
 def _each(cells: Sequence[str]) -> str:
-    """What all say, or each."""
+    """Join different cells; equal cells are written once."""
     return "; ".join(cells if len(set(cells)) > 1 else cells[:1]).strip("; ")
 
 
-def _effects(at: Sequence[list[Judged]]) -> str:
-    """`14.0 to 44.4`: our differences over settings and trainings; of costs every setting."""
-    effects = [row.found for own in at for row in own if row.found is not None]
+def _effects(by_setting: Sequence[list[Judged]]) -> str:
+    """Format the range of our differences, `14.0 to 44.4`. For costs, list every setting."""
+    effects = [row.found for rows in by_setting for row in rows if row.found is not None]
     if effects:
         metric = metric_or_default(effects[0].metric)
         return span([found.value * metric.scale for found in effects], metric.digits)
     return "; ".join(
         dict.fromkeys(
-            f"{row.place.name} {ours(row)}" if row.costs else row.reason for row, *_ in at
+            f"{row.place.name} {ours(row)}" if row.costs else row.reason for row, *_ in by_setting
         )
     )
 
@@ -203,8 +213,8 @@ def _data(row: Judged) -> dict[str, Any]:
         "block": row.block,
         "metric": row.found.metric if row.found else row.claim.cost,
         **figures,
-        "left_cost": left and left.value,
-        "right_cost": right and right.value,
+        "left_cost": left.value if left else None,
+        "right_cost": right.value if right else None,
         "paper_says": theirs([row]),
         "verdict": row.verdict,
         "reason": row.reason,
@@ -212,7 +222,7 @@ def _data(row: Judged) -> dict[str, Any]:
 
 
 def ours(row: Judged) -> str:
-    """Our difference with its interval; of costs both."""
+    """Format our difference with its interval, or both costs."""
     if row.costs is not None:
         counted = row.claim.cost in COUNTED
         return " against ".join(
@@ -222,7 +232,7 @@ def ours(row: Judged) -> str:
 
 
 def theirs(rows: Sequence[Judged]) -> str:
-    """The same difference of the paper's figures, over places and base models; without any what it says."""
+    """Format the paper's differences over places and base models. Without figures, quote the paper."""
     differences = [reported(row) for row in rows]
     values = [value for by_model in differences for value in by_model.values()]
     if not values:
@@ -231,13 +241,13 @@ def theirs(rows: Sequence[Judged]) -> str:
 
 
 def span(values: Sequence[float], digits: int = 1) -> str:
-    """`-0.6 to 23.5`: the smallest and the largest."""
-    ends = [format_number(end, digits) for end in (min(values), max(values))]
-    return " to ".join(dict.fromkeys(ends))
+    """Format the smallest and the largest value, `-0.6 to 23.5`."""
+    limits = [format_number(limit, digits) for limit in (min(values), max(values))]
+    return " to ".join(dict.fromkeys(limits))
 
 
 def reported(row: Judged) -> dict[str, float]:
-    """The paper's difference at a place, left less right, by base model; none of costs."""
+    """Return the paper's difference at a place (left minus right) by base model. Empty for costs."""
     if row.claim.cost or not row.place.task:
         return {}
     left, right = (
@@ -251,36 +261,38 @@ def reported(row: Judged) -> dict[str, float]:
 
 
 def figures_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
-    """The figures of a table as the paper prints them, by base model, and ours at one scale beside each."""
+    """Return the table as the paper prints it, by base model, with a column of our results at one
+    scale.
+    """
     import pandas
 
     of, which, table = declared.table(name)
     keys = ["method", "task", "setting", "metric"]
     printed = pandas.DataFrame(declared.reported(of, which), columns=["model", *keys, "value"])
-    own: dict[tuple[str, ...], list[Held]] = {}
+    results: dict[tuple[str, ...], list[Held]] = {}
     for spot in (spot for spot in spots(of, which, stored_runs) if spot.scale == scale):
         for line in (line for line in table.named if line in spot.lines):
             known_rows = declared.reported_at(of, which, spot.place, line)
-            held = [
+            usable = [
                 one
                 for one in spot.lines[line].values()
                 if one.figure is not None and not one.method_row.exclusion_reason
             ]
-            for at in dict.fromkeys(tuple(row[key] for key in keys) for row in known_rows):
-                own.setdefault(at, []).extend(held)
+            for index in dict.fromkeys(tuple(row[key] for key in keys) for row in known_rows):
+                results.setdefault(index, []).extend(usable)
     wide = printed.pivot_table(index=keys, columns="model", values="value", sort=False)
     rows = tuple(
         (
-            *at,
+            *index,
             *("" if pandas.isna(value) else f"{value:g}" for value in values),
-            _range(own.get(at, ())),
+            _range(results.get(index, ())),
         )
-        for at, values in zip(wide.index, wide.to_numpy(), strict=True)
+        for index, values in zip(wide.index, wide.to_numpy(), strict=True)
     )
     columns = (*keys, *(f"#{model}" for model in wide.columns), f"#ours, {scale}")
-    caption = f"As arXiv {declared.paper(of).arxiv} prints them. Ours: value ± stderr, of several the range."
+    caption = f"Figures of arXiv {declared.paper(of).arxiv}. Ours: value ± standard error, or a range."
     if scale == SCALES[0]:
-        caption += " Ours are of a small model on made-up texts: compare the order of lines, not the figures."
+        caption += " Ours are of a small model on synthetic texts: compare the order of rows, not the figures."
     return Table(
         title=f"{name}: {table.about}",
         columns=columns,
@@ -295,7 +307,7 @@ def figures_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
 
 
 def _range(held: Sequence[Held]) -> str:
-    """`66.2 ± 3.1`, or of several `62.0 to 71.5 (3)`."""
+    """Format `66.2 ± 3.1`, or several results as `62.0 to 71.5 (3)`."""
     figures = [one.figure for one in held if one.figure is not None]
     if len(figures) < 2:
         return "".join(

@@ -1,11 +1,11 @@
-"""What is declared of a paper's tables: which runs stand for its lines, at which places, what each table claims, and
-what the paper reports (reported.csv).
+"""Declarations of the papers' tables: runs of each row, places, claims, and reported figures
+(reported.csv).
 
     paper("mac").tables["table1"].claims[0]      Claim(left="mac", right="camels")
     suites("mac", "table1")                      {"nano": Path(".../mac/table1.nano.yaml"), ...}
 
-Lines and places are patterns of runs, in the words of a suite's `exclude`; a claim is tested at every place where both
-of its lines were run.
+Rows and places are patterns that select runs, as in the `exclude` of a suite. A claim is tested at
+every place where both of its rows were run.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ PAPERS = ("streamadapter", "generative_adapter", "ccm", "mac")
 FILE = "paper.yaml"
 Scale: TypeAlias = Literal["nano", "smollm2-135m", "full"]
 SCALES: tuple[Scale, ...] = ("nano", "smollm2-135m", "full")
-"""The miniature world; real English data under SmolLM2-135M; the base models of the papers."""
+"""Synthetic world; real English data under SmolLM2-135M; the base models of the papers."""
 Cost: TypeAlias = Literal["", "state_bytes", "adapt_seconds"]
-"""What a claim about a cost is about."""
+"""Cost that a claim is about."""
 LESS: dict[Cost, str] = {"state_bytes": "keeps less", "adapt_seconds": "reads in less time"}
-"""A claim that the line on the left costs less."""
+"""Wording of a claim that the left row costs less."""
 COUNTED: tuple[Cost, ...] = ("state_bytes",)
 Line: type[BaseModel] = create_model(
     "Line",
     __base__=RunPattern,
-    __doc__="Runs that stand for a line of a table.",
+    __doc__="Pattern of the runs of a table row.",
     trained_on=(str | None, Field(default=None)),
 )
-"""`trained_on` is the task of the checkpoint: "own", or its name; of several "superglue+metaicl"."""
+"""`trained_on` is the task of the checkpoint: "own", or its name. Several tasks read
+"superglue+metaicl".
+"""
 
 
 class _Part(BaseModel):
@@ -51,44 +53,44 @@ class _Part(BaseModel):
 
 
 class Place(_Part):
-    """Where the lines of a table stand beside each other: a task and what was read of it."""
+    """A column of a table in which rows are compared: a task and how much was read of it."""
 
     name: str
     task: str = ""
-    """As the paper's figures have it; empty where it reports none."""
+    """Task in the paper's figures; empty if it reports none."""
     setting: str = ""
-    """As the paper's figures have it; empty for any."""
+    """Setting in the paper's figures; empty for any."""
     runs: Line  # type: ignore[valid-type]
     step: int | None = None
-    """Only what was asked after so many pieces, or up to that length; None for all."""
+    """Use only queries after this number of chunks, or up to this length. None uses all."""
     mean: bool = False
-    """The mean over the tasks of `runs`, and not each by itself."""
+    """True to use the mean over the tasks of `runs` instead of each task."""
     scales: list[Scale] = list(SCALES)
 
     @property
     def pattern(self) -> dict[str, Json]:
-        """Pattern of its runs; of a state that was read before only where it says so."""
+        """Pattern of its runs. Runs on a stored state (`ask_only`) match only if the place says so."""
         return {"ask_only": False, **pattern(self.runs)}
 
 
 class Claim(_Part):
-    """That the line `left` is better than `right`."""
+    """Claim that the row `left` is better than the row `right`."""
 
     left: str
     right: str
     cost: Cost = ""
-    """A cost, of which less is better, in place of the metric."""
+    """Cost to compare instead of the metric; less is better."""
     share: Annotated[float, Field(gt=0)] = 1.0
-    """Of a mean: left is at least this share of right."""
+    """Left reaches at least this share of right. For means only."""
     places: list[str] = []
     says: str = ""
-    """Words of the paper, where its figures alone do not suffice."""
+    """Quotation from the paper, where its figures do not suffice."""
     miniature: str = ""
-    """Why runs in the miniature world would say nothing of it but of that world."""
+    """Reason why runs in the synthetic world cannot test the claim."""
 
     @property
     def text(self) -> str:
-        """The claim in words."""
+        """Text of the claim."""
         if self.share != 1:
             return f"{self.left} at least {100 * self.share:g} % of {self.right}"
         return f"{self.left} {LESS[self.cost] if self.cost else 'better'} than {self.right}"
@@ -100,27 +102,27 @@ class Table(_Part):
     about: str
     metric: str = ""
     note: str = ""
-    """Why it has no runs here, or how they are made where no suite makes them."""
+    """Reason why it has no runs, or how to make them without a suite."""
     lines: dict[str, Line] = {}  # type: ignore[valid-type]
     reported: dict[str, dict[str, str]] = {}
-    """Name of a line in the paper's figures, where that is no method of its name."""
+    """Key of a row in the paper's figures, if it differs from the method name."""
     places: list[Place] = []
     claims: list[Claim] = []
 
     def placed(self, claim: Claim) -> list[Place]:
-        """Where a claim is tested."""
+        """Return the places at which a claim is tested."""
         return [place for place in self.places if not claim.places or place.name in claim.places]
 
     @property
     def named(self) -> list[str]:
-        """The lines that its claims name, each once."""
+        """Names of the rows in its claims, without duplicates."""
         return list(
             dict.fromkeys(line for claim in self.claims for line in (claim.left, claim.right))
         )
 
 
 class Paper(_Part):
-    """A paper, with the lines that several of its tables share."""
+    """A paper, with the rows that several of its tables share."""
 
     title: str
     arxiv: str
@@ -128,32 +130,32 @@ class Paper(_Part):
     tables: dict[str, Table]
 
     def lines_of(self, table: Table) -> dict[str, dict[str, Json]]:
-        """The pattern of every line that a table may name."""
+        """Return the patterns of all rows of a table."""
         return {name: pattern(line) for name, line in {**self.lines, **table.lines}.items()}
 
 
 def pattern(model: BaseModel) -> dict[str, Json]:
-    """Fields that a line or place sets, without defaults."""
+    """Return the fields that a row or place sets, without defaults."""
     typed: dict[str, Any] = model.model_dump(mode="json", exclude_unset=True)
     return typed
 
 
 @cache
 def paper(name: str) -> Paper:
-    """The declaration of a paper; another name is refused."""
+    """Load the declaration of a paper. Raises `UnknownName` for another name."""
     if name not in PAPERS:
         raise UnknownName("paper", name, [*PAPERS, "list", "claims"])
     return Paper.model_validate(read_suite(HERE / name / FILE))
 
 
 def table(name: str) -> tuple[str, str, Table]:
-    """(paper, table, what is declared of it) of PAPER/TABLE; another name is refused."""
+    """Return (paper, table, declaration) for PAPER/TABLE. Raises a `UserError` for another name."""
     of, slash, which = name.partition("/")
     tables = paper(of).tables
     if not slash:
         raise UserError(
-            f"Which table of {name}?",
-            f"Name one: {', '.join(f'{name}/{each}' for each in tables)}.",
+            f"The table of {name} is missing.",
+            f"Use one of: {', '.join(f'{name}/{each}' for each in tables)}.",
         )
     if which not in tables:
         raise UnknownName(f"table of {of}", which, list(tables))
@@ -161,65 +163,70 @@ def table(name: str) -> tuple[str, str, Table]:
 
 
 def names() -> list[str]:
-    """PAPER/TABLE of every table."""
+    """Return PAPER/TABLE of every table."""
     return [f"{name}/{which}" for name in PAPERS for which in paper(name).tables]
 
 
 def scale_of_model(model: str) -> Scale:
-    """At which scale a base model is."""
+    """Return the scale of a base model."""
     return "nano" if model == NANO else "smollm2-135m" if model == "smollm2-135m" else "full"
 
 
 def suites(name: str, which: str) -> Mapping[Scale, Path]:
-    """The files that name the runs of a table, by scale."""
+    """Return the suite files of a table by scale."""
     files = {scale: HERE / name / f"{which}.{scale}.yaml" for scale in SCALES}
     return {scale: file for scale, file in files.items() if file.is_file()}
 
 
 @cache
 def figures() -> list[dict[str, Any]]:
-    """All figures as printed, in the order of the papers: paper, table, model, method, task, setting, metric, value."""
+    """Load all figures as printed, in the order of the papers.
+
+    Keys: paper, table, model, method, task, setting, metric, value.
+    """
     rows = csv.DictReader(read_text(HERE / "reported.csv").splitlines())
     return [{**row, "value": float(row["value"])} for row in rows]
 
 
 def reported(paper: str, table: str) -> list[dict[str, Any]]:
-    """Those of one table."""
+    """Return the figures of one table."""
     return [row for row in figures() if (row["paper"], row["table"]) == (paper, table)]
 
 
 def reported_at(name: str, which: str, place: Place, line: str) -> list[dict[str, Any]]:
-    """Those of a line at a place, in the metric of its table: one a base model, where they name it at all."""
+    """Return the figures of a row at a place, in the metric of its table: one per base model."""
     table = paper(name).tables[which]
-    own = {"task": place.task, "metric": table.metric, **table.reported.get(line, {"method": line})}
+    key = {"task": place.task, "metric": table.metric, **table.reported.get(line, {"method": line})}
     if place.setting:
-        own = {"setting": place.setting, **own}
-    return [row for row in reported(name, which) if own.items() <= row.items()]
+        key = {"setting": place.setting, **key}
+    return [row for row in reported(name, which) if key.items() <= row.items()]
 
 
 def list_table() -> Printed:
-    """`paper.py list`: every table, how many figures it has, and where its runs can be made."""
+    """Return the table of `paper.py list`: every table with its number of figures and its available
+    suites.
+    """
     data = list[dict[str, Cell]]()
     for name in names():
-        of, which, own = table(name)
+        of, which, declaration = table(name)
         runs = ", ".join(
             "full (with a GPU)" if scale == "full" else scale for scale in suites(of, which)
         )
         data.append(
             {
                 "table": name,
-                "about": own.about,
+                "about": declaration.about,
                 "figures": len(reported(of, which)),
-                "claims": len(own.claims),
-                "runs": own.note or runs,
+                "claims": len(declaration.claims),
+                "runs": declaration.note or runs,
             }
         )
     return Printed(
         title="tables of the papers",
-        columns=("table", "what it shows", "#figures", "#claims", "to be run"),
+        columns=("table", "content", "#figures", "#claims", "suites"),
         rows=tuple(tuple(map(str, row.values())) for row in data),
         names=("table",),
         spare=("#figures", "#claims"),
         data=tuple(data),
-        caption="One of them: paper.py PAPER/TABLE. Every claim: paper.py claims.",
+        caption="One table: paper.py PAPER/TABLE. All claims: paper.py claims.",
     )

@@ -1,13 +1,14 @@
-"""Every claim of a table as our runs stand to it: by place, block and training the paired difference of its lines.
+"""Evaluation of the papers' claims on stored runs.
 
-    words(record)                           {"method": "mac", "task": "streamingqa", "set": {...}, "trained_on": "own"}
-    spots("mac", "table1", stored)          [Spot(place="streamingqa", lines={"mac": {0: Held(...), ...}}, ...)]
-    judged("mac", "table1", stored)[0]      Judged(claim=..., place=..., found=..., verdict="reproduced")
+    words(record)                          {"method": "mac", "task": "streamingqa", "set": {...}, "trained_on": "own"}
+    spots("mac", "table1", stored)         [Spot(place="streamingqa", lines={"mac": {0: Held(...), ...}}, ...)]
+    judged("mac", "table1", stored)[0]     Judged(claim=..., place=..., found=..., verdict="reproduced")
 
-Lines of a table are stored runs, in the words of a suite held against its patterns. Blocks, pooling of draws, rules
-that set runs aside, differences, intervals and units of error are those of `ttabench compare`. Of a cost bytes are
-counted: the order of two lines decides. Times are measured in draws, and have to be twice apart in all of them.
-`claims.RULE` says the rules in full, `results/claims.md` those of costs, too.
+Table rows are patterns that select stored runs, as in the `exclude` of a suite. A claim is
+evaluated per place, comparison group and training. Comparison groups, pooling of draws, exclusion
+rules, differences, intervals and clustering are those of `ttabench compare`. Bytes are exact, so
+their order decides. Times vary, so they must differ by `MIN_TIME_RATIO` in all draws. `claims.RULE`
+and `results/claims.md` have the full rules.
 """
 
 from __future__ import annotations
@@ -56,31 +57,31 @@ Verdict: TypeAlias = Literal[
 ]
 SILENT: tuple[Verdict, ...] = ("cannot tell", "no runs")
 NEAR = 0.1
-"""So much of the way from no context to full context is near an end."""
+"""Distance from a baseline that counts as near, as a share of the no-context to full-context range."""
 FACTOR = 2.0
-"""By how much measured times differ at least: those of one run vary by that much on a machine that others use."""
+"""Minimum ratio of measured times. Repeated runs vary by this factor on a shared machine."""
 WITHOUT_STATE = ("none", "lora", "icl", "rag")
-"""Methods that hold no context in a state: nothing of it, or its text itself."""
+"""Methods without a state of the context. They keep nothing or the text itself."""
 TRIALS = ("scratch", "quick")
-"""Folders of folders of runs that are not looked into: what lies there was tried."""
-UNSCORED = "kept no scores of its queries"
-"""A fault; none where costs are compared."""
-LESS = "was asked less"
+"""Names of folders that are skipped because they hold trial runs."""
+UNSCORED = "has no stored scores per query"
+"""Fault of a result without scores per query. Costs can still be compared."""
+LESS = "answered fewer queries"
 OWN = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(LoadedRuns):
-    """Runs, each once."""
+    """Stored runs, without duplicates."""
 
     @cached_property
     def words(self) -> dict[str, dict[str, Json]]:
-        """Every run as a suite would say it, by its id, see `words`."""
+        """Suite settings of every run by run id, see `words`."""
         return {record.id: words(record) for _, record in self.runs}
 
 
 def stored(folders: Sequence[Path]) -> Stored:
-    """The runs in these folders; where one has none, those up to two levels below it."""
+    """Load the runs of these folders. For a folder without runs, search up to two levels below it."""
     found = load_runs(
         dict.fromkeys(run for folder in folders for run in list_runs_below(folder, exclude=TRIALS))
     )
@@ -89,7 +90,7 @@ def stored(folders: Sequence[Path]) -> Stored:
 
 
 def words(record: RunRecord) -> dict[str, Json]:
-    """A record as a suite would say it; values that are lists are told as they are typed."""
+    """Convert a record to the settings of a suite. Lists become text, as on the command line."""
     config = fill_defaults(record.config)
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     for name, key in (("set", "settings"), ("task_set", "task_options")):
@@ -102,7 +103,7 @@ def words(record: RunRecord) -> dict[str, Json]:
 
 
 def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
-    """Whether a run is one of those that a pattern names; "own" is also the name of its task."""
+    """Return True if a run matches a pattern. A `trained_on` equal to the run's task means "own"."""
     if pattern.get("trained_on") == words_of_run["task"]:
         pattern = {**pattern, "trained_on": OWN}
     return matches_pattern(pattern, words_of_run)
@@ -110,33 +111,34 @@ def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A line of a table at a place, in a block, under one training of its adapter."""
+    """Result of one table row at one place, in one comparison group, under one training."""
 
     method_row: MethodRow
     answers: Answers
     step: int | None = None
     fault: str = ""
-    """Why nothing can be said of it, as it follows its name; empty where something can."""
+    """Reason why the result cannot be used, as text that follows its name. Empty if it can be used."""
     other: Held | None = None
-    """The same under another text's state; None where that was not run."""
+    """Result under a swapped state. None if that was not run."""
 
     @cached_property
     def line(self) -> MethodRow:
-        """The entry with what its queries add at the place: those of one step, or all; of lengths all up to that one.
-        What names the step is no key."""
+        """Method row with the values at the place: of `step`, of all steps if None, or of all
+        lengths up to `step`. The step is removed from query keys.
+        """
         if self.step is None:
             return self.method_row
         lengths, values = self.method_row.step == TEXT_LENGTH, dict[QueryId, Observation]()
         for query, value in self.answers.values.items():
-            own = self.answers.steps.get(query[:3])
-            if own == self.step or (lengths and own is not None and own < self.step):
+            step = self.answers.steps.get(query[:3])
+            if step == self.step or (lengths and step is not None and step < self.step):
                 seed, episode, key, question = query
                 name = key if lengths else key.removesuffix(f"@{self.step}")
                 values[seed, episode, name, question] = value
         return replace(self.method_row, values=values)
 
     def cost(self, cost: Cost) -> Figure | None:
-        """What it cost in its runs, a draw each; None where that is not known."""
+        """Return the cost over draws, or None if it was not recorded."""
         spent = self.method_row.costs.get(cost)
         if cost in COUNTED or spent is None:
             return None if spent is None else figure([spent])
@@ -149,37 +151,37 @@ class Held:
 
     @property
     def figure(self) -> tuple[float, float | None, int] | None:
-        """(value, standard error, n) at the place; None where nothing was asked then."""
+        """(value, standard error, n) at the place. None if no query was answered there."""
         whole = self.method_row.value, self.method_row.stderr, self.method_row.n
-        return (
-            whole
-            if self.step is None or not self.method_row.steps
-            else self.method_row.steps.get(self.step)
-        )
+        if self.step is None or not self.method_row.steps:
+            return whole
+        return self.method_row.steps.get(self.step)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """A place of a table in one block of runs."""
+    """A place of a table in one comparison group."""
 
     place: Place
     scale: Scale
     block: str
     task: str
     lines: Mapping[str, Mapping[int | None, Held]]
-    """By the seed of the training, None without one; those of `none` and `icl` are there whether named or not."""
+    """Results by row name and training seed. The seed is None without training. `none` and `icl`
+    are included.
+    """
 
 
 def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
-    """Every place of a table, in every block in which one of its lines was run."""
-    table, told = paper(name).tables[which], stored_runs.words
+    """Return every place of a table in every comparison group with a run of a claimed row."""
+    table = paper(name).tables[which]
     places, patterns = table.places, paper(name).lines_of(table)
     lines = {end: {"method": end} for end in (NO_CONTEXT, FULL_CONTEXT)} | {
         line: patterns[line] for line in table.named
     }
 
     def are(pattern: Mapping[str, Json], record: RunRecord) -> bool:
-        return fits(pattern, told[record.id])
+        return fits(pattern, stored_runs.words[record.id])
 
     kept = [
         run
@@ -188,26 +190,26 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
         and any(are(pattern, run[1]) for pattern in lines.values())
     ]
     answers, _ = read_answers(kept)
-    there = []
+    found = []
     for of_block, groups in comparison_groups([run for run in kept if run[1].id in answers]):
         of_groups = []
         for group in groups:
-            own = join_answers([answers[run] for run in group.ids])
-            method_row = make_method_row(of_block, group.method, group, own)
-            fault = method_row.exclusion_reason or ("" if own.values else UNSCORED)
-            of_groups.append(Held(method_row=method_row, answers=own, fault=fault))
+            joined = join_answers([answers[run] for run in group.ids])
+            method_row = make_method_row(of_block, group.method, group, joined)
+            fault = method_row.exclusion_reason or ("" if joined.values else UNSCORED)
+            of_groups.append(Held(method_row=method_row, answers=joined, fault=fault))
         scale = scale_of_model(str(groups[0].record.config.get("model")))
         for place in (place for place in places if scale in place.scales):
-            held = _at(
+            results = _at(
                 place, [one for one in of_groups if are(place.pattern, one.method_row.record)]
             )
             trainings = {
                 line: _by_seed(fitting)
                 for line, pattern in lines.items()
-                if (fitting := [one for one in held if are(pattern, one.method_row.record)])
+                if (fitting := [one for one in results if are(pattern, one.method_row.record)])
             }
             if trainings.keys() & {*table.named}:
-                there.append(
+                found.append(
                     Spot(
                         place=place,
                         scale=scale,
@@ -216,43 +218,50 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
                         lines=trainings,
                     )
                 )
-    return sorted(there, key=lambda spot: places.index(spot.place))
+    return sorted(found, key=lambda spot: places.index(spot.place))
 
 
 def _at(place: Place, held: Sequence[Held]) -> list[Held]:
-    """All that answered under their own state at the step of a place, each beside the same under another text's; what
-    was asked less than the others has that as its fault."""
-    alike, lines, others = (
-        select_same_limit([one.method_row for one in held if one.method_row.state_of == "own"]),
-        list[Held](),
-        {},
+    """Return the results under the own state at a place, each with its result under a swapped
+    state.
+
+    Results with fewer queries than the others get a fault.
+    """
+    same_limit = select_same_limit(
+        [one.method_row for one in held if one.method_row.state_of == "own"]
     )
+    lines: list[Held] = []
+    others: dict[Any, Held] = {}
     for one in (replace(one, step=place.step) for one in held):
         if one.line.values or not one.answers.values:
             if one.method_row.state_of == "other":
                 others[one.method_row.configuration_key] = one
             elif one.method_row.state_of == "own":
-                less = "" if one.method_row in alike else f"{LESS} ({format_limit(one.method_row)})"
-                lines.append(replace(one, fault=less or one.fault))
+                fault = one.fault
+                if one.method_row not in same_limit:
+                    fault = f"{LESS} ({format_limit(one.method_row)})"
+                lines.append(replace(one, fault=fault))
     return [replace(one, other=others.get(one.method_row.configuration_key)) for one in lines]
 
 
 def _by_seed(held: Sequence[Held]) -> dict[int | None, Held]:
-    """By the seed of the training; of several configurations of one seed the first, with that as its fault."""
+    """Index results by training seed. If one seed has several configurations, return one result
+    with a fault.
+    """
     whole = [one for one in held if not one.fault.startswith(LESS)] or held
     seeds = {
         training_seed(one.method_row.record.method.get("training", {})): one
         for one in reversed(whole)
     }
     if len(seeds) < len(whole):
-        fault = f"was run in {len(whole)} configurations, and which is meant is not declared"
+        fault = f"has {len(whole)} configurations, and the declaration selects none of them"
         return {None: replace(whole[0], fault=fault)}
     return dict(sorted(seeds.items(), key=lambda item: item[0] or 0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim at one place, in one block of runs, under one training of its adapters."""
+    """Verdict on a claim at one place, in one comparison group, under one training."""
 
     paper: str
     table: str
@@ -260,24 +269,29 @@ class Judged:
     place: Place
     verdict: Verdict
     memory: bool
-    """Whether it is about a method that holds the context in a state."""
+    """True if the left method keeps the context in a state."""
     scale: Scale | None = None
-    """None where there are no runs at any."""
+    """None without runs at any scale."""
     block: str = ""
     found: Difference | None = None
     control: Difference | None = None
-    """Left under its own state less left under another text's."""
+    """Difference between the own and a swapped state of the left method."""
     costs: tuple[Figure, Figure] | None = None
-    """Of left and right, of a claim about a cost."""
+    """Costs of left and right, for a claim about a cost."""
     reason: str = ""
 
 
 def verdict_of(
     found: Difference, control: Difference | None = None, *, memory: bool = False
 ) -> Verdict:
-    """What runs say of the claim that left is better than right (`found`), and under its own state than under another
-    text's (`control`), where it holds the context in a state (`memory`)."""
-    verdict = _of_sign(found.gain * _apart(found))
+    """Return the verdict on the claim that left is better than right.
+
+    Args:
+        found: difference between left and right.
+        control: difference between the own and a swapped state of left.
+        memory: True if left keeps the context in a state. Its own state must then be better than the swapped one.
+    """
+    verdict = _of_sign(found.gain) if _apart(found) else "undecided"
     if verdict == "reproduced" and memory and not (control and control.gain * _apart(control) > 0):
         return "no memory" if control else "no control"
     return verdict
@@ -288,26 +302,28 @@ def _of_sign(sign: float) -> Verdict:
 
 
 def _apart(found: Difference) -> bool:
-    """Whether the interval excludes zero."""
+    """Return True if the interval excludes zero. Without an interval, use the p-value."""
     if found.ci_low is not None and found.ci_high is not None:
         return found.ci_low > 0 or found.ci_high < 0
     return found.p is not None and found.p < SIGNIFICANCE_LEVEL
 
 
 def over(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict of several trainings, or settings: of those that can tell, where all say the same."""
-    told = [verdict for verdict in verdicts if verdict not in SILENT]
-    if told:
-        return told[0] if len(set(told)) == 1 else "mixed"
+    """Combine the verdicts of several trainings or settings. Those without a decision are ignored."""
+    decided = [verdict for verdict in verdicts if verdict not in SILENT]
+    if decided:
+        return decided[0] if len(set(decided)) == 1 else "mixed"
     return "cannot tell" if "cannot tell" in verdicts else "no runs"
 
 
 def judged(
     name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] = SCALES
 ) -> list[Judged]:
-    """Every claim of a table at every place, in every block and training in which both lines were run."""
+    """Evaluate every claim of a table at every place, in every comparison group and training with
+    both rows.
+    """
     table = paper(name).tables[which]
-    there = [spot for spot in spots(name, which, stored_runs) if spot.scale in scales]
+    found = [spot for spot in spots(name, which, stored_runs) if spot.scale in scales]
     lines = paper(name).lines_of(table)
     rows: list[Judged] = []
     for claim in table.claims:
@@ -320,14 +336,14 @@ def judged(
                 "place": place,
                 "memory": memory,
             }
-            own = list(_of_runs(claim, [spot for spot in there if spot.place is place], at))
-            rows += own or [Judged(**at, verdict="no runs")]
+            with_runs = list(_of_runs(claim, [spot for spot in found if spot.place is place], at))
+            rows += with_runs or [Judged(**at, verdict="no runs")]
     return rows
 
 
-def _of_runs(claim: Claim, own: Sequence[Spot], at: Mapping[str, Any]) -> Iterator[Judged]:
-    """In every block that has both lines, or of a mean in all of a scale together."""
-    both = [spot for spot in own if {claim.left, claim.right} <= spot.lines.keys()]
+def _of_runs(claim: Claim, spots: Sequence[Spot], at: Mapping[str, Any]) -> Iterator[Judged]:
+    """Evaluate a claim per comparison group, or for a mean over all groups of a scale."""
+    both = [spot for spot in spots if {claim.left, claim.right} <= spot.lines.keys()]
     together = [[spot] for spot in both]
     if at["place"].mean:
         together = [
@@ -335,16 +351,14 @@ def _of_runs(claim: Claim, own: Sequence[Spot], at: Mapping[str, Any]) -> Iterat
         ]
     for alike in together:
         first = alike[0]
-        several = (
-            first.block.replace(f"{first.task} ", f"{len(alike)} tasks ", 1)
-            if len(alike) > 1
-            else first.block
-        )
+        block = first.block
+        if len(alike) > 1:
+            block = block.replace(f"{first.task} ", f"{len(alike)} tasks ", 1)
         for left, right in _trainings(claim, alike):
             pairs = [
                 (spot.lines[claim.left][left], spot.lines[claim.right][right]) for spot in alike
             ]
-            words = {**at, "scale": first.scale, "block": several}
+            words = {**at, "scale": first.scale, "block": block}
             yield (
                 _cost(claim, pairs[0], words)
                 if claim.cost
@@ -353,7 +367,11 @@ def _of_runs(claim: Claim, own: Sequence[Spot], at: Mapping[str, Any]) -> Iterat
 
 
 def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, int | None]]:
-    """Seeds of left and right that stand beside each other: one seed, or all beside the only training of the other."""
+    """Return the pairs of left and right training seeds to compare.
+
+    Equal seeds are paired. If one side has a single training, it is paired with all of the other
+    side.
+    """
     left, right = (
         sorted(
             set.intersection(*(set(spot.lines[side]) for spot in alike)), key=lambda seed: seed or 0
@@ -373,7 +391,9 @@ def _difference(
     pairs: Sequence[tuple[Held, Held]],
     words: Mapping[str, Any],
 ) -> Judged:
-    """By the difference of the lines of one block, or its mean over several."""
+    """Evaluate a claim by the paired difference, averaged over several comparison groups for a
+    mean.
+    """
     names = (claim.left, claim.right)
     faults = [
         f"{name} {held.fault}"
@@ -382,19 +402,20 @@ def _difference(
         if held.fault
     ]
     if words["place"].mean:
-        there = {spot.task for spot in alike}
-        lacking = [task for task in words["place"].pattern["task"] if task not in there]
-        faults = [f"not run on {', '.join(lacking)}"] * bool(lacking) + faults
-    found = (
-        None
-        if faults
-        else _mean([difference(left.line, _part(right.line, claim.share)) for left, right in pairs])
-    )
+        tasks = {spot.task for spot in alike}
+        missing = [task for task in words["place"].pattern["task"] if task not in tasks]
+        if missing:
+            faults = [f"not run on {', '.join(missing)}", *faults]
+    found = None
+    if not faults:
+        found = _mean(
+            [difference(left.line, _part(right.line, claim.share)) for left, right in pairs]
+        )
     if found is None:
         return Judged(
             **words,
             verdict="cannot tell",
-            reason=faults[0] if faults else "no question was asked of both",
+            reason=faults[0] if faults else "no query in common",
         )
     control = None
     if words["memory"]:
@@ -402,7 +423,8 @@ def _difference(
             [difference(left.line, left.other.line) if left.other else None for left, _ in pairs]
         )
     verdict = verdict_of(found, control, memory=words["memory"])
-    reason = claim.miniature * (words["scale"] == SCALES[0]) or _blind(alike, pairs, verdict)
+    reason = claim.miniature if words["scale"] == SCALES[0] else ""
+    reason = reason or _blind(alike, pairs, verdict)
     return Judged(
         **words,
         verdict="cannot tell" if reason else verdict,
@@ -413,7 +435,7 @@ def _difference(
 
 
 def _part(line: MethodRow, share: float) -> MethodRow:
-    """The line with this share of what every query adds to its mean."""
+    """Scale the values of a method row by a share."""
     if share == 1:
         return line
     parts = {
@@ -424,20 +446,19 @@ def _part(line: MethodRow, share: float) -> MethodRow:
 
 
 def _mean(differences: Sequence[Difference | None]) -> Difference | None:
-    """One, or the mean over the tasks of a place; None where one is missing."""
+    """Return the mean over the tasks of a place, or None if a task is missing."""
     known = [one for one in differences if one is not None]
-    return (
-        None
-        if len(known) < len(differences)
-        else known[0]
-        if len(known) == 1
-        else mean_difference(known)
-    )
+    if len(known) < len(differences):
+        return None
+    return known[0] if len(known) == 1 else mean_difference(known)
 
 
 def _blind(alike: Sequence[Spot], pairs: Sequence[tuple[Held, Held]], verdict: Verdict) -> str:
-    """Why these lines say nothing of the claim where they stand between no context (0) and full context (1); of
-    perplexities logarithms count. Empty where they do, or one of the ends was not run."""
+    """Return the reason why both results are near the same baseline, or "".
+
+    Positions are 0 at the no-context and 1 at the full-context baseline. Perplexities use
+    logarithms. Returns "" if a baseline was not run.
+    """
     oriented_values = list[list[float]]()
     for spot, pair in zip(alike, pairs, strict=True):
         ends = [
@@ -455,22 +476,28 @@ def _blind(alike: Sequence[Spot], pairs: Sequence[tuple[Held, Held]], verdict: V
         oriented_values.append(values if higher else [-math.log(value) for value in values])
     left, right, none, full = (fmean(values) for values in zip(*oriented_values, strict=True))
     if full <= none:
-        return "full context is no better than none"
+        return "full context is not better than no context"
     places = [(oriented_value - none) / (full - none) for oriented_value in (left, right)]
     return near_an_end(places, decided=verdict != "undecided")
 
 
 def near_an_end(places: Sequence[float], *, decided: bool) -> str:
-    """The end that both lines are near. What is not told from no context itself is undecided, and what is worse than
-    full context itself is told."""
+    """Return the baseline that both results are near, or "".
+
+    Next to the no-context baseline itself, an undecided result counts. Next to the full-context
+    baseline itself, a decided one counts.
+    """
     if all(abs(place) < NEAR for place in places) and (decided or 0 not in places):
         return "both near no context"
-    near_full = all(abs(1 - place) < NEAR for place in places) and (not decided or 1 not in places)
-    return "both near full context" * near_full
+    if all(abs(1 - place) < NEAR for place in places) and (not decided or 1 not in places):
+        return "both near full context"
+    return ""
 
 
 def _cost(claim: Claim, pair: tuple[Held, Held], words: Mapping[str, Any]) -> Judged:
-    """By what runs recorded; that is known without scores, too, and bytes whatever was asked."""
+    """Evaluate a claim about a recorded cost. Missing scores do not matter. For bytes, no other
+    fault does either.
+    """
     left, right = (held.cost(claim.cost) for held in pair)
     machines = sorted({held.method_row.machine for held in pair})
     faults = [
@@ -478,23 +505,20 @@ def _cost(claim: Claim, pair: tuple[Held, Held], words: Mapping[str, Any]) -> Ju
         for name, held in zip((claim.left, claim.right), pair, strict=True)
         if held.fault not in ("", UNSCORED)
     ]
-    faults = (
-        []
-        if claim.cost in COUNTED
-        else faults + ["measured on different machines"] * (len(machines) > 1)
-    )
+    if len(machines) > 1:
+        faults.append("measured on different machines")
     if left is None or right is None:
-        return Judged(**words, verdict="cannot tell", reason=f"{claim.cost} is not known")
+        return Judged(**words, verdict="cannot tell", reason=f"{claim.cost} was not recorded")
     words = {**words, "costs": (left, right)}
-    if faults:
-        return Judged(**words, verdict="cannot tell", reason=faults[0])
     if claim.cost in COUNTED:
         return Judged(**words, verdict=_of_sign(right.value - left.value))
+    if faults:
+        return Judged(**words, verdict="cannot tell", reason=faults[0])
     words["block"] = f"{words['block']}, {machines[0]}"
     if once := [
         line
-        for line, own in zip((claim.left, claim.right), (left, right), strict=True)
-        if own.n < 2
+        for line, cost in zip((claim.left, claim.right), (left, right), strict=True)
+        if cost.n < 2
     ]:
         return Judged(**words, verdict="cannot tell", reason=f"{' and '.join(once)} measured once")
     sign = (right.low >= FACTOR * left.high) - (left.low >= FACTOR * right.high)
