@@ -1,4 +1,6 @@
-"""The table of `bench_lm_eval.py`: what one task took at one number of demonstrations, as CSV and Markdown."""
+"""Tables of `bench_lm_eval.py`: cost of one task with a number of demonstrations, as CSV and
+Markdown.
+"""
 
 from __future__ import annotations
 
@@ -9,52 +11,54 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 TOLERANCE = 1e-3
-"""Of an option's log-likelihood."""
+"""Tolerance of an option's log-likelihood (nats)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One task at one number of demonstrations. Seconds are medians; times say how often ours go into `hf`'s."""
+    """One task with one number of demonstrations. Seconds are medians; `*_times` are speed-ups over
+    `hf`.
+    """
 
     task: str
     source: str
     shots: int
     documents: int
     hf_tokens: int
-    """Tokens that `hf` feeds through the model; padding not counted."""
+    """Tokens that `hf` feeds through the model, without padding."""
     our_tokens: int
     allowed: float
-    """How many times fewer tokens we read."""
+    """Ratio of `hf`'s tokens to ours."""
     hf_seconds: float
-    """The whole evaluation by lm-eval, its data loaded: prompts, scores, metrics."""
+    """Whole evaluation by lm-eval with its data loaded: prompts, scores, metrics."""
     harness_seconds: float
-    """The same under our model."""
+    """Whole evaluation by lm-eval with our model."""
     eval_seconds: float
-    """The whole evaluation by `ttabench eval`, its files read too; nothing is stored."""
+    """Whole evaluation by `ttabench eval`, including reading its files. Nothing is stored."""
     hf_model_seconds: float
-    """Inside the model's `loglikelihood`: tokenising and scoring."""
+    """Time in the model's `loglikelihood`: tokenization and scoring."""
     harness_model_seconds: float
     harness_times: float
     eval_times: float
     reached: float
-    """Share of what token counts allow that `ttabench eval` reaches."""
+    """Speed-up of `ttabench eval` as a share of the one that token counts allow."""
     hf_accuracy: float
     harness_accuracy: float
     eval_accuracy: float
     largest_difference: float
-    """Between `hf` and either of ours, of any option's log-likelihood."""
+    """Largest difference of an option's log-likelihood between `hf` and ours."""
     same_prompts: bool
-    """Prompts and options of all documents, letter by letter."""
+    """True if prompts and options of all documents are identical."""
 
     @property
     def agrees(self) -> bool:
-        """Whether the three give the same numbers."""
+        """True if all three give the same results."""
         accuracies = {self.hf_accuracy, self.harness_accuracy, self.eval_accuracy}
         return self.same_prompts and self.largest_difference <= TOLERANCE and len(accuracies) == 1
 
 
 def write(measured: Sequence[Measured], options: argparse.Namespace) -> None:
-    """The table and its figures."""
+    """Write the Markdown table and the CSV file."""
     import lm_eval
     import torch
 
@@ -77,9 +81,9 @@ def write(measured: Sequence[Measured], options: argparse.Namespace) -> None:
         f"{options.threads} threads of "
         f"{describe_hardware()['cpu']}, batches of {options.batch_size}, median of {options.repeat} alternating runs.",
         "",
-        "| task | rows | shots | documents | tokens hf | ours | tokens allow | s hf | s within lm-eval | times | "
-        "s ttabench eval | times | reached | model only: s hf | s within lm-eval | accuracy of all three | "
-        "largest difference |",
+        "| task | rows | shots | documents | tokens hf | tokens ours | possible speed-up | hf (s) | ours in lm-eval (s) | "
+        "speed-up | ttabench eval (s) | speed-up | reached (%) | model only: hf (s) | ours in lm-eval (s) | "
+        "accuracy of all three | largest difference (nats) |",
         "| --- | --- " + "| ---: " * 15 + "|",
     ]
     for e in measured:
@@ -94,12 +98,12 @@ def write(measured: Sequence[Measured], options: argparse.Namespace) -> None:
         )
     lines += [
         "",
-        "`files` are published rows, `mini` those of the miniature world. The same rows, demonstrations and prompts "
-        f"({'equal' if all(e.same_prompts for e in measured) else 'NOT EQUAL'} letter by letter) go all three ways. "
-        "Seconds are of whole evaluations with models loaded; lm-eval's data are loaded before, `ttabench eval` reads "
-        "its files within. `model only` is scoring with tokenising: the rest of the time within lm-eval goes into its "
-        "own building of prompts. `tokens allow` is how many times fewer tokens pass our model than `hf`'s; `reached` "
-        "is the share of that in the times of `ttabench eval`.",
+        "`files` are published rows, `mini` those of the synthetic world. All three use the same rows, demonstrations "
+        f"and prompts ({'identical' if all(e.same_prompts for e in measured) else 'NOT IDENTICAL'}). "
+        "Seconds are of whole evaluations with loaded models. lm-eval's data are loaded before; `ttabench eval` "
+        "includes reading its files. `model only` is tokenization and scoring: lm-eval spends the other time on "
+        "building prompts. `possible speed-up` is the ratio of `hf`'s tokens to ours. `reached` is the share of it that "
+        "`ttabench eval` reaches.",
     ]
     text = "\n".join(lines) + "\n"
     (options.out / "bench_lm_eval.md").write_text(text, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""TempLoRA's cost against an earlier revision: a real book through `eval`.
+"""Benchmark of TempLoRA against an earlier revision, on a real book through `eval`.
 
     python results/bench_templora.py --before a69da08 --model FOLDER --source BOOKS
 
-Each figure comes from a process of its own, revision after revision, one thread: CPU seconds tell the work where other
-processes share the machine. `--before` is checked out into a temporary worktree.
+Each figure comes from a separate process with one thread; revisions alternate. CPU seconds are
+comparable on a shared machine. `--before` is checked out into a temporary worktree.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def main() -> None:
     )
     parser.add_argument("--before", required=True, help="the revision to compare with")
     parser.add_argument("--model", required=True, help="folder of a base model")
-    parser.add_argument("--source", type=Path, required=True, help="books in the layout of pg19")
-    parser.add_argument("--repeat", type=int, default=1, help="passes over both revisions")
+    parser.add_argument("--source", type=Path, required=True, help="folder of books in the layout of pg19")
+    parser.add_argument("--repeat", type=int, default=1, help="number of passes per revision")
     given = parser.parse_args()
     with checked_out(given.before) as before:
         trees = {given.before: before, "this tree": ROOT}
@@ -47,7 +47,7 @@ def main() -> None:
 
 @contextmanager
 def checked_out(revision: str) -> Iterator[Path]:
-    """A worktree of the revision, gone afterwards."""
+    """Check out a revision into a temporary worktree."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "before"
         subprocess.run(
@@ -65,7 +65,7 @@ def checked_out(revision: str) -> Iterator[Path]:
 
 
 def run(tree: Path, *words: str) -> tuple[dict[str, object], float, float]:
-    """What a Python process on that tree prints as JSON, its CPU seconds and its wall seconds."""
+    """Run a Python process on a tree. Returns its JSON output, CPU seconds and wall seconds."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
@@ -78,7 +78,9 @@ def run(tree: Path, *words: str) -> tuple[dict[str, object], float, float]:
 
 
 def book(tree: Path, model: str, source: Path) -> list[str]:
-    """CPU and wall seconds, peak resident bytes and perplexity of 2,048 tokens of one book, all of the command."""
+    """Return CPU and wall seconds, peak resident bytes and perplexity of 2,048 tokens of a book,
+    for the whole command.
+    """
     with tempfile.TemporaryDirectory() as out:
         words = [
             "-m",

@@ -1,10 +1,10 @@
-"""What two contexts' states hold together: the suite `composed`.
+"""Suite `composed`: sums of two contexts' states.
 
-    ask(place, out)     states of two texts apart, put together (`ttabench adapt --add`) and read in a row, and the
-                        questions of both asked of each (`ttabench eval --state STATE --ask-only`)
-    table(runs)         | method | what was read | F1 of the first text's questions | nats | of the second's | ... |
+    ask(place, out)     make states of two texts separately, summed (`ttabench adapt --add`) and read in a row, and
+                        answer the queries of both with each (`ttabench eval --state STATE --ask-only`)
+    table(runs)         | method | context | F1 of the first text's queries | nats/token | of the second's | ... |
 
-A text is four documents of streamingqa's twin; five draws of two texts.
+A text is four documents of synthetic StreamingQA. There are five draws of two texts.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ METHODS = {
     "generative_adapter": "shipped:generative_adapter-streamingqa",
     "mac": "shipped:mac-streamingqa",
 }
-"""Methods whose states can be put together, and their adapters."""
+"""Methods with states that can be summed, and their adapters."""
 DRAWS, DOCUMENTS, QUESTIONS = 5, 4, 4
 SECOND = 100
-"""What is added to a draw's seed for its second text."""
+"""Offset of the seed of a draw's second text."""
 READ = {
     "first": "the first",
     "second": "the second",
-    "sum": "both, put together",
-    "row": "both, in a row",
+    "sum": "both, states summed",
+    "row": "both, read in a row",
 }
-LEGEND = f"""F1 (per cent) and nats a token of the right answer ± standard error over {DRAWS} draws of two texts and
-their questions: {DOCUMENTS} documents a text, {QUESTIONS} questions a document. "Put together": each text was read by
-itself, and the second state put to the first."""
+LEGEND = f"""F1 (%) and answer NLL (nats/token) ± standard error over {DRAWS} draws of two texts and their queries:
+{DOCUMENTS} documents per text, {QUESTIONS} queries per document. "States summed": each text was read separately, and
+the two states were added."""
 
 
 def ask(place: Path, out: Path) -> None:
-    """Make the states that are not there, and ask them what was not asked yet.
+    """Make the missing states and run the missing queries.
 
     Args:
-        place: where the states and the texts lie.
+        place: folder of the states and texts.
         out: folder of the runs.
 
     Raises:
-        SystemExit: a command that failed.
+        SystemExit: a command failed.
     """
     for draw in range(DRAWS):
         for seed in (draw, draw + SECOND):
@@ -59,11 +59,11 @@ def ask(place: Path, out: Path) -> None:
 
 
 def _text(place: Path, seed: int) -> None:
-    """The documents of a draw, a paragraph each."""
+    """Write the documents of a draw, one paragraph each."""
     (episode,) = load("streamingqa", source="mini", seed=seed, options=_options()).episodes()
     path = place / f"{seed}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n\n".join(piece.text for piece in episode.chunks()) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join(chunk.text for chunk in episode.chunks()) + "\n", encoding="utf-8")
 
 
 def _options() -> dict[str, int]:
@@ -100,12 +100,14 @@ def _ask(place: Path, draw: int, method: Sequence[str], name: str, out: Path) ->
 
 
 def table(runs: Sequence[RunRecord]) -> str:
-    """A line a method and what its state has read, and the figures of the questions about each text."""
+    """Return one table row per method and context of the state, with the scores of each text's
+    queries.
+    """
     cells: dict[tuple[str, str], dict[str, list[RunRecord]]] = {}
     for run in runs:
         name = Path(str(run.config["state"])).name
-        whose = "second" if int(run.config["seed"]) >= SECOND else "first"
-        cells.setdefault((str(run.config["method"]), name), {}).setdefault(whose, []).append(run)
+        text = "second" if int(run.config["seed"]) >= SECOND else "first"
+        cells.setdefault((str(run.config["method"]), name), {}).setdefault(text, []).append(run)
     lines = [
         (
             method,
@@ -117,12 +119,13 @@ def table(runs: Sequence[RunRecord]) -> str:
         for name in READ
         if (method, name) in cells
     ]
-    columns = [f"{unit} of the {whose}" for whose in ("first", "second") for unit in ("F1", "nats")]
-    return f"{markdown(('method', 'read', *columns), lines, 2)}\n{LEGEND}\n"
+    units = ("F1 (%)", "NLL (nats/token)")
+    columns = [f"{text} text, {unit}" for text in ("first", "second") for unit in units]
+    return f"{markdown(('method', 'context', *columns), lines, 2)}\n{LEGEND}\n"
 
 
 def _figures(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """F1 and nats, a value a draw."""
+    """Yield F1 and answer NLL over draws."""
     for metric, factor, places in (("f1", 100, 1), ("answer_nll", 1, 2)):
         rows = [(str(run.config["seed"]), run.value(metric)) for run in runs]
         mean = estimate(

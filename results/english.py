@@ -1,22 +1,26 @@
-"""The suites of real English data under SmolLM2-135M, and their tables; run by `english_run.py`.
+"""Suites of real English data under SmolLM2-135M, and their tables; `english_run.py` runs them.
 
     results/english/SUITE/runs.parquet        records
-    results/english/SUITE/scores.parquet      answered queries without the texts, which are others' and not kept here
-    results/english/SUITE/index.json          which runs stand in which line and column
-    results/english/README.md                 the tables (english_tables.py); floor (none) and ceiling (icl) first
+    results/english/SUITE/scores.parquet      scores of the queries; the texts are under other licences and not stored
+    results/english/SUITE/index.json          runs of each row and column
+    results/english/README.md                 the tables (english_tables.py); baselines `none` and `icl` first
 
-Data lie under DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/,
-dailydialog/ and msc/. What the committed tables were made of: squad/dev-v1.1.json is the second half of XQuAD's English
-part (24 articles of SQuAD's `dev`, five paragraphs each, 558 questions), so draws of 32 documents of twelve articles
-share about half of them; pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`; the others
-are slices of the published files (the records say how many rows); demonstrations of hellaswag and piqa come from slices
-of their validation files, too; msc/session_N/test.txt has the dialogues of all splits, 17 single sessions that no other
-session belongs to, rebuilt from what ParlAI's tests print: most stop before their end.
+Data are read from DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/,
+hellaswag/, piqa/, pg19/, dailydialog/ and msc/. Sources of the committed tables:
 
-Choices are made on other texts than tables ask: prompts on articles 0 to 12; presses and TempLoRA's rate on articles 10
-and 11, which the LoRA under `smollm2-135m-qa` has not seen either; TempLoRA's rates for demonstrations on validation
-rows of ARC-Easy, for books on training books; the StreamAdapter was judged on validation books. Tables ask
-articles 12 to 24, the published rows of the other tasks and the test books.
+- squad/dev-v1.1.json is the second half of XQuAD's English part (24 articles of SQuAD's `dev`, five paragraphs each, 558
+  questions), so draws of 32 documents of twelve articles share about half of them.
+- pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`.
+- msc/session_N/test.txt has the dialogues of all splits: 17 single sessions without other sessions of the same pair,
+  rebuilt from the output of ParlAI's tests. Most stop before their end.
+- The others are slices of the published files (the records have the number of rows). Demonstrations of hellaswag and
+  piqa come from slices of their validation files.
+
+Choices were made on other texts than those of the tables: prompts on articles 0 to 12; presses and
+TempLoRA's rate on articles 10 and 11, which the LoRA of `smollm2-135m-qa` has not seen either;
+TempLoRA's rates for demonstrations on validation rows of ARC-Easy, for books on training books; the
+StreamAdapter on validation books. Tables use articles 12 to 24, the published rows of the other
+tasks and the test books.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ HERE = Path(__file__).resolve().parent / "english"
 
 @dataclass(frozen=True)
 class Suite:
-    """A table."""
+    """A suite and its table."""
 
     about: str
     source: str
@@ -70,9 +74,9 @@ class Suite:
     cells: tuple[Cell, ...]
     seeds: str = "0,1,2"
     quick: bool = False
-    """Whether `--quick` runs it, with fewer queries of one draw."""
+    """True if `--quick` runs it, with fewer queries of one draw."""
     metrics: tuple[str, ...] = ("",)
-    """A table each; "" is the task's main metric."""
+    """Metrics, one table each. "" is the task's main metric."""
 
 
 FEW_SHOT = {
@@ -82,7 +86,7 @@ FEW_SHOT = {
     "hellaswag": "hellaswag",
     "piqa": "piqa",
 }
-"""Tasks of demonstrations, and where their files lie."""
+"""Tasks of demonstrations, and their folders under DIR."""
 SQUAD, READ = "squad/dev-v1.1.json", ("f1", "answer_nll")
 SUITES: Mapping[str, Suite] = {
     "prompts": Suite(
@@ -143,7 +147,7 @@ SUITES: Mapping[str, Suite] = {
         "0",
     ),
     "keep-books": Suite(
-        "PG-19 in pieces of 64 tokens at one budget, perplexity of four test books",
+        "PG-19 in chunks of 64 tokens at one budget, perplexity of four test books",
         "pg19",
         tuple(books_at_budget()),
         "0",
@@ -156,13 +160,13 @@ SUITES: Mapping[str, Suite] = {
         metrics=READ,
     ),
     "squad-memory": Suite(
-        f"XQuAD's articles 12 to 24 under {TUNED}: read it all, keep the end, find it again, or "
-        "learn it",
+        f"XQuAD's articles 12 to 24 under {TUNED}: full context, window, retrieval, and "
+        "finetuning",
         SQUAD,
         tuple(remembered()),
         metrics=READ,
     ),
-    "metaicl": Suite("MetaICL over its test tasks that are there", "metaicl", tuple(metaicl())),
+    "metaicl": Suite("MetaICL over its available test tasks", "metaicl", tuple(metaicl())),
     **{
         task: Suite(
             f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy"
@@ -185,7 +189,7 @@ SUITES: Mapping[str, Suite] = {
         "0",
     ),
     "ccm-books": Suite(
-        "PG-19 in pieces of 64 tokens behind a compressed memory, perplexity of four test books",
+        "PG-19 in chunks of 64 tokens after a compressed memory, perplexity of four test books",
         "pg19",
         tuple(remembered_books()),
         "0",
@@ -204,7 +208,7 @@ SUITES: Mapping[str, Suite] = {
         "0",
     ),
     "ccm-dialogues": Suite(
-        "DailyDialog behind the first stage of CCM, perplexity of the next turn by turns read: 80 "
+        "DailyDialog after the first stage of CCM, perplexity of the next turn by turns read: 80 "
         "dialogues each, 28 at 12 turns",
         "dailydialog",
         tuple(compressed()),

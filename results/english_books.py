@@ -1,4 +1,4 @@
-"""The lines and columns of the suites of real books (english.py): which command each cell is made by."""
+"""Rows and columns of the suites of real books (english.py), with the command of each cell."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from english_cells import MODEL, RATES, Cell, at_budget, swapped
 
 ADAPTER = "results/english/streamadapter-book/adapter"
 BOOK_RATE = "3e-4"
-"""The best of suite `templora-books`."""
+"""Best learning rate of suite `templora-books`."""
 
 
 def book_rates() -> Iterator[Cell]:
-    """TempLoRA on three training books of 4,096 tokens."""
+    """Yield TempLoRA on three training books of 4,096 tokens."""
     options = (
         "--task",
         "pg19",
@@ -32,7 +32,7 @@ def book_rates() -> Iterator[Cell]:
 
 
 def books() -> Iterator[Cell]:
-    """Four test books."""
+    """Yield the cells of four test books."""
     options = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,8k,16k")
     for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
         yield Cell(line, "", ("--method", *words, *options))
@@ -41,7 +41,7 @@ def books() -> Iterator[Cell]:
 
 
 def short_windows() -> Iterator[Cell]:
-    """The same books through a window of 256 tokens, which a StreamAdapter was trained with."""
+    """Yield the same books with a window of 256 tokens, which a StreamAdapter was trained with."""
     sizes = ("tokens=2k", "window=256", "stride=128")
     options = (
         "--task",
@@ -59,18 +59,22 @@ def short_windows() -> Iterator[Cell]:
 
 
 def long_books() -> Iterator[Cell]:
-    """The same books, 64k tokens of each."""
+    """Yield the same books with 64k tokens of each."""
     options = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,16k,64k")
     for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
         yield Cell(line, "", ("--method", *words, *options))
 
 
 CHUNKS = "results/english/generated-books"
-"""Trained for this table: `adapter` (a Generative Adapter), and `static` (a LoRA that learned the same texts)."""
+"""Adapters trained for this table: `adapter` (a Generative Adapter), and `static` (a LoRA trained
+on the same texts).
+"""
 
 
 def generated() -> Iterator[Cell]:
-    """The next 128 tokens of a book behind what a generator made of the tokens before, which stand in no window."""
+    """Yield cells for the next 128 tokens of a book, given the generated adapter of all earlier
+    tokens and no window.
+    """
     sizes = ("tokens=640,1152,2176", "window=256", "stride=128")
     words = (
         "--task",
@@ -94,11 +98,11 @@ def generated() -> Iterator[Cell]:
 
 
 MEMORY = "results/english/ccm-books"
-"""Trained for this table: `adapter`, two COMP tokens a piece of 64 tokens."""
+"""Adapter trained for this table: `adapter`, two COMP tokens per chunk of 64 tokens."""
 
 
 def of_books(*sizes: str) -> tuple[str, ...]:
-    """Books in pieces of 64 tokens, each scored, then read."""
+    """Return the options of books in chunks of 64 tokens. Each is scored, then read."""
     words = (*sizes, "stride=64")
     return (
         "--task",
@@ -110,9 +114,10 @@ def of_books(*sizes: str) -> tuple[str, ...]:
 
 
 def remembered_books() -> Iterator[Cell]:
-    """The next 64 tokens of a book behind a compressed memory of all before, which stand in no window.
+    """Yield cells for the next 64 tokens of a book, given a compressed memory of all earlier tokens
+    and no window.
 
-    68 slots are what the memory holds after 2,176 tokens; before it holds fewer.
+    The memory has 68 slots after 2,176 tokens, and fewer before.
     """
     words = of_books("tokens=640,1152,2176", "window=128")
     yield Cell("none", "", ("--method", "none", *words))
@@ -126,14 +131,15 @@ def remembered_books() -> Iterator[Cell]:
 
 
 def books_at_budget() -> Iterator[Cell]:
-    """The same pieces behind a cache of which a share is kept; the runs of keep-books.yaml."""
+    """Yield the same chunks after a cache with a budget; the runs of keep-books.yaml."""
     return at_budget(of_books("tokens=640,1152,2176", "window=128"))
 
 
 def streamed_books() -> Iterator[Cell]:
-    """A book as an endless stream: at most 160 slots, of which 8 are compressed memory, or the newest text instead.
+    """Yield a book as an endless stream with at most 160 slots, 8 of them compressed memory or
+    older text.
 
-    1,049 tokens are those after which every stride stands between two compressions.
+    After 1,049 tokens every stride lies between two compressions.
     """
     words = of_books("tokens=2073,5145", "window=1049")
     stream = ("--set", "window=160")

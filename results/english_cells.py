@@ -1,4 +1,4 @@
-"""The lines and columns of the suites of real English data (english.py): which command each cell is made by."""
+"""Rows and columns of the suites of real English data (english.py), with the command of each cell."""
 
 from __future__ import annotations
 
@@ -26,34 +26,38 @@ TRIED = (
     "AdaKVPress(ExpectedAttentionPress)",
 )
 PRESSES = ("CompactorPress", "ExpectedAttentionPress", "AdaKVPress(SnapKVPress)")
-"""The best three of suite `presses` by F1, but StreamingLLMPress, which is `window`."""
+"""Best three of suite `presses` by F1, without StreamingLLMPress, which equals `window`."""
 PROMPTS = ("bare", "qa", "short", "instruction")
 RATES = ("5e-5", "3e-4", "1e-3", "3e-3")
 QUESTIONS = {"arc_challenge": "50", "piqa": "50", "hellaswag": "40"}
-"""A draw, of tasks of demonstrations that are asked fewer than 100, so that all tables take hours and not a day."""
+"""Queries per draw for tasks of demonstrations with fewer than 100, so that all tables take hours
+and not a day.
+"""
 DOCUMENT_RATE, SHOT_RATE = "3e-4", "3e-4"
-"""The best of suites `templora-documents` and `templora-demonstrations`."""
+"""Best rate of suite `templora-documents`."""
 ONLINE: Mapping[str, tuple[str, ...]] = {"uniform": (), "salient_spans": ("--set", "spans=rule")}
 ONLINE_RATES, ONLINE_RATE = ("6e-6", "2.5e-5", "1e-4", "4e-4"), "1e-4"
-"""From the paper's least on; 1e-4 is chosen by F1 on the validation articles (suite `online-rates`)."""
+"""Learning rates from the paper's smallest on. 1e-4 has the best F1 on the validation articles
+(`online-rates`).
+"""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of every seed: its line and column in the table, and the words of `ttabench eval`."""
+    """One run of every seed: row, column, and arguments of `ttabench eval`."""
 
     line: str
     column: str
     words: tuple[str, ...]
     state: str = "own"
-    """Whose, of a command that runs all of them."""
+    """State of the run, for a command that runs several states."""
 
 
 def kept(*, streamed: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Methods that keep a share of what they read: (line, words).
+    """Yield (row, arguments) of methods with a budget.
 
     Args:
-        streamed: the task asks while it reads on, so a window has no share of what is not read yet.
+        streamed: True if the task has queries while it reads. A window then has no share of the unread text.
     """
     if streamed:
         yield "window 128 tokens", ("window", "--set", "recent=128")
@@ -72,7 +76,7 @@ def kept(*, streamed: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def pressed(presses: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Presses of kvpress at a fifth of the context."""
+    """Yield presses of kvpress at a fifth of the context."""
     for press in presses:
         yield f"kvpress {press} 20 %", (f"kvpress:{press}", "--set", "budget=0.2")
 
@@ -84,13 +88,13 @@ def ends() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def told_squad(model: str, articles: str, documents: int) -> tuple[str, ...]:
-    """Words of the task."""
+    """Return the arguments of the task."""
     sizes = ("--task-set", articles, "--task-set", f"documents={documents}")
     return ("--task", "squad_seq", "--model", model, *sizes)
 
 
 def squad_base() -> Iterator[Cell]:
-    """The model as it comes: how far its floor lies below its ceiling."""
+    """Yield the base model, for its improvement of full context over no context."""
     for documents in (4, 8, 16, 32):
         for line, words in ends():
             yield Cell(
@@ -101,7 +105,9 @@ def squad_base() -> Iterator[Cell]:
 
 
 def squad_tuned() -> Iterator[Cell]:
-    """Question streams of real paragraphs; of 32 of them, 40 questions a draw and shares of a fifth only."""
+    """Yield question streams of real paragraphs. Streams of 32 have 40 queries per draw and a
+    budget of a fifth only.
+    """
     for documents in (4, 8, 16, 32):
         few = ("--limit", "40") if documents == 32 else ()
         for line, words in [*ends(), *kept(), *pressed(PRESSES)]:
@@ -109,7 +115,7 @@ def squad_tuned() -> Iterator[Cell]:
                 continue
             asked = (*words, *told_squad(TUNED, ASKED, documents), *few)
             yield Cell(line, f"{documents} documents", ("--method", *asked))
-        if documents <= 8:  # a paragraph takes about as long as 40 paragraphs that are only read
+        if documents <= 8:  # TempLoRA needs as long for one paragraph as reading needs for 40.
             learned = (
                 "templora",
                 "--set",
@@ -125,13 +131,15 @@ TOGETHER: Mapping[str, tuple[str, ...]] = {
     "rag 10 % + kvzip 10 %": ("rag+kvzip", "rag_read=0.1", "kvzip_budget=0.1"),
     "kvzip 20 % + templora": ("kvzip+templora", "kvzip_budget=0.2", f"templora_lr={DOCUMENT_RATE}"),
 }
-"""Two methods at once, within the budget that each has alone."""
+"""Combinations of two methods, within the budget of each part alone."""
 SETS = (4, 8, 16)
-"""Documents that are read together."""
+"""Numbers of documents that are read together."""
 
 
 def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS) -> Iterator[Cell]:
-    """All 60 paragraphs of the asked articles once, in disjoint sets; the runs of keep.yaml, as `sweep` makes them."""
+    """Yield all 60 paragraphs of the test articles once, in disjoint sets; the runs of keep.yaml,
+    as `sweep` makes them.
+    """
     for documents in sets:
         sizes = ("kind=grouped", f"group_documents={documents}", *more)
         asked = (
@@ -146,7 +154,7 @@ def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS)
                 "h2o",
                 0.5,
                 16,
-            ):  # more than an hour: it evicts as it answers
+            ):  # This takes more than an hour, because it evicts while decoding.
                 line = f"{method} {100 * share:.0f} %"
                 yield Cell(line, column, ("--method", method, "--keep", str(share), *asked))
         if documents == 4 and not more:
@@ -161,7 +169,7 @@ def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS)
 
 
 def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iterator[Cell]:
-    """A method under its own, a swapped and an empty state."""
+    """Yield a method under its own, a swapped and an empty state."""
     for state, line in (
         ("own", name),
         ("other", f"{name} (swapped state)"),
@@ -171,7 +179,7 @@ def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iter
 
 
 def online_rates() -> Iterator[Cell]:
-    """Learning rates of finetuning on each paragraph once, ten validation paragraphs."""
+    """Yield learning rates of finetuning on each paragraph once, on ten validation paragraphs."""
     options = told_squad(TUNED, HELD, 10)
     for line, words in ends():
         yield Cell(line, "10 documents", ("--method", *words, *options))
@@ -182,10 +190,11 @@ def online_rates() -> Iterator[Cell]:
 
 
 def remembered() -> Iterator[Cell]:
-    """Read it all, keep the end, find it again, or learn it: 40 questions a draw after 8, 32 and 60 paragraphs.
+    """Yield full context, window, retrieval and finetuning after 8, 32 and 60 paragraphs, 40
+    queries per draw.
 
-    Sixty are all of the asked articles; their 10,000 tokens no longer fit into the model's positions. To finetune on
-    more than eight would take longer than all else together, and has no cells.
+    Sixty paragraphs are all of the test articles. Their 10,000 tokens exceed the model's positions.
+    Finetuning on more than eight would take longer than all other cells together, and has no cells.
     """
     for documents in (8, 32, 60):
         options, column = (
@@ -212,13 +221,13 @@ def remembered() -> Iterator[Cell]:
 
 
 def presses() -> Iterator[Cell]:
-    """All presses that read once, at a fifth of ten documents."""
+    """Yield all presses that read once, at a fifth of ten documents."""
     for line, words in [*ends(), *pressed(TRIED)]:
         yield Cell(line, "10 documents", ("--method", *words, *told_squad(TUNED, HELD, 10)))
 
 
 def document_rates() -> Iterator[Cell]:
-    """TempLoRA on five documents."""
+    """Yield TempLoRA on five documents."""
     options = told_squad(TUNED, HELD, 5)
     for line, words in ends():
         yield Cell(line, "5 documents", ("--method", *words, *options))
@@ -231,7 +240,7 @@ def document_rates() -> Iterator[Cell]:
 
 
 def prompts() -> Iterator[Cell]:
-    """Every prompt on the validation articles, 8 documents."""
+    """Yield every prompt on the validation articles, 8 documents."""
     for examples in (0, 1, 3):
         for prompt in PROMPTS:
             for chat in ("--chat-template", "--no-chat-template"):
@@ -251,7 +260,7 @@ def prompts() -> Iterator[Cell]:
 
 
 def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
-    """Demonstrations of one task."""
+    """Yield the demonstrations of one task."""
     options = ("--task", task, "--model", MODEL, "--limit", QUESTIONS.get(task, "100"))
     for count in counts:
         column = (*options, "--task-set", f"shots={count}")
@@ -265,14 +274,14 @@ def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
 
 
 def metaicl() -> Iterator[Cell]:
-    """All test tasks that are there, asked after 1 to 16 demonstrations of one pass."""
+    """Yield all available test tasks, with queries after 1 to 16 demonstrations of one pass."""
     options = ("--task", "metaicl", "--model", MODEL, "--limit", "400")
     for line, words in [*ends(), *kept(streamed=True)]:
         yield Cell(line, "1 to 16 shots", ("--method", *words, *options))
 
 
 def shot_rates() -> Iterator[Cell]:
-    """TempLoRA on ten demonstrations, validation rows."""
+    """Yield TempLoRA on ten demonstrations, validation rows."""
     options = (
         "--task",
         "arc_easy",
@@ -293,11 +302,11 @@ def shot_rates() -> Iterator[Cell]:
 
 
 DIALOGUE_RATE = "3e-4"
-"""Of TempLoRA, as chosen for demonstrations: read in the same way, piece by piece and five times."""
+"""TempLoRA's rate, as chosen for demonstrations: five passes over each chunk, too."""
 
 
 def dialogues() -> Iterator[Cell]:
-    """The next turn of a dialogue by t, the turns that were read before the one that is answered."""
+    """Yield the next turn of a dialogue by the number of turns read before the prompt turn."""
     options = ("--task", "dailydialog", "--model", MODEL, "--limit", "400")
     yield Cell("none", "", ("--method", "none", *options))
     yield from (cell for cell in swapped("", ("icl", *options), "icl") if cell.state != "none")
@@ -323,7 +332,7 @@ def dialogues() -> Iterator[Cell]:
 
 
 def at_budget(options: Sequence[str]) -> Iterator[Cell]:
-    """Floor, ceiling, and every method that shrinks a cache, at half and at a fifth of it."""
+    """Yield the baselines, and every method that compresses a cache, at half and at a fifth of it."""
     for line, words in ends():
         yield Cell(line, "", ("--method", *words, *options))
     for method, share in product((name for name in KEPT if name != "rag"), (0.2, 0.5)):
@@ -335,19 +344,21 @@ def at_budget(options: Sequence[str]) -> Iterator[Cell]:
 
 
 def dialogues_at_budget() -> Iterator[Cell]:
-    """The same turns of dialogues; the runs of keep-dialogues.yaml."""
+    """Yield the same turns of dialogues; the runs of keep-dialogues.yaml."""
     return at_budget(("--task", "dailydialog", "--model", MODEL, "--limit", "400"))
 
 
 TALK = "results/english/ccm-dialogues"
-"""Trained for this table: `first` (a LoRA with full context on dialogues), `concat` and `merge` on top of it."""
+"""Adapters trained for this table: `first` (a LoRA with full context on dialogues), `concat` and
+`merge` on top of it.
+"""
 
 
 def compressed() -> Iterator[Cell]:
-    """The next turn of a dialogue under memories that were trained for it, and what stands in their place.
+    """Yield the next turn of a dialogue with trained memories, and the alternatives of equal size.
 
-    Every line stands on the LoRA of the paper's first stage, so `icl` is its upper bound; a window of 24 slots holds as
-    many bytes as `ccm concat` after twelve turns, and more before.
+    Every row uses the LoRA of the paper's first stage, so `icl` is its upper bound. A window of 24
+    slots has as many bytes as `ccm concat` after twelve turns, and more before.
     """
     options = (
         "--task",
@@ -377,7 +388,9 @@ EVERY = "every turn"
 
 
 def sessions() -> Iterator[Cell]:
-    """The next turn of a session, each of which is read once it was scored: no earlier session is there."""
+    """Yield the next turn of a session. Each turn is read after it was scored; no earlier session
+    is available.
+    """
     options = ("--task", "msc", "--model", MODEL, "--task-set", "ask=turns")
     yield Cell("none", EVERY, ("--method", "none", *options))
     yield from (cell for cell in swapped(EVERY, ("icl", *options), "icl") if cell.state != "none")

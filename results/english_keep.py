@@ -1,4 +1,6 @@
-"""The tables of suites `keep` and `keep-gemma`: every method at one budget, a line each, from the records alone."""
+"""Tables of suites `keep` and `keep-gemma`: every method at one budget, one row each, from the
+records only.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ of the tokens that a query reads. *CPU s*: processor time to read all contexts. 
 
 
 def shown(suite: str, column: str, folder: Path = HERE) -> str:
-    """The table of one suite and number of documents, and what its errors are over."""
+    """Return the table of one suite and number of documents, with the clustering of its errors."""
     runs = {line: found for (line, own), found in runs_of(folder / suite).items() if own == column}
     assert set(ORDER) == set(KEPT), "every method that the suite has"
     ((_, record), *_) = runs["icl"]
@@ -61,7 +63,7 @@ def shown(suite: str, column: str, folder: Path = HERE) -> str:
 
 
 def lines(runs: Mapping[str, Sequence[StoredRun]]) -> Iterator[tuple[str, ...]]:
-    """A line a method that was run."""
+    """Yield one table row per method."""
     for name in PLAIN:
         if name in runs:
             yield (name, figure(runs[name]), *("" for _ in PERCENT), *measured(runs, name))
@@ -118,12 +120,12 @@ def together() -> str:
 
 
 def shown_in_results() -> str:
-    """The whole table of sets of four."""
+    """Return the full table of sets of four."""
     return f"{shown('keep', COLUMNS[0])}\n{LEGEND}\n"
 
 
 def shown_in_readme() -> str:
-    """Methods that are compared most, at one budget."""
+    """Return the table of the most compared methods, at one budget."""
     runs = {
         line: found for (line, own), found in runs_of(HERE / "keep").items() if own == COLUMNS[0]
     }
@@ -136,7 +138,7 @@ def shown_in_readme() -> str:
 
 
 def shown_in_reading() -> str:
-    """Both models, and larger sets."""
+    """Return the tables of both models and of larger sets."""
     parts = [("keep", column) for column in COLUMNS] + [("keep-gemma", COLUMNS[0])]
     found = [
         f"**Suite `{suite}`, {column} per context.** {shown(suite, column)}"

@@ -1,7 +1,8 @@
-"""Runs the suites of real English data (english.py) that are not stored yet: `results/make.py --english --data DIR`.
+"""Runner of the suites of real English data (english.py) that are not stored yet: `results/make.py
+--english --data DIR`.
 
-Records of earlier versions came without the scores of their queries, so nobody can test their differences: `--scores`
-runs those again, and takes nothing whose figures are others than the stored ones.
+Records of earlier versions have no scores per query, so their differences cannot be tested.
+`--scores` repeats those runs, and accepts a run only if its figures equal the stored ones.
 """
 
 from __future__ import annotations
@@ -19,28 +20,30 @@ from ttabench.records.samples import has_samples
 from ttabench.records.schema import RunRecord, load_record
 
 QUESTIONS = 558
-"""Of squad/dev-v1.1.json: of another file the articles would be others."""
+"""Questions in squad/dev-v1.1.json. Another file would have other articles."""
 NOISE = 1e-4
-"""Relative: likelihoods of one run differ in their last digits between machines; answers must not."""
+"""Relative tolerance: likelihoods differ in the last digits between machines. Answers must be
+equal.
+"""
 
 
 def check(data: Path) -> None:
-    """Whether articles mean what they meant in the committed tables.
+    """Check that article numbers mean the same as in the committed tables.
 
     Raises:
-        SystemExit: another file of SQuAD lies there.
+        SystemExit: the SQuAD file is another one.
     """
     path = data / SQUAD
     articles = json.loads(path.read_text(encoding="utf-8"))["data"] if path.is_file() else []
     asked = sum(len(text["qas"]) for article in articles for text in article["paragraphs"])
     if asked not in (0, QUESTIONS):
         raise SystemExit(
-            f"{path} has {asked} questions, not {QUESTIONS}: its articles are others than tables name."
+            f"{path} has {asked} questions instead of {QUESTIONS}. Use the file of the committed tables."
         )
 
 
 def run(names: Sequence[str], data: Path, quick: bool) -> None:
-    """Every run of these suites that is not stored yet, and an index of what belongs where."""
+    """Make every run of these suites that is not stored yet, and write the index of their cells."""
     for name in names:
         suite, out = SUITES[name], HERE / ("quick" if quick else "") / name
         out.mkdir(parents=True, exist_ok=True)
@@ -73,10 +76,11 @@ def run(names: Sequence[str], data: Path, quick: bool) -> None:
 
 
 def add_scores(names: Sequence[str], data: Path, folder: Path = HERE) -> None:
-    """Run again what was stored without the scores of its queries; what is stopped goes on with the next cell.
+    """Repeat the runs that were stored without scores per query. A repeated command continues with
+    the next cell.
 
     Raises:
-        SystemExit: a run that is another one today, or has other figures; it is removed again, the stored one stays.
+        SystemExit: a run has another id or other figures today. It is removed again, and the stored one is kept.
     """
     for name in (name for name in names if (folder / name / "index.json").is_file()):
         suite, out = SUITES[name], folder / name
@@ -101,7 +105,7 @@ def add_scores(names: Sequence[str], data: Path, folder: Path = HERE) -> None:
                 )
                 if fault := again(stored([*cell.words, *words]), ids, before, out):
                     raise SystemExit(
-                        f"{name}, {cell.line}, {cell.column}: {fault}. Run the suite anew."
+                        f"{name}, {cell.line}, {cell.column}: {fault}. Run the suite again."
                     )
         pack(out, scores=True)
 
@@ -109,13 +113,14 @@ def add_scores(names: Sequence[str], data: Path, folder: Path = HERE) -> None:
 def again(
     made: Sequence[str], ids: Sequence[str], before: Mapping[str, RunRecord], out: Path
 ) -> str:
-    """What is wrong with runs that were made anew (of all states, where they are swapped); empty where nothing is.
+    """Compare repeated runs (of all states, if they are swapped) with the stored ones. Returns the
+    fault or "".
 
     Args:
-        made: their ids.
-        ids: those of the cell.
-        before: the records of the suite as they were stored, by id.
-        out: the suite; what is wrong is removed from it.
+        made: ids of the repeated runs.
+        ids: ids of the runs of the cell.
+        before: stored records of the suite by id.
+        out: folder of the suite; faulty runs are removed from it.
     """
     lost = [run_id for run_id in ids if run_id not in made]
     others = [
@@ -126,12 +131,12 @@ def again(
     for run_id in made if lost else others:
         shutil.rmtree(out / run_id, ignore_errors=True)
     if lost:
-        return f"runs of other ids than are stored ({', '.join(lost)})"
-    return f"other figures than are stored ({', '.join(others)})" if others else ""
+        return f"stored runs were not repeated ({', '.join(lost)})"
+    return f"figures differ from the stored ones ({', '.join(others)})" if others else ""
 
 
 def alike(one: RunRecord, other: RunRecord) -> bool:
-    """Whether two records have the same figures, but for noise of floats."""
+    """Return True if two records have the same figures, within float noise."""
     pairs = zip(one.rows, other.rows, strict=False)
     same = all(
         (a.metric, a.subtask, a.step, a.n) == (b.metric, b.subtask, b.step, b.n)
@@ -142,7 +147,7 @@ def alike(one: RunRecord, other: RunRecord) -> bool:
 
 
 def kept_index(path: Path, cells: Collection[tuple[str, str]]) -> dict[str, dict[str, list[str]]]:
-    """What an index says of these cells, so that a suite that is stopped again loses none."""
+    """Return the index entries of these cells, so that an interrupted suite keeps them."""
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     kept = {
         line: {at: ids for at, ids in columns.items() if (line, at) in cells}
@@ -152,13 +157,13 @@ def kept_index(path: Path, cells: Collection[tuple[str, str]]) -> dict[str, dict
 
 
 def make(names: Sequence[str], data: Path, *, quick: bool, scores: bool = False) -> None:
-    """Run these suites, or all (`quick`: the few that a first look takes), from the repository's folder.
+    """Run these suites, or all (`quick`: a small selection), from the folder of the repository.
 
     Args:
-        names: of suites.
-        data: where the data lie, relative to the repository, so that records do not hold anybody's paths.
-        quick: one draw and few queries.
-        scores: only what is stored without the scores of its queries, again.
+        names: names of suites.
+        data: data folder relative to the repository, so that records contain no personal paths.
+        quick: use one draw and few queries.
+        scores: repeat only what is stored without scores per query.
     """
     wanted = list(names) or [name for name, suite in SUITES.items() if suite.quick or not quick]
     check(data)
@@ -169,7 +174,7 @@ def make(names: Sequence[str], data: Path, *, quick: bool, scores: bool = False)
 
 
 def stored(words: Sequence[str]) -> list[str]:
-    """Ids of the runs of a command, which are run where they are not stored."""
+    """Return the run ids of a command. Runs that are not stored are made."""
     import contextlib
     import io
 
@@ -180,5 +185,5 @@ def stored(words: Sequence[str]) -> list[str]:
     with contextlib.redirect_stdout(printed):
         code = cli.run(["eval", *words, "--quiet"])
     if code:
-        raise SystemExit(f"ttabench eval {' '.join(words)} left with {code}")
+        raise SystemExit(f"ttabench eval {' '.join(words)} failed with exit code {code}")
     return [Path(line).name for line in printed.getvalue().splitlines() if line.strip()]

@@ -1,4 +1,6 @@
-"""Tables of the suites of real data, from their records alone; what the README and the documentation show of them."""
+"""Tables of the suites of real data, from their records only, also for the README and the
+documentation.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,18 @@ from ttabench.report.stored import StoredRun, load_values
 from ttabench.stats.estimate import difference
 from ttabench.stats.metrics import metric_or_default
 
-ERRORS = """Mean over all queries ± standard error, as `ttabench compare` has it: over draws and over the documents or
-questions that they share; of a single run, over its documents, questions or books. Where the scores of queries are not
-kept beside a record, the error of draws and that of questions are added up, which is too wide. Empty cells were not
-run."""
+ERRORS = """Mean over all queries ± standard error, as in `ttabench compare`. Several draws are clustered by draw and by the
+documents or questions that they share, a single run by its documents, questions or books. Without stored scores per
+query, the errors of draws and of queries are added up, which is too wide. Empty cells were not run."""
 SHOWN_DIGITS = 2
-"""Of the per cent by which a perplexity lies below another; what does not show at these is not below it."""
+"""Digits of the per cent by which a perplexity is lower. Smaller differences count as none."""
 Runs: TypeAlias = Mapping[tuple[str, str], Sequence[StoredRun]]
-"""By line and column, those that differ in their seed."""
-TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": "Perplexity"}
+"""Runs by row and column. The runs of a cell differ in their seed."""
+TITLES = {"f1": "F1", "answer_nll": "Answer NLL (nats/token)", "ppl": "Perplexity"}
 
 
 def write(folder: Path) -> None:
-    """`README.md` of all suites of a folder that were run."""
+    """Write `README.md` for all suites of a folder with runs."""
     sections = [
         written(name, folder) for name in SUITES if (folder / name / "index.json").is_file()
     ]
@@ -41,7 +42,7 @@ def write(folder: Path) -> None:
 
 
 def written(name: str, folder: Path) -> str:
-    """The table of a suite, from its records alone."""
+    """Return the table of a suite, from its records only."""
     suite, runs = SUITES[name], runs_of(folder / name)
     columns = list(dict.fromkeys(column for _, column in runs))
     whole = [row for each in runs.values() for _, run in each for row in run.rows]
@@ -63,7 +64,7 @@ def written(name: str, folder: Path) -> str:
 
 
 def runs_of(suite: Path) -> dict[tuple[str, str], list[StoredRun]]:
-    """Every cell of a suite."""
+    """Load every cell of a suite."""
     index = json.loads((suite / "index.json").read_text(encoding="utf-8"))
     return {
         (line, column): [(suite / run_id, load_record(suite / run_id)) for run_id in ids]
@@ -73,7 +74,7 @@ def runs_of(suite: Path) -> dict[tuple[str, str], list[StoredRun]]:
 
 
 def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
-    """The main metric of several suites in one column each, a line a method."""
+    """Return the main metric of several suites, one column per suite and one row per method."""
     cells = (
         (line, name, figure(runs))
         for name in names
@@ -84,19 +85,19 @@ def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
 
 
 def shown_in_reading(folder: Path = HERE) -> str:
-    """Books and few-shot tasks side by side: those that were run."""
-    there = [name for name in SUITES if (folder / name / "index.json").is_file()]
+    """Return the tables of books and few-shot tasks that were run."""
+    with_runs = [name for name in SUITES if (folder / name / "index.json").is_file()]
     sections = [
-        written(name, folder).replace("## ", "### ", 1) for name in ("pg19",) if name in there
+        written(name, folder).replace("## ", "### ", 1) for name in ("pg19",) if name in with_runs
     ]
-    if few := [name for name in FEW_SHOT if name in there]:
-        head = "### Ten demonstrations\n\nPer cent right."
+    if few := [name for name in FEW_SHOT if name in with_runs]:
+        head = "### Ten demonstrations\n\nAccuracy (%)."
         sections.append(f"{head}\n\n{side_by_side(few, '10 shots', folder)}")
     return "\n".join([f"{ERRORS}\n", *sections])
 
 
 def figure(runs: Sequence[StoredRun], metric: str = "", step: int | None = None) -> str:
-    """The figure of some runs with its error, see `ERRORS`; empty where they have none."""
+    """Format the score of some runs with its error, see `ERRORS`. Empty without a score."""
     if not any(run.value(metric or run.main_metric) for _, run in runs):
         return ""
     (method_row,) = compare_runs(runs, metric).method_rows
@@ -114,7 +115,7 @@ def figure(runs: Sequence[StoredRun], metric: str = "", step: int | None = None)
 
 
 def by_book(lines: Mapping[str, Sequence[StoredRun]], base: str = "window") -> str:
-    """Differences from a method book by book, which is what books leave to compare; empty for other tasks."""
+    """Return the table of differences from a base method, paired by book. Empty for other tasks."""
     books = {
         line: {
             row.subtask: log(row.value)
@@ -136,7 +137,7 @@ def by_book(lines: Mapping[str, Sequence[StoredRun]], base: str = "window") -> s
         if line != base and changes:
             below = sum(round(change, SHOWN_DIGITS) < 0 for change in changes)
             rows.append((line, spread(changes, SHOWN_DIGITS), f"{below} of {len(changes)}"))
-    head = ("", f"perplexity from that of {base}, per cent", "books below it")
+    head = ("", f"perplexity vs. {base} (%)", f"books below {base}")
     return f"Paired by book, mean ± standard error over books:\n\n{table(head, rows, 1)}"
 
 
@@ -160,7 +161,7 @@ def improvement(runs: Runs, columns: Sequence[str]) -> str:
             + (", not significant" if ends and ends[0] <= 0 else "")
         )
         tested &= ends is not None
-    how = "95 % intervals" if tested else "95 % intervals where the scores of queries are kept"
+    how = "95 % intervals" if tested else "95 % intervals if scores per query are stored"
     return (
         f"Improvement of icl over none in points, with {how}: {'; '.join(sentences)}.\n"
         if sentences
@@ -171,23 +172,23 @@ def improvement(runs: Runs, columns: Sequence[str]) -> str:
 def gained(
     left: Sequence[StoredRun], right: Sequence[StoredRun]
 ) -> tuple[float, tuple[float, float] | None]:
-    """How far the main metric of some runs lies above that of others, and its 95 % interval, paired by query.
+    """Return the difference of the main metric and its 95 % interval, paired by query.
 
-    Without one where scores are not kept: figures alone do not say what they have in common.
+    The interval is None without stored scores per query, because the overlap of the runs is then
+    unknown.
     """
     metric = left[0][1].main_metric
     if all(has_samples(folder) for folder, _ in (*left, *right)):
         ours, theirs = (load_values(side, metric) for side in (left, right))
         shared = [query for query in ours if query in theirs]
-        apart = difference(
+        paired = difference(
             *([side[query] for query in shared] for side in (ours, theirs)),
             metric_or_default(metric).figure,
         )
-        assert apart is not None, "a difference of means is a number"
-        return apart.value, None if apart.ci_low is None or apart.ci_high is None else (
-            apart.ci_low,
-            apart.ci_high,
-        )
+        assert paired is not None, "a difference of means is a number"
+        if paired.ci_low is None or paired.ci_high is None:
+            return paired.value, None
+        return paired.value, (paired.ci_low, paired.ci_high)
     (one, *_), (other, *_) = (
         pool_rows([row for _, run in side if (row := run.value(metric))]) for side in (left, right)
     )

@@ -1,9 +1,11 @@
-"""Every method on every family of tasks: a table of figures and one of costs, and docs/families.svg; from the records.
+"""Tables of every method on every task family, of scores and of costs, and docs/families.svg; from
+the records.
 
-    python results/families.py     draws the picture of README
+    python results/families.py     draws the figure docs/families.svg
 
-A cell holds the metric under the own state, then in brackets the metric under a swapped state. A tick marks a memory of
-the context: the own state is better than the swapped and the empty state, and both 95 % intervals exclude zero.
+A cell has the metric under the own state, then in brackets the metric under a swapped state. A tick
+marks memory of the context: the own state is better than the swapped and the empty state, and both
+95 % intervals exclude zero.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ TOLD = {
     "-diet": "",
     "": " (fewer families)",
 }
-"""What is said of adapters whose names end so; those that learned all families end in -diet."""
+"""Remark on adapters by the end of their name. Those trained on all families end in -diet."""
 SUMMARY_METHODS = (
     "none",
     "icl",
@@ -54,52 +56,53 @@ SUMMARY_TASKS = {
     "msc": "sessions, F1 (%)",
     "pg19": "books, perplexity",
 }
-"""Families of docs/results.md, and their column headers."""
+"""Task families of docs/results.md, and their column headers."""
 LEAST = -100.0
-"""Per cent of that way; a method that does harm may be any distance below."""
+"""Lower limit of the recovered share in the figure (%), because harmful methods are unbounded."""
 LOWEST, HIGHEST = 0.0, 1.0
-"""Shares of the way from none to full context between which the picture has colours."""
+"""Recovered shares at the ends of the colour scale."""
 
 
 def read(suite: Path) -> tuple[DataFrame, set[tuple[str, str]]]:
-    """What `ttabench compare` says of the runs of a suite.
+    """Load the comparison of a suite by `ttabench compare`.
 
     Returns:
-        a row a task, method and whose state answered, and the (task, method) whose own state holds the text.
+        A row per task, method and state, and the set of (task, method) with memory of the context.
     """
-    said: dict[str, list[dict[str, Any]]] = json.loads(
+    comparison: dict[str, list[dict[str, Any]]] = json.loads(
         ttabench("compare", "--out", str(suite), "--json")
     )
-    runs = DataFrame(said["runs"])
+    runs = DataFrame(comparison["runs"])
     ends = {words: state for state, words in STATE_SUFFIXES.items() if words}
     checkpoints = {run.id: str(run.config["checkpoint"]) for run in records(suite)}
     names = [checkpoints[ids.split()[0]] for ids in runs["runs"]]
-    told = [
+    remarks = [
         next(words for end, words in TOLD.items() if name.endswith(end)) if name else ""
         for name in names
     ]
-    runs["line"] = runs["method"] + told
+    runs["line"] = runs["method"] + remarks
     lines = {(row["task"], row["label"]): row["line"] for _, row in runs.iterrows()}
     better: dict[tuple[str, str], set[str]] = {}
-    for pair in said["differences"]:
+    for pair in comparison["differences"]:
         state = next(
             (state for words, state in ends.items() if pair["right"] == pair["left"] + words), None
         )
         if state and None not in (pair["ci_low"], pair["ci_high"]):
-            apart = pair["ci_high"] < 0 if pair["metric"] == "ppl" else pair["ci_low"] > 0
+            is_better = pair["ci_high"] < 0 if pair["metric"] == "ppl" else pair["ci_low"] > 0
             cell = pair["task"], lines[pair["task"], pair["left"]]
-            better.setdefault(cell, set()).update({state} if apart else set())
+            if is_better:
+                better.setdefault(cell, set()).add(state)
     return runs, {cell for cell, states in better.items() if states >= set(ends.values())}
 
 
 def tables(out: Path) -> tuple[str, str, str]:
-    """Figures, costs, and what the adapters were trained with, of the suite in this folder."""
+    """Return the tables of scores, of costs, and of the training of the adapters."""
     runs, holding = read(out / SUITE)
     return f"{quality(runs, holding)}\n", f"{costs(runs)}\n", f"{adapters(runs_of(out / SUITE))}\n"
 
 
 def quality(runs: DataFrame, holding: Collection[tuple[str, str]]) -> str:
-    """A line a method, a column a family: figures, in Markdown."""
+    """Return the Markdown table of scores: one row per method, one column per family."""
 
     def cell(own: Series, other: Series | None) -> str:
         text = format_value(own["metric"], own["value"], own["stderr"])
@@ -125,7 +128,7 @@ def summary(out: Path) -> str:
 
 
 def costs(runs: DataFrame) -> str:
-    """The same of what was kept, and how long it took."""
+    """Return the Markdown table of the state's size and of times."""
 
     def cell(own: Series, _: Series | None) -> str:
         return f"{format_bytes(own['state_bytes'])}, {own['adapt_seconds']:.2g} s, {own['ask_ms']:.3g} ms"
@@ -133,11 +136,11 @@ def costs(runs: DataFrame) -> str:
     grid = _grid(runs, cell)
     weights = runs.groupby("line")["trained_parameters"].max()
     grid["trained weights"] = [f"{int(weights[line] or 0):,}" for line in grid.index]
-    return f"**bytes of state, seconds to read a context, milliseconds of a query**\n\n{markdown(grid)}"
+    return f"**state size, time to read a context, time per query**\n\n{markdown(grid)}"
 
 
 def _grid(runs: DataFrame, cell: Callable[[Series, Series | None], str]) -> DataFrame:
-    """What `cell` says of the runs under the own state and under another text's, if there is one."""
+    """Format each pair of runs under the own and a swapped state. The swapped one may be missing."""
     own, other = (
         {(row["line"], row["task"]): row for _, row in runs[runs["state_of"] == state].iterrows()}
         for state in ("own", "other")
@@ -158,7 +161,7 @@ def _grid(runs: DataFrame, cell: Callable[[Series, Series | None], str]) -> Data
 
 
 def draw(suite: Path, left_out: Sequence[str] = ("none", "icl")) -> Figure:
-    """The share of the way from none to full context, with a tick where the state holds the text."""
+    """Draw the recovered share of every method and family, with a tick for memory of the context."""
     runs, holding = read(suite)
     own = runs[(runs["state_of"] == "own") & ~runs["line"].isin(left_out)]
     grid = own.pivot_table(
@@ -184,7 +187,7 @@ def draw(suite: Path, left_out: Sequence[str] = ("none", "icl")) -> Figure:
 
 
 def main() -> None:
-    """Write the picture, the same bytes from the same records."""
+    """Write the figure. Equal records give equal bytes."""
     with mpl.rc_context({"svg.hashsalt": "ttabench", "svg.fonttype": "none"}):
         draw(HERE / SUITE).savefig(PLACE, metadata={"Date": None})
 

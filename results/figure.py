@@ -1,11 +1,12 @@
-"""Draws docs/quality.svg, of the documentation's first page: quality on real text against the bytes that methods keep;
-and docs/ruler.svg, RULER's score against the share that is removed.
+"""Figures docs/quality.svg (F1 on real text against bytes kept) and docs/ruler.svg (RULER score
+against share removed).
 
     python results/figure.py
 
-The first is of suites `keep` and `keep-gemma` (results/english): F1 on XQuAD's 60 asked paragraphs, read in sets of
-four, under two models, with the standard error that `compare` has, from the stored records; the second of the
-suites `ruler`, of nano and of SmolLM2-135M. Budgets of one method are joined by a line.
+quality.svg uses suites `keep` and `keep-gemma` (results/english): F1 on XQuAD's 60 test paragraphs,
+read in sets of four, under two models, with the standard errors of `compare`, from the stored
+records. ruler.svg uses the suites `ruler` of nano and of SmolLM2-135M. Lines join the budgets of
+one method.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ PANELS = {
     "keep": "SmolLM2-135M with a LoRA for questions",
     "keep-gemma": "Gemma 3 270M, three examples",
 }
-"""Suites and what stands above them."""
+"""Suites and panel titles."""
 FAMILIES = {
     **{name: tuple(f"{name} {100 * share:.0f} %" for share in SHARES) for name in KEPT},
     "templora": ("templora",),
     "icl": ("icl",),
 }
-"""Lines of a suite's table, by label."""
+"""Rows of a suite's table by label."""
 TICKS = (10, 20, 50, 100)
 
 
@@ -45,13 +46,13 @@ class Point(NamedTuple):
     """A method at one budget."""
 
     share: float
-    """Per cent of full context's bytes."""
+    """Share of full context's bytes (%)."""
     f1: float
     stderr: float
 
 
 def point(runs: Runs, line: str) -> Point:
-    """What the records of a line say; F1 in per cent."""
+    """Return the point of a table row, F1 in per cent."""
     (method_row,), (full,) = (
         compare_runs(runs[name, COLUMN]).method_rows for name in (line, "icl")
     )
@@ -63,7 +64,7 @@ def point(runs: Runs, line: str) -> Point:
 
 
 def draw() -> Figure:
-    """One panel a model."""
+    """Draw one panel per model."""
     figure = Figure(figsize=(9.0, 4.2), layout="constrained")
     FigureCanvasSVG(figure)
     panels = list(figure.subplots(1, len(PANELS), sharey=True, squeeze=False)[0])
@@ -87,7 +88,7 @@ def draw() -> Figure:
         axes.set_xscale("log")
         axes.minorticks_off()
         axes.set_xticks(TICKS, [str(on_progress) for on_progress in TICKS])
-        axes.set_xlabel("bytes kept, per cent of full context's")
+        axes.set_xlabel("bytes kept (% of full context)")
         axes.set_title(title)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("F1, per cent")
@@ -99,7 +100,9 @@ def draw() -> Figure:
 
 
 def draw_ruler() -> Figure:
-    """One panel a model and length: a line a method over the share removed; full context stands at none."""
+    """Draw one panel per model and length, one line per method over the share removed. Full context
+    is at 0 %.
+    """
     found = concat(
         [
             scores(folder)
@@ -135,14 +138,14 @@ def draw_ruler() -> Figure:
         shown |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-    figure.supxlabel("removed, per cent of the context's keys and values", fontsize="medium")
-    figure.supylabel("mean over sub-tasks, per cent", fontsize="medium")
+    figure.supxlabel("keys and values removed (%)", fontsize="medium")
+    figure.supylabel("mean over sub-tasks (%)", fontsize="medium")
     figure.legend(shown.values(), shown.keys(), loc="outside right center", fontsize="small")
     return figure
 
 
 def main() -> None:
-    """Write the figures, the same bytes from the same records."""
+    """Write the figures. Equal records give equal bytes."""
     with mpl.rc_context({"svg.hashsalt": "ttabench", "svg.fonttype": "none"}):
         for name, figure in (("quality", draw()), ("ruler", draw_ruler())):
             figure.savefig(DOCS / f"{name}.svg", metadata={"Date": None})

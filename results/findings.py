@@ -126,7 +126,7 @@ def combinations() -> str:
 
 
 def memories() -> str:
-    """Compare perplexities under the own, a swapped and no state."""
+    """Compare perplexities under the own, a swapped and an empty state."""
     rows = []
     for name, suite, line in MEMORIES:
         runs = _column(suite, "")
@@ -141,7 +141,7 @@ def memories() -> str:
 
 
 def sessions() -> str:
-    """Compare queries that are asked alone with queries behind the earlier ones and their answers."""
+    """Compare separate queries with queries after the earlier ones and their answers."""
     found: dict[str, dict[str, list[StoredRun]]] = {}
     for run in grids.runs_of(HERE.parent / "sessions"):
         config = run[1].config
@@ -159,7 +159,7 @@ def sessions() -> str:
         parts = [f"{_percent(modes['turns'], part):.1f}" for part in ("first", "again")]
         rows.append((f"`{name}`", grids.quality(modes["requests"]), *parts))
     return table(
-        ("method", "asked alone (%)", "in a session, new (%)", "in a session, asked again (%)"),
+        ("method", "separate (%)", "in a session, new (%)", "in a session, repeated (%)"),
         rows,
         1,
     )

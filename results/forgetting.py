@@ -1,10 +1,10 @@
-"""What reading documents does to text that has nothing to do with them: the suite `forgetting`.
+"""Suite `forgetting`: effect of reading documents on unrelated text.
 
-    read(place, ..)     each method reads 64 documents of streamingqa's twin (`ttabench adapt`), into place/METHOD
-    table(runs)         | method | F1 of the documents' questions | nats a token of dialogues | from none | ...
+    read(place, ..)     each method reads 64 documents of synthetic StreamingQA (`ttabench adapt`), into place/METHOD
+    table(runs)         | method | F1 of the documents' queries | nats/token of dialogues | minus `none` | ...
 
-A state is asked the questions of its documents, and with the same words scores dialogues and books of which it has read
-nothing (`ttabench eval --state place/METHOD --ask-only`). `none` has read nothing: what it says is what was before.
+A state answers the queries of its documents, and scores dialogues and books that it has not read
+(`ttabench eval --state place/METHOD --ask-only`). `none` has read nothing and is the reference.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ from ttabench.stats.figures import RATIO_FIGURES
 
 DOCUMENTS = 64
 NATS = RATIO_FIGURES["answer_nll"]
-"""Negative log-likelihood a token: summed over all tokens, divided by their number."""
-LEGEND = f"""{DOCUMENTS} documents were read, then nothing more. F1: of the questions about them, per cent ± standard
-error over questions. Nats a token: of dialogues, the next turn without those before it, and of books, each stride by
-itself; and how far they lie from those of `none`, which has read nothing (95 %, paired by dialogue and by book): above
-0 is worse."""
+"""Negative log-likelihood per token: sum over all tokens, divided by their number."""
+LEGEND = f"""{DOCUMENTS} documents were read. F1: queries about them, per cent ± standard error over queries. Nats/token:
+dialogues (the next turn without earlier turns) and books (each stride separately). *Minus none*: difference from `none`,
+which has read nothing, with its 95 % interval, paired by dialogue and by book. Positive is worse."""
 
 
 def read(place: Path, methods: Mapping[str, Sequence[str]]) -> None:
-    """Write the state of each method that has read the documents; what is there already stays.
+    """Write the state of each method after it has read the documents. Existing states are kept.
 
     Args:
-        place: where the states and the documents lie.
-        methods: what is typed behind `--method`, by the name of the state.
+        place: folder of the states and the documents.
+        methods: arguments of `--method` by name of the state.
 
     Raises:
-        SystemExit: a command that failed.
+        SystemExit: a command failed.
     """
     place.mkdir(parents=True, exist_ok=True)
     (episode,) = load(
@@ -57,7 +56,7 @@ def read(place: Path, methods: Mapping[str, Sequence[str]]) -> None:
 
 
 def quietly(*words: str) -> None:
-    """Run a command line that prints nothing.
+    """Run a command line without output.
 
     Raises:
         SystemExit: it failed.
@@ -65,19 +64,21 @@ def quietly(*words: str) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         code = cli.run([*words, "--quiet"])
     if code:
-        raise SystemExit(f"ttabench {' '.join(words)} left with {code}")
+        raise SystemExit(f"ttabench {' '.join(words)} failed with exit code {code}")
 
 
 def table(runs: Sequence[StoredRun]) -> str:
-    """A line a method, in the order of the runs: its documents' questions, then each text that it has not read."""
+    """Return one table row per method, in the order of the runs: queries of its documents, then
+    each unrelated text.
+    """
     by_task: dict[str, dict[str, StoredRun]] = {}
     for folder, run in runs:
         by_task.setdefault(str(run.config["task"]), {})[str(run.config["method"])] = folder, run
     asked = by_task.pop("streamingqa", {})
-    columns = ["method", "F1 of the documents' questions"]
+    columns = ["method", "F1 of the documents' queries (%)"]
     nats: dict[str, dict[str, QueryValues]] = {}
     for task, own in by_task.items():
-        columns += [f"{task}: nats a token", "from `none` [95 %]"]
+        columns += [f"{task} (nats/token)", "minus `none` [95 %]"]
         nats[task] = {method: load_values([run], "ppl") for method, run in own.items()}
     methods = list(dict.fromkeys(method for own in (asked, *by_task.values()) for method in own))
     lines = []
@@ -95,15 +96,15 @@ def _f1(run: StoredRun) -> str:
 
 
 def _nats(after: QueryValues, before: QueryValues) -> list[str]:
-    """Nats a token, and how far they lie from those before, with the ends of its interval."""
+    """Format the nats per token, and their difference from `none` with its interval."""
     shared = [query for query in before if query in after]
     assert len(shared) == len(before), "every state scores the same text"
     sides = [[values[query] for query in shared] for values in (after, before)]
     estimate_of_nats = estimate(sides[0], NATS)
     assert estimate_of_nats is not None, "log-likelihoods are finite"
-    apart = difference(*sides, NATS)
-    assert apart is not None, "log-likelihoods are finite"
-    if not apart.value:
+    paired = difference(*sides, NATS)
+    assert paired is not None, "log-likelihoods are finite"
+    if not paired.value:
         return [format_number(estimate_of_nats.mean, 3), ""]
-    ends = ", ".join(format_number(end, 3) for end in (apart.ci_low, apart.ci_high))
-    return [format_number(estimate_of_nats.mean, 3), f"{apart.value:+.3f} [{ends}]"]
+    interval = ", ".join(format_number(end, 3) for end in (paired.ci_low, paired.ci_high))
+    return [format_number(estimate_of_nats.mean, 3), f"{paired.value:+.3f} [{interval}]"]

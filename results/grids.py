@@ -1,12 +1,12 @@
-"""Tables with a line a method and a column a value of a task option, or a column a sub-task; from the records alone.
+"""Tables with one row per method and one column per option value, sub-task or task; from the
+records only.
 
-by_option(runs, "ratio", quality)      | task | method | 0.1 | 0.2 | ... |
-by_part(records)                       | method | boolq | cb | ... | hellaswag | ... | mean |
-by_task(runs)                          | method | streamingqa (f1) | ... | pg19 (ppl) | ... |
-by_length(records)                     | method | 16384 | 32768 | ... |
-by_documents(suites)                   | method | 4 documents | 16 documents | ... |
-by_training(records)                   | task | whose state answers | mean of trainings | training seed 0 | ... |
-by_state(records)                      | state | value | from swapped | from empty |
+by_option(runs, "ratio", quality)      | task | method | 0.1 | 0.2 | ... | by_part(records)
+| method | boolq | cb | ... | hellaswag | ... | mean | by_task(runs)                          |
+method | streamingqa (f1) | ... | pg19 (ppl) | ... | by_length(records)                     | method
+| 16384 | 32768 | ... | by_documents(suites)                   | method | 4 documents | 16 documents
+| ... | by_training(records)                   | task | state | mean of trainings | training seed 0
+| ... | by_state(records)                      | state | value | vs. swapped | vs. empty |
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import estimate
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter", "mac")
-"""Their order in a table; others follow."""
+"""Order of methods in a table; other methods follow."""
 ADAPTERS = {
     "adapter": "adapter",
     "trained on": "trained_on",
@@ -48,36 +48,38 @@ ADAPTERS = {
 NINE = (
     "streamingqa + squad_seq + archivalqa + superglue + metaicl + lamp + msc + dailydialog + pg19"
 )
-"""The tasks of the adapters that learned all families."""
+"""Tasks of the adapters trained on all families."""
 LARGE = 1000
-"""Figures from here on are shown in whole numbers."""
+"""Figures from this value on have no decimals."""
 Cell = Callable[[Sequence[StoredRun]], str]
-"""What a table shows of the runs of one cell, which differ in their seed only."""
+"""Formatter of the runs of a cell, which differ in their seed only."""
 
 
 def runs_of(folder: Path) -> list[StoredRun]:
-    """Every run of a suite, with its folder."""
+    """Load every run of a suite, with its folder."""
     return [(folder_of_run, load_record(folder_of_run)) for folder_of_run in list_runs(folder)]
 
 
 def records(folder: Path) -> list[RunRecord]:
-    """Every run of a suite."""
+    """Load the record of every run of a suite."""
     return [record for _, record in runs_of(folder)]
 
 
 def quality(runs: Sequence[StoredRun]) -> str:
-    """The main metric with its error, as `ttabench compare` has it."""
+    """Format the main metric with its error, as in `ttabench compare`."""
     (method_row,) = compare_runs(runs).method_rows
     return format_value(method_row.metric, method_row.value, method_row.stderr)
 
 
 def state(runs: Sequence[StoredRun]) -> str:
-    """Mean bytes of state."""
+    """Format the mean size of the state."""
     return format_bytes(fmean(int(run.cost["state_bytes"] or 0) for _, run in runs))
 
 
 def by_option(runs: Sequence[StoredRun], option: str, cell: Cell) -> str:
-    """A line a task, method and whose state answered, a column a value of the option; an empty state has no line."""
+    """Return one row per task, method and state, one column per value of the option. Empty states
+    are omitted.
+    """
     triples = (
         (
             (str(run.config["task"]), f"{run.config['method']}{STATE_SUFFIXES[run.state_of]}"),
@@ -93,16 +95,17 @@ def by_option(runs: Sequence[StoredRun], option: str, cell: Cell) -> str:
 
 
 def by_part(runs: Sequence[RunRecord]) -> str:
-    """A line a method, a column a sub-task, or a task that has only one."""
+    """Return one row per method, one column per sub-task, or per task without sub-tasks."""
     parts = list(_parts(runs))
     return markdown(crossed(parts, _percent).assign(mean=_means(parts)))
 
 
 def by_task(runs: Sequence[StoredRun], *, transfer: bool = False) -> str:
-    """A line a method and whose state answered, a column a task: its main metric, with the error of `ttabench compare`.
+    """Return one row per method and state, one column per task: the main metric with the error of
+    `compare`.
 
-    A task that an adapter was never trained on, as its header says, has a dash, but where just that is shown. An empty
-    state answers as `none` does, or as the window alone, and has no line.
+    A task that the adapter was not trained on, according to its header, shows a dash, except for
+    `transfer`. Empty states equal `none` or the window and are omitted.
     """
     cells = [
         (
@@ -120,21 +123,21 @@ def by_task(runs: Sequence[StoredRun], *, transfer: bool = False) -> str:
 
 
 def _seen(run: RunRecord) -> bool:
-    """Whether its adapter was trained on the task; of a method without one nothing is missing."""
+    """Return True if the adapter was trained on the task, or the method has no adapter."""
     tasks = trained_tasks(run.method.get("training", {}))
     return not tasks or run.config["task"] in tasks
 
 
 def adapters(runs: Sequence[StoredRun]) -> str:
-    """What the adapters of these runs were trained with and chosen on: a line a shipped one, from its header."""
+    """Return the training settings of the bundled adapters of these runs, one row per adapter, from
+    its header.
+    """
     names = {str(run.config["checkpoint"]).removeprefix("shipped:") for _, run in runs}
 
     def cell(value: object) -> str:
-        return (
-            f"{value:,.0f}"
-            if isinstance(value, (int, float))
-            else str(value or "").replace(NINE, "all nine families")
-        )
+        if isinstance(value, (int, float)):
+            return f"{value:,.0f}"
+        return str(value or "").replace(NINE, "all nine families")
 
     rows = [row for row in adapters_table().data if str(row["adapter"]).rpartition("/")[2] in names]
     lines = [[cell(row[key]) for key in ADAPTERS.values()] for row in rows]
@@ -142,7 +145,9 @@ def adapters(runs: Sequence[StoredRun]) -> str:
 
 
 def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:
-    """A line a method, a column a suite: the mean over its sub-tasks or tasks, each with the same weight."""
+    """Return one row per method, one column per suite: the mean over sub-tasks or tasks with equal
+    weights.
+    """
     cells = (
         (line, suite, mean)
         for suite, runs in suites.items()
@@ -152,7 +157,7 @@ def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:
 
 
 def _parts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str, Row]]:
-    """The main metric by method and sub-task, or by task where there is no other."""
+    """Yield the main metric by method and sub-task, or by task without sub-tasks."""
     names = _names(runs)
     for run in _ordered(runs):
         rows = [row for row in run.rows if row.metric == run.main_metric and row.step is None]
@@ -161,7 +166,9 @@ def _parts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str, Row]]:
 
 
 def by_length(runs: Sequence[RunRecord]) -> str:
-    """A line a method, a column a length up to which texts were read: the main metric, mean over seeds."""
+    """Return one row per method, one column per length of the read text: the main metric, mean over
+    seeds.
+    """
     names = _names(runs)
     cells = (
         (names[run.id], row.step, row)
@@ -174,9 +181,10 @@ def by_length(runs: Sequence[RunRecord]) -> str:
 
 
 def by_documents(suites: Mapping[int, Sequence[StoredRun]]) -> str:
-    """A line a method and whose state answered, a column a number of documents, as `ttabench compare` has them.
+    """Return one row per method and state, one column per number of documents, with the errors of
+    `compare`.
 
-    Where a method could not take in all of a stream, its own count of lost tokens says so.
+    If a stream was truncated, the cell shows the share that was read.
     """
     cells = [
         (_stream_line(run), documents, (folder, run))
@@ -210,36 +218,35 @@ def _cut(runs: Sequence[StoredRun]) -> str:
 
 
 def by_training(runs: Sequence[RunRecord]) -> str:
-    """A line a task, method and whose state answered: the mean over adapters of one recipe and several training seeds.
+    """Return one row per task, method and state: the mean over adapters of one recipe and several
+    training seeds.
 
-    Each adapter's figure is the mean over its draws; the error is that of adapters, which another training varies.
-    Where several methods were run, those without an adapter (the floor, the ceiling) have their line, too.
+    An adapter's score is the mean over its draws. The error is over adapters. With several methods,
+    those without an adapter (no-context and full-context baseline) have a row, too.
     """
     several = len({str(run.config["method"]) for run in runs}) > 1
-    held: dict[tuple[str, str], dict[int | None, list[float]]] = {}
+    by_row: dict[tuple[str, str], dict[int | None, list[float]]] = {}
     for run in _ordered(runs) if several else runs:
         row, seed = run.value(run.main_metric), training_seed(run.method.get("training", {}))
         if row is None or (seed is None and not several):
             continue
         value = row.value if run.main_metric.startswith("ppl") else 100 * row.value
         line = _stream_line(run)
-        answered = (
-            line if several else STATE_SUFFIXES[run.state_of].removeprefix(", ") or "own state"
-        )
-        cell = held.setdefault((f"{_task_line(run)} ({run.main_metric})", answered), {})
+        answered = line if several else STATE_SUFFIXES[run.state_of].strip(" ()") or "own state"
+        cell = by_row.setdefault((f"{_task_line(run)} ({run.main_metric})", answered), {})
         cell.setdefault(seed, []).append(value)
-    seeds = sorted({seed for by_seed in held.values() for seed in by_seed if seed is not None})
+    seeds = sorted({seed for by_seed in by_row.values() for seed in by_seed if seed is not None})
     lines = []
-    for (metric, answered), by_seed in held.items():
+    for (metric, answered), by_seed in by_row.items():
         means = {seed: fmean(values) for seed, values in by_seed.items()}
         digits = 2 if "ppl" in metric else 1
         cells = [f"{means[seed]:,.{digits}f}" if seed in means else "" for seed in seeds]
         lines.append((metric, answered, spread(list(means.values()), digits), *cells))
     if several:
         lines.sort(
-            key=lambda line: list(dict.fromkeys(metric for metric, _ in held)).index(line[0])
+            key=lambda line: list(dict.fromkeys(metric for metric, _ in by_row)).index(line[0])
         )
-    head = "method" if several else "whose state answers"
+    head = "method" if several else "state"
     return table(
         ("task", head, "mean of trainings", *(f"training seed {seed}" for seed in seeds)), lines, 2
     )
@@ -253,7 +260,7 @@ def _task_line(run: RunRecord) -> str:
 
 
 def by_state(runs: Sequence[RunRecord]) -> str:
-    """A line a state that answered: the main metric, and how far it is from that under the other states, by seed."""
+    """Return one row per state: the main metric, and its difference from the other states, by seed."""
     triples = [
         (run.state_of, row.seed, row.value)
         for run in runs
@@ -264,24 +271,26 @@ def by_state(runs: Sequence[RunRecord]) -> str:
     )
     lines = []
     for state in (state for state in STATE_SUFFIXES if state in values):
-        apart = [
-            spread(list(100 * (values[state] / values[beside] - 1)), 2)
-            if beside in values and beside != state
+        differences = [
+            spread(list(100 * (values[state] / values[reference] - 1)), 2)
+            if reference in values and reference != state
             else ""
-            for beside in ("other", "none")
+            for reference in ("other", "none")
         ]
         name = STATE_SUFFIXES[state].strip(" ()") or "own state"
-        lines.append((name, spread(list(values[state]), 4), *apart))
-    return table(("state", "value", "from swapped, per cent", "from empty, per cent"), lines, 1)
+        lines.append((name, spread(list(values[state]), 4), *differences))
+    return table(("state", "value", "vs. swapped (%)", "vs. empty (%)"), lines, 1)
 
 
 def markdown(grid: DataFrame, head: str = "method") -> str:
-    """A grid of `crossed` whose lines are methods, or what `head` says."""
+    """Format a grid of `crossed` as Markdown. `head` is the header of its index."""
     return table((head, *grid.columns), [tuple(row) for row in grid.itertuples(name=None)], 1)
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:
-    """Markdown; the first `words` columns stand left, the others right."""
+    """Format a Markdown table. The first `words` columns are left-aligned, the others
+    right-aligned.
+    """
     rule = ["---"] * words + ["---:"] * (len(columns) - words)
     return "\n".join(f"| {' | '.join(line)} |" for line in (columns, rule, *lines)) + "\n"
 
@@ -297,7 +306,9 @@ def _in_order(runs: Sequence[StoredRun]) -> list[StoredRun]:
 
 
 def _names(runs: Sequence[RunRecord]) -> dict[str, str]:
-    """What a grid calls each run: its method, with what tells apart several of the method."""
+    """Return a name per run: its method, with the settings that distinguish several runs of the
+    method.
+    """
     options: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for kind, word in _words(run).items():
@@ -305,8 +316,8 @@ def _names(runs: Sequence[RunRecord]) -> dict[str, str]:
     names = {}
     for run in runs:
         method = str(run.config["method"])
-        apart = [word for kind, word in _words(run).items() if len(options[method][kind]) > 1]
-        names[run.id] = " ".join(filter(None, [method, *apart]))
+        words = [word for kind, word in _words(run).items() if len(options[method][kind]) > 1]
+        names[run.id] = " ".join(filter(None, [method, *words]))
     return names
 
 
@@ -317,12 +328,14 @@ def _words(run: RunRecord) -> dict[str, str]:
         "checkpoint": Path(str(run.config["checkpoint"])).name.removeprefix("shipped:"),
         "ratio": f"ratio={ratio:g}",
         "split": str(run.config["split"]),
-        "state": STATE_SUFFIXES[run.state_of].removeprefix(", "),
+        "state": STATE_SUFFIXES[run.state_of].strip(),
     }
 
 
 def _means(parts: Sequence[tuple[str, str, Row]]) -> dict[str, str]:
-    """The mean of each line over all columns, each with the same weight; empty where one is missing."""
+    """Return the mean of each row over all columns with equal weights. Empty if a column is
+    missing.
+    """
     frame = DataFrame(parts, columns=["line", "column", "row"])
     whole = frame["column"].nunique()
     lines = {
@@ -348,7 +361,7 @@ def _mean(cells: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _by_seed(rows: Sequence[Row]) -> dict[int, float]:
-    """The figure over all queries of each seed."""
+    """Pool all queries of each seed."""
     seeds = sorted({row.seed for row in rows})
     return {seed: pool_rows([row for row in rows if row.seed == seed])[0] for seed in seeds}
 
@@ -356,7 +369,8 @@ def _by_seed(rows: Sequence[Row]) -> dict[int, float]:
 def crossed(
     triples: Iterable[tuple[Hashable, Hashable, Any]], cell: Callable[[list[Any]], str]
 ) -> DataFrame:
-    """What `cell` makes of all items of a line and column of (line, column, item); "" where there are none.
+    """Build a grid from (line, column, item): `cell` formats all items of a cell; empty cells are
+    "".
 
     Lines keep their order, columns are sorted.
     """
@@ -368,8 +382,11 @@ def crossed(
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Mean over seeds with its standard error. Queries of one seed share rule, demonstrations or book: the error over
-    queries would be several times too small for what another seed would give."""
+    """Format the mean over seeds with its standard error.
+
+    Queries of one seed share rule, demonstrations or book. An error over queries would be several
+    times too small for another seed.
+    """
     if not values:
         return ""
     digits = digits if max(values) < LARGE else 0

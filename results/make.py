@@ -1,21 +1,22 @@
-"""Makes everything in this folder: runs the suites, then computes their tables. Nothing here is typed by hand.
+"""Builder of this folder: runs the suites, then computes their tables. Nothing here is typed by
+hand.
 
-    python results/make.py                       run what is missing, then write every table, the documentation's too
+    python results/make.py                       make the missing runs, then write every table, also of the documentation
     python results/make.py streamingqa-16        one suite
-    python results/make.py --tables              tables only, from the records that are there
-    python results/make.py --profile             what methods cost on this machine; seconds, so leave it idle
+    python results/make.py --tables              only the tables, from the stored records
+    python results/make.py --profile             costs of methods on this machine; seconds, so leave it idle
     python results/make.py --quick               a trial of every suite: one draw, few queries, in results/scratch/quick
-    python results/make.py --english --data DIR  real data under smollm2-135m, see english.py; --quick for a first look
-    python results/make.py --english --data DIR --scores piqa   again what was stored without the scores of its queries
+    python results/make.py --english --data DIR  real data under smollm2-135m, see english.py; --quick for a trial
+    python results/make.py --english --data DIR --scores piqa   repeat the runs that have no scores per query
     python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
-    python results/make.py claims                claims.md: what the papers claim, and what the committed runs say
-    python results/make.py --pack                folders of runs in suites go into the suites' files (or --english)
+    python results/make.py claims                claims.md: the papers' claims, evaluated on the committed runs
+    python results/make.py --pack                pack folders of runs into the files of their suite (or --english)
 
-A suite is a file, SUITE.yaml, and a folder of runs (`ttabench sweep results/SUITE.yaml --out results/SUITE`), packed
-into `runs.parquet` and `samples.parquet` once they are done (of real data `scores.parquet`, too: samples without texts,
-which are what is committed), and a table `SUITE.md` (`ttabench compare`, and grids of what was varied). Runs made
-elsewhere join a suite when their folders (of real data, with the index.json beside them) are copied into it: --pack,
-then --tables.
+A suite consists of a file SUITE.yaml, a folder of runs (`ttabench sweep results/SUITE.yaml --out
+results/SUITE`) and a table `SUITE.md` (`ttabench compare`, and grids of the varied options).
+Finished runs are packed into `runs.parquet` and `samples.parquet`. Suites of real data also have
+`scores.parquet`: samples without texts, which are committed. To add runs from another machine, copy
+their folders (for real data with the index.json) into the suite, then use --pack and --tables.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ from ttabench.report.selection import list_runs
 HERE = Path(__file__).resolve().parent
 CLAIMS = "claims"
 QUICK = 8
-"""Queries of a run in a quick trial."""
+"""Queries per run in a quick trial."""
 
 
 OF_THEIR_OWN: dict[str, Callable[[Path], str]] = {
     families.SUITE: lambda out: "".join(families.tables(out)),
     "ruler": lambda out: ruler_tables.written(out / "ruler"),
     "sessions": lambda out: "\n".join(
-        f"**mode={mode}: per cent by what questions ask**\n\n{grids.by_part(runs)}"
+        f"**mode={mode}: score by kind of query (%)**\n\n{grids.by_part(runs)}"
         for mode in ("requests", "turns")
         if (
             runs := [
@@ -83,20 +84,20 @@ OF_THEIR_OWN: dict[str, Callable[[Path], str]] = {
     ),
     "override": lambda out: override.table(out / "override"),
     TWO_CONTEXTS: lambda out: (
-        f"**two contexts in one state**\n\n{composed.table(grids.records(out / TWO_CONTEXTS))}\n"
+        f"**sums of two contexts' states**\n\n{composed.table(grids.records(out / TWO_CONTEXTS))}\n"
     ),
 }
-"""Tables of suites that are like no other."""
+"""Tables of suites with a special layout."""
 
 
 def run(suite: str, options: argparse.Namespace) -> None:
-    """Every run of a suite that is not stored already."""
+    """Make every run of a suite that is not stored yet."""
     os.chdir(HERE.parent)
     if suite in ADAPTERS_ELSEWHERE and has_runs(suite, options.out):
         return
     if suite in UNDER_STATES:
         if has_runs(suite, options.out):
-            return  # states that were made again elsewhere would be others, and their runs, too
+            return  # New states would differ from the stored ones, and so would their runs.
         forgetting.read(Path(READ_TO), READ_BY)
     if suite == TWO_CONTEXTS:
         composed.ask(Path(READ_TO).parent / suite, options.out / suite)
@@ -107,12 +108,12 @@ def run(suite: str, options: argparse.Namespace) -> None:
     words = [f"results/{suite}.yaml", *drawn, "--jobs", str(options.jobs), *few]
     print("ttabench sweep", *words, flush=True)
     if code := cli.run(["sweep", *words, "--out", str(options.out / suite)]):
-        raise SystemExit(f"it left with {code}")
+        raise SystemExit(f"ttabench sweep failed with exit code {code}")
     pack(options.out / suite)
 
 
 def repack(options: argparse.Namespace) -> None:
-    """`--pack`: the suites named, or all that are there."""
+    """Pack the named suites, or all suites with a folder (`--pack`)."""
     suites, folder = (
         (english.SUITES, english_folder(options)) if options.english else (SUITES, options.out)
     )
@@ -121,15 +122,15 @@ def repack(options: argparse.Namespace) -> None:
 
 
 def has_runs(suite: str, out: Path = HERE) -> bool:
-    """Whether a suite was run at all."""
+    """Return True if a suite has runs."""
     return bool(list_runs(out / suite))
 
 
 def grid_of(suite: str, out: Path) -> str:
-    """The grids of a suite that varies a task option, or has several tasks or sub-tasks."""
+    """Return the grids of a suite that varies a task option, or has several tasks or sub-tasks."""
     if suite in OPTION_VARIED:
         runs, option = grids.runs_of(out / suite), OPTION_VARIED[suite]
-        cells = {"main metric, per cent": grids.quality, "bytes of state": grids.state}
+        cells = {"main metric (%)": grids.quality, "state size": grids.state}
         return (
             "\n".join(
                 f"**{name}**\n\n{grids.by_option(runs, option, cell)}"
@@ -147,7 +148,7 @@ def grid_of(suite: str, out: Path) -> str:
             f"**F1 by number of documents**\n\n{grids.by_documents(dict(sorted(counts.items())))}\n"
         )
     if suite in BY_PART:
-        return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
+        return f"**main metric by task (%)**\n\n{grids.by_part(grids.records(out / suite))}\n"
     if suite in BY_TASK:
         runs = grids.runs_of(out / suite)
         head = f"main metric by task (ppl: perplexity) ± standard error over queries and draws; {BY_TASK[suite]}"
@@ -159,38 +160,33 @@ def grid_of(suite: str, out: Path) -> str:
         parts = [f"{head}\n\n{grids.by_training(runs)}"]
         if unseen:
             parts.append(
-                f"**tasks that no training has seen, per cent**\n\n{grids.by_part(unseen)}"
+                f"**tasks outside of all trainings (%)**\n\n{grids.by_part(unseen)}"
             )
         return "\n".join(parts) + "\n"
     if suite in BY_STATE:
-        head = f"{BY_STATE[suite]} Mean over seeds ± standard error over seeds; differences paired by seed."
+        head = f"{BY_STATE[suite]} Mean ± standard error over seeds; differences paired by seed."
         return f"{head}\n\n{grids.by_state(grids.records(out / suite))}\n"
     if suite in UNDER_STATES:
-        return f"**text that a state has not read, before and after**\n\n{forgetting.table(grids.runs_of(out / suite))}\n"
+        return f"**unrelated text, before and after reading**\n\n{forgetting.table(grids.runs_of(out / suite))}\n"
     if suite in OF_THEIR_OWN:
         return OF_THEIR_OWN[suite](out)
     if suite in BY_LENGTH:
-        text = (
-            f"{suite}: perplexity by tokens of a book, mean over seeds ± standard error over seeds"
-        )
+        text = f"{suite}: perplexity by tokens of a book, mean ± standard error over seeds"
         return f"**{text}**\n\n{grids.by_length(grids.records(out / suite))}\n"
     return ""
 
 
 def write_suites(out: Path) -> None:
-    """Write `SUITE.md` for every suite that has runs: grids, and what `ttabench compare` says."""
+    """Write `SUITE.md` for every suite with runs: its grids, and the output of `ttabench compare`."""
     for suite in (suite for suite in SUITES if has_runs(suite, out)):
-        paired = suite not in WITHOUT_PAIRS
-        told = (
-            ttabench("compare", "--out", str(out / suite), "--format", "markdown") if paired else ""
-        )
-        (out / f"{suite}.md").write_text(
-            f"# {suite}\n\n{grid_of(suite, out)}{told}", encoding="utf-8"
-        )
+        text = f"# {suite}\n\n{grid_of(suite, out)}"
+        if suite not in WITHOUT_PAIRS:
+            text += ttabench("compare", "--out", str(out / suite), "--format", "markdown")
+        (out / f"{suite}.md").write_text(text, encoding="utf-8")
 
 
 def committed() -> list[Path]:
-    """The folders of runs that are committed: all suites, those of real data, too."""
+    """List the committed folders of runs: all suites, including real data."""
     kept = (
         folder for folder in (*HERE.iterdir(), *english.HERE.iterdir()) if folder.name not in TRIALS
     )
@@ -198,12 +194,14 @@ def committed() -> list[Path]:
 
 
 def write_claims() -> None:
-    """`claims.md`: every claim of the papers, from the committed runs."""
+    """Write `claims.md`: every claim of the papers, from the committed runs."""
     (HERE / "claims.md").write_text(claims.claims_page(stored(committed())), encoding="utf-8")
 
 
 def measure() -> None:
-    """`profile*.md` and `.svg`, and the records behind them: what methods cost on this machine, by tokens read."""
+    """Write `profile*.md`, `.svg` and their records: costs of methods on this machine, by tokens
+    read.
+    """
     for name, profiles in PROFILES.items():
         by_length = len(profiles) == 1 and "," in profiles[0].partition("--prefill ")[2]
         picture = ("--plot", str(HERE / f"{name}.svg")) if by_length else ()
@@ -226,7 +224,9 @@ def measure() -> None:
 
 
 def shelve(folder: Path, place: Path) -> None:
-    """Link a folder of data to where commands look, below the repository, so that records do not hold its path."""
+    """Link a data folder to a path below the repository, so that records do not contain its real
+    path.
+    """
     place.parent.mkdir(exist_ok=True)
     if place.is_symlink():
         place.unlink()
@@ -234,21 +234,21 @@ def shelve(folder: Path, place: Path) -> None:
 
 
 def english_folder(options: argparse.Namespace) -> Path:
-    """Where suites of real data lie."""
+    """Return the folder of the suites of real data."""
     return english.HERE / "quick" if options.quick else english.HERE
 
 
 def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """`--english`."""
+    """Run the suites of real data (`--english`)."""
     if options.out != HERE or options.seeds is not None or options.limit is not None:
-        parser.error("--english knows no --out, --seeds and --limit: give --quick for a first look")
+        parser.error("--english excludes --out, --seeds and --limit. Use --quick for a trial.")
     if unknown := [name for name in options.suites if name not in english.SUITES]:
         parser.error(
-            f"--english has no suite {', '.join(unknown)}; it has {', '.join(english.SUITES)}"
+            f"--english has no suite {', '.join(unknown)}. Use: {', '.join(english.SUITES)}"
         )
     if not options.tables:
         if options.data is None or not options.data.is_dir():
-            parser.error("--english needs --data DIR, a folder with squad/, pg19/ ...")
+            parser.error("--english needs data. Set --data to a folder with squad/, pg19/, ...")
         place = HERE / "scratch" / "data"
         shelve(options.data, place)
         os.chdir(HERE.parent)
@@ -264,7 +264,7 @@ def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -272,39 +272,39 @@ def main() -> None:
         "suites",
         nargs="*",
         choices=[[], *SUITES, *english.SUITES, CLAIMS],
-        help="which suites; all by default",
+        help="suites to make (default: all)",
     )
     parser.add_argument("--tables", action="store_true", help="only compute the tables")
     parser.add_argument(
         "--out",
         type=lambda path: Path(path).resolve(),
         default=HERE,
-        help="another folder: a trial, which leaves README and docs alone",
+        help="another folder, for a trial that does not change README and docs",
     )
     parser.add_argument(
-        "--seeds", help="draws of a trial; by default those that the file of each suite names"
+        "--seeds", help="seeds of a trial (default: those of each suite's file)"
     )
-    parser.add_argument("--limit", type=int, help="most queries a run asks")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--limit", type=int, help="maximum number of queries per run")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
     parser.add_argument(
-        "--profile", action="store_true", help="only measure cost: ten minutes of an idle machine"
+        "--profile", action="store_true", help="only measure costs; ten minutes on an idle machine"
     )
     parser.add_argument(
-        "--english", action="store_true", help="the suites of real English data, or those named"
+        "--english", action="store_true", help="make the suites of real English data"
     )
-    parser.add_argument("--data", type=Path, help="where real data lie as published")
+    parser.add_argument("--data", type=Path, help="folder of the published real data")
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="a trial: one draw, few queries; of real data few suites",
+        help="trial with one draw and few queries; with --english, few suites",
     )
     parser.add_argument(
         "--scores",
         action="store_true",
-        help="with --english: run again what has no scores of queries",
+        help="with --english: repeat the runs without scores per query",
     )
     parser.add_argument(
-        "--pack", action="store_true", help="only put folders of runs into the files of their suite"
+        "--pack", action="store_true", help="only pack folders of runs into the files of their suite"
     )
     options = parser.parse_args()
     if CLAIMS in options.suites:
@@ -320,12 +320,12 @@ def main() -> None:
         real(options, parser)
         return
     if unknown := [name for name in options.suites if name not in SUITES]:
-        parser.error(f"{', '.join(unknown)}: suites of real data, add --english")
+        parser.error(f"{', '.join(unknown)} use real data. Add --english.")
     if options.quick:
         options.out, options.seeds, options.limit = HERE / "scratch" / "quick", "0", QUICK
     trial = options.out != HERE
     if (options.seeds is not None or options.limit is not None) and not trial:
-        parser.error("other seeds or a limit make a trial: give --out as well")
+        parser.error("--seeds and --limit are for trials. Set --out, too.")
     if not options.tables:
         for suite in options.suites or SUITES:
             run(suite, options)

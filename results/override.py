@@ -1,15 +1,16 @@
-"""Override: whose word a model takes where a context agrees with, adds to, or contradicts what it believes.
+"""Suite `override`: answers to queries about contexts that agree with, extend, or contradict the
+model's knowledge.
 
-    python results/override.py          override/rows.jsonl: 16 contexts of twelve facts, a question about each;
-                                        override/priors.csv: the nats of every believed answer, by model
+    python results/override.py          override/rows.jsonl: 16 contexts of twelve facts, a query about each;
+                                        override/priors.csv: nats of every believed answer, by model
     python results/make.py override     the runs and their table
 
-A question is the beginning of a sentence, so that a base model can go on with it, and its subject has one believed
-answer. Each context has four facts of each kind, in an order of its own:
+A query is the beginning of a sentence, so that a base model can complete it. Its subject has one
+believed answer. Each context has four facts of each kind, in random order:
 
     agree        The capital of France is Paris.
     contradict   The capital of France is Lima.         the answer of another subject of the relation
-    extend       The capital of Zelvania is Oslo.       a subject that nobody has heard of
+    extend       The capital of Zelvania is Oslo.       an invented subject
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ HERE = Path(__file__).parent / "override"
 MODELS = ("smollm2-135m", "gemma3-270m")
 KINDS = ("agree", "extend", "contradict")
 CONTEXTS, EACH = 16, 4
-LOST = "less full context's [95 %]"
-"""The column with the difference from full context."""
+LOST = "minus icl [95 %]"
+"""Header of the difference from full context."""
 STRONG = 1.5
-"""Nats of a believed answer: about one guess in five is it. Below this a belief is strong."""
+"""Maximum nats of a strongly believed answer, about one correct guess in five."""
 
 RELATIONS: dict[str, str] = {
     "The capital of {} is": "France Paris, Italy Rome, Japan Tokyo, Spain Madrid, Germany Berlin, Russia Moscow, "
@@ -56,7 +57,7 @@ INVENTED = "Zelvania Quorin Tavosk Brindle Morvath Yelkan Drosp Fenwick Ulvar Ca
 
 
 def facts() -> list[tuple[str, str, str]]:
-    """(relation, subject, believed answer) of every fact."""
+    """List (relation, subject, believed answer) of every fact."""
     return [
         (relation, *pair.split(maxsplit=1))  # type: ignore[misc]
         for relation, pairs in RELATIONS.items()
@@ -65,13 +66,13 @@ def facts() -> list[tuple[str, str, str]]:
 
 
 def rows() -> list[dict[str, object]]:
-    """One context a row, as the reader `shared_context` has them."""
+    """Generate one context per row, in the format of the reader `shared_context`."""
     draws = random.Random("override")
     return [_context(draws, number) for number in range(CONTEXTS)]
 
 
 def _context(draws: random.Random, number: int) -> dict[str, object]:
-    """Four facts of each kind; no two are about one subject and relation."""
+    """Draw four facts of each kind, each about another subject and relation."""
     chosen, subjects = draws.sample(facts(), 3 * EACH), draws.sample(INVENTED, EACH)
     turns = []
     for place, (relation, subject, believed) in enumerate(chosen):
@@ -88,7 +89,7 @@ def _context(draws: random.Random, number: int) -> dict[str, object]:
 
 
 def priors() -> pd.DataFrame:
-    """Nats of every believed answer behind its question alone: the sum over its tokens, by model."""
+    """Score every believed answer given its query alone: nats over all tokens, by model."""
     asked = sorted({(relation.format(subject), answer) for relation, subject, answer in facts()})
     tables = []
     for model in MODELS:
@@ -102,7 +103,7 @@ def priors() -> pd.DataFrame:
 
 
 def table(folder: Path) -> str:
-    """A table a model: per cent of answers that are the context's, by kind, and how often the belief comes back."""
+    """Return one table per model: answers of the context by kind (%), and answers of the belief."""
     beliefs = pd.read_csv(HERE / "priors.csv")
     tables = []
     for model, runs in groupby(
@@ -128,7 +129,7 @@ def summary(folder: Path) -> str:
             cells.setdefault(name, []).extend((line["contradict"], line[LOST]))
     rows = [
         (f"`{name}`", *row) for name, row in cells.items() if "," not in name
-    ]  # others: bfloat16 or a boost
+    ]  # Names with a comma have bfloat16 or a boost.
     heads = [
         f"{model}: {column}"
         for model in MODELS
@@ -138,7 +139,7 @@ def summary(folder: Path) -> str:
 
 
 def _place(run: tuple[Path, RunRecord]) -> tuple[int, int, float, str]:
-    """Where a run stands: by model, methods as everywhere, large budgets first."""
+    """Return the sort key of a run: model, usual order of methods, descending budget."""
     config, names = run[1].config, [*grids.METHODS, "kvzip"]
     method = names.index(config["method"]) if config["method"] in names else len(names)
     return (
@@ -160,7 +161,7 @@ def _name(record: RunRecord) -> str:
 
 
 def _asked(folder: Path, beliefs: pd.DataFrame) -> pd.DataFrame:
-    """The answers of a run with what the model believes."""
+    """Join the answers of a run with the model's beliefs."""
     samples = read_samples(
         folder, ["episode", "key", "prompt", "prediction", "subtask", "contains_em"]
     )
@@ -168,31 +169,32 @@ def _asked(folder: Path, beliefs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line(asked: pd.DataFrame, whole: pd.DataFrame) -> dict[str, str]:
-    """The cells of a run; `whole`: the answers under full context."""
+    """Return the cells of a run. `whole`: the answers with full context."""
     against = asked[asked["subtask"] == "contradict"]
-    said = [
+    believed = [
         old.lower() in text.lower()
         for old, text in zip(against["believed"], against["prediction"], strict=True)
     ]
     by_kind = {kind: asked[asked["subtask"] == kind] for kind in KINDS}
-    ceiling = whole[whole["subtask"] == "contradict"]
-    assert against["key"].tolist() == ceiling["key"].tolist(), (
-        "answers are compared question by question"
-    )
-    apart = difference(*(_observed(one, one["contains_em"]) for one in (against, ceiling)))
-    assert apart is not None, "a share is a number"
-    ends = "" if apart.ci_low is None else f" [{100 * apart.ci_low:.1f}, {100 * apart.ci_high:.1f}]"
+    full = whole[whole["subtask"] == "contradict"]
+    assert against["key"].tolist() == full["key"].tolist(), "answers are paired by query"
+    paired = difference(*(_observed(one, one["contains_em"]) for one in (against, full)))
+    assert paired is not None, "a share is a number"
+    interval = ""
+    if paired.ci_low is not None:
+        interval = f" [{100 * paired.ci_low:.1f}, {100 * paired.ci_high:.1f}]"
+    strong, weak = against[against["nats"] < STRONG], against[against["nats"] >= STRONG]
     return {
-        **{kind: _cell(own, own["contains_em"]) for kind, own in by_kind.items()},
-        LOST: f"{100 * apart.value:.1f}{ends}",
-        "of strong beliefs": _cell(own := against[against["nats"] < STRONG], own["contains_em"]),
-        "of weak beliefs": _cell(own := against[against["nats"] >= STRONG], own["contains_em"]),
-        "the belief instead": _cell(against, pd.Series(said)),
+        **{kind: _cell(answers, answers["contains_em"]) for kind, answers in by_kind.items()},
+        LOST: f"{100 * paired.value:.1f}{interval}",
+        "contradict, strong beliefs": _cell(strong, strong["contains_em"]),
+        "contradict, weak beliefs": _cell(weak, weak["contains_em"]),
+        "contradict, belief answered": _cell(against, pd.Series(believed)),
     }
 
 
 def _cell(asked: pd.DataFrame, values: pd.Series) -> str:
-    """A share with its standard error over contexts, per cent."""
+    """Format a share with its standard error over contexts, per cent."""
     share = estimate(_observed(asked, values))
     assert share is not None, "a share is a number"
     return format_with_stderr(share.mean, share.stderr, 100)
@@ -206,7 +208,7 @@ def _observed(asked: pd.DataFrame, values: pd.Series) -> list[Observation]:
 
 
 def main() -> None:
-    """Write what is asked, and what models believe."""
+    """Write the rows and the beliefs of the models."""
     HERE.mkdir(exist_ok=True)
     (HERE / "rows.jsonl").write_text(
         "".join(f"{json.dumps(row)}\n" for row in rows()), encoding="utf-8"

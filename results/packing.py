@@ -1,4 +1,4 @@
-"""Moves the finished runs of a suite into its files (`ttabench/records/schema.py` reads them)."""
+"""Packing of a suite's finished runs into its files, see `ttabench/records/schema.py`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ttabench.records.submissions import join_samples, subtask_names
 
 
 def pack(suite: Path, *, scores: bool = False) -> int:
-    """Move every finished run below a folder into its files; returns how many.
+    """Move every finished run below a folder into its files. Returns the number of runs.
 
-    A run that is packed already is replaced. Folders are removed once their content has been read back. With `scores`,
-    samples are written without their texts, too, into a file that may be passed on.
+    A run that is packed already is replaced. Folders are removed after their content was read back.
+    With `scores`, samples without texts are also written, to a file that may be published.
     """
     import pyarrow as pa
 
@@ -46,11 +46,11 @@ def pack(suite: Path, *, scores: bool = False) -> int:
         for name, folder in folders.items():
             if packed[name].record != read_text(folder / RECORD_FILE):
                 raise UserError(
-                    f"{folder} was not packed as it is.", "Leave it alone while it is packed."
+                    f"{folder} changed while it was packed.", "Stop its writers and pack again."
                 )
             for file in (RECORD_FILE, SAMPLES_FILE, LOCK_FILE):
                 remove_path(folder / file)
-            with suppress(OSError):  # something else lies in it
+            with suppress(OSError):  # It has other files.
                 folder.rmdir()
     return len(folders)
 

@@ -65,27 +65,27 @@ def trees(folders: Sequence[Path]) -> str:
 
 
 def put(page: Path, marker: str, text: str) -> None:
-    """Replace what stands between the markers of that name."""
+    """Replace the text between the markers of that name."""
     before, rest = page.read_text(encoding="utf-8").split(f"<!-- {marker} -->\n")
     _, after = rest.split(f"<!-- /{marker} -->")
     page.write_text(f"{before}<!-- {marker} -->\n{text}<!-- /{marker} -->{after}", encoding="utf-8")
 
 
 def streams() -> str:
-    """Question streams by their number of documents, a table a task."""
+    """Return the tables of question streams by number of documents, one per task."""
     parts = []
     for task, lengths in LENGTHS.items():
         suites = {
             count: runs for count in lengths if (runs := grids.runs_of(HERE / f"{task}-{count}"))
         }
         parts.append(f"**{task}: F1 by number of documents**\n\n{grids.by_documents(suites)}")
-    legend = """Per cent ± standard error, three draws; "swapped state": the same queries under the state of
-other documents. (last 70 %): the share of the stream that fits the window."""
+    legend = """Per cent ± standard error, three draws. *Swapped state*: the same queries under the state of other
+documents. *(last 70 %)*: the share of the stream that fits into the window."""
     return "\n".join([*parts, legend, ""])
 
 
 def demonstrated() -> str:
-    """Ten demonstrations: the rules that training has seen, new rules, and tasks it has not seen."""
+    """Return the table of ten demonstrations: rules of the training, new rules, and unseen tasks."""
     runs_of_suites = {suite: runs for suite in TRANSFER if (runs := grids.records(HERE / suite))}
     asked = {
         str(run.config["method"]): run.method["training"]["asks"]
@@ -93,8 +93,8 @@ def demonstrated() -> str:
         for run in runs
         if run.config["method"] in ("lora", "streamadapter")
     }
-    legend = """Per cent right, ten demonstrations: mean over sub-tasks and three draws ± standard error over draws.
-superglue-fixed: the one rule of each sub-task that `streamadapter` and `lora` were trained on; superglue-fresh: the
-same sub-tasks under new rules; unseen: six other tasks. All demonstrations are adapted to; with `ratio=0` they stand in
-the window. `lora` learned from {lora:,} answers, `streamadapter` from {streamadapter:,}."""
+    legend = """Accuracy (%) after ten demonstrations: mean over sub-tasks and three draws ± standard error over draws.
+*superglue-fixed*: the rule of each sub-task that `streamadapter` and `lora` were trained on. *superglue-fresh*: the
+same sub-tasks under new rules. *unseen*: six other tasks. The state has all demonstrations; with `ratio=0` they are in
+the prompt. `lora` was trained on {lora:,} answers, `streamadapter` on {streamadapter:,}."""
     return f"{grids.over_tasks(runs_of_suites)}\n{legend.format(**asked)}\n"

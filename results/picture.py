@@ -1,9 +1,10 @@
-"""Draws docs/page.png, the picture of the README: two charts of the page of `ttabench report results/english`.
+"""Screenshot docs/page.png of the README: two charts of the page of `ttabench report
+results/english`.
 
     python results/picture.py
 
-XQuAD's paragraphs, four of them read, under smollm2-135m-qa: quality against the bytes kept, and against milliseconds
-of a query.
+XQuAD's paragraphs in sets of four, under smollm2-135m-qa: score against bytes kept, and against
+milliseconds per query.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ HERE = Path(__file__).resolve().parent
 RUNS = HERE / "english" / "squad-qa"
 PLACE = HERE.parent / "docs" / "page.png"
 BLOCK = "documents=4"
-"""How the name of the block ends."""
+"""Suffix of the comparison group's name."""
 WIDTH, HEIGHT = 500, 280
-"""Of a chart, in pixels."""
+"""Size of a chart in pixels."""
 COLOURS = 256
 
 

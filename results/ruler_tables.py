@@ -1,7 +1,9 @@
-"""RULER's suites: the score of every method by sub-task and by the share of keys and values kept, from records alone.
+"""Tables of RULER's suites: scores by method, sub-task and share of keys and values kept, from
+records only.
 
-written(Path("results/ruler"))      **nano, 1,024 tokens**  | method | niah_single_1 | ... | qa_1 | mean |
-scores(Path("results/ruler"))       model, length, method, kept, subtask, value, stderr: a line a figure
+written(Path("results/ruler"))      **nano, 1,024 tokens**  | method | niah_single_1 | ... | qa_1 |
+mean | scores(Path("results/ruler"))       model, length, method, kept, subtask, value, stderr: one
+row per score
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ import grids
 from pandas import DataFrame
 
 ENDS = {"none": 0.0, "icl": 1.0}
-"""Methods without a budget, and the share that they keep."""
+"""Baselines, and the share of the context that they keep."""
 MEAN = "mean"
-LEGEND = """Per cent of the right strings that answers hold, by the share of the context's keys and values that is kept;
-the mean over sub-tasks ± standard error over contexts."""
+LEGEND = """Right strings found in the answers (%), by the share of the context's keys and values that is kept. Mean over
+sub-tasks ± standard error over contexts."""
 
 
 def scores(folder: Path) -> DataFrame:
-    """The main metric of every run by sub-task, and its mean over them; per cent. Lines are in the tables' order."""
+    """Return the main metric of every run by sub-task, and its mean (%), in the order of the
+    tables.
+    """
     runs = grids.records(folder)
     lines = [
         {
@@ -44,7 +48,9 @@ def scores(folder: Path) -> DataFrame:
 
 
 def written(folder: Path) -> str:
-    """A table a model and length: a line a method and share kept, a column a sub-task."""
+    """Return one table per model and length: one row per method and share kept, one column per
+    sub-task.
+    """
     tables = (
         f"**{model}, {length:,} tokens**\n\n{_table(own)}"
         for (model, length), own in scores(folder).groupby(["model", "length"])

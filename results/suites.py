@@ -1,8 +1,8 @@
-"""The suites of results/, whose runs stand in SUITE.yaml, and what their tables show beside `ttabench compare`.
+"""Suites of results/, defined in SUITE.yaml, and the extra tables of their pages.
 
     ttabench sweep results/unseen.yaml --out results/unseen
 
-Every suite runs on the miniature twins, with nano and the adapters that the package brings.
+Every suite uses the synthetic versions of the tasks, with nano and the bundled adapters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
-"""Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
+"""Documents of the question streams. At most 165 synthetic documents fit into nano's window."""
 SUITES = (
     "nine",
     "online",
@@ -65,9 +65,11 @@ PROFILES = {
         f"--methods ccm --set update=merge --prefill 1k {IN_BATCHES}",
     ),
 }
-"""Profiles of each table of what methods cost: those with a cache or a memory, and those that change weights, by the
-tokens read; an adapter made in one forward pass beside finetuning and distillation on the same text (Generative
-Adapter); one document (MAC's Figure 2); and questions in batches that fit a limit of memory (CCM's Table 1)."""
+"""Profiles of each table of costs: methods with a cache or a memory, and methods that change
+weights, by tokens read; a generated adapter against finetuning and distillation on the same text
+(Generative Adapter); one document (MAC's Figure 2); and queries in batches under a memory limit
+(CCM's Table 1).
+"""
 OPTION_VARIED = {
     "superglue-shots": "shots",
     "superglue-categories": "shots",
@@ -78,14 +80,14 @@ OPTION_VARIED = {
 }
 """Suites with a grid by values of a task option."""
 BY_DOCUMENTS = ("hierarchy",)
-"""Suites with a grid by the documents of a question stream."""
+"""Suites with a grid by number of documents of a question stream."""
 BY_PART = ("superglue-fixed", "superglue-fresh", "unseen", "unseen-categories")
 """Suites with a grid by sub-task."""
 BY_TASK = {
-    "online": "-: its adapter was not trained on it",
-    "transfer": "adapters on tasks that they were not trained on",
+    "online": "-: the adapter was not trained on this task",
+    "transfer": "adapters on tasks outside their training",
 }
-"""Suites with a grid by task, and what it says of adapters on tasks that they were not trained on."""
+"""Suites with a grid by task, and its note on adapters for tasks outside their training."""
 WITHOUT_PAIRS = (
     "adaptation-ratio",
     "nine",
@@ -95,7 +97,9 @@ WITHOUT_PAIRS = (
     "forgetting",
     "composed",
 )
-"""Too many runs to compare every pair, or a table that has them."""
+"""Suites without the tables of `compare`: they have too many runs for all pairs, or show the pairs
+themselves.
+"""
 UNDER_STATES = ("forgetting",)
 """Suites of states that were read before, of one draw."""
 ADAPTERS_ELSEWHERE = (
@@ -106,15 +110,17 @@ ADAPTERS_ELSEWHERE = (
     "streamingqa-seeds",
     "diet-seeds",
 )
-"""Suites of adapters that are too large to be kept: results/SUITE/README.md has the commands that train them."""
+"""Suites of adapters that are too large to be stored. results/SUITE/README.md has their training
+commands.
+"""
 BY_TRAINING = ("ccm-seeds", "lamp-seeds", "streamingqa-seeds", "mac-seeds", "lessons", "diet-seeds")
-"""Suites of adapters that differ in their training's seed."""
+"""Suites of adapters that differ in their training seed."""
 UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
 """Tasks that no adapter was trained on."""
 TWO_CONTEXTS = "composed"
-"""The suite of states that were put together (composed.py), which has no file of runs."""
+"""Suite of summed states (composed.py), without a file of runs."""
 READ_TO = "results/scratch/forgetting"
-"""Where these states lie; forgetting.yaml says so, too."""
+"""Folder of these states, as in forgetting.yaml."""
 READ_BY = {
     name: [name, *more]
     for name, *more in (
@@ -130,15 +136,15 @@ READ_BY = {
         ["generative_adapter", "--checkpoint", "shipped:generative_adapter-streamingqa"],
     )
 }
-"""What reads documents once (forgetting.py), and then meets other text."""
+"""Methods that read documents once and are then tested on other text (forgetting.py)."""
 TRANSFER = ("superglue-fixed", "superglue-fresh", "unseen")
-"""Suites of one table: what was learned by heart, and what is read."""
+"""Suites of one table: rules of the training, new rules, unseen tasks."""
 BY_LENGTH = ("pg19", "generated-objectives")
-"""Suites with a grid by the length up to which a text was read."""
+"""Suites with a grid by length of the read text."""
 BY_STATE = {
-    "swap": "What StreamAdapter's state holds of a book: the same strides under another book's state, and none."
+    "swap": "StreamAdapter on books: the same strides under the own, a swapped and an empty state."
 }
-"""Suites of one method with a grid by whose state answered, and what that shows."""
+"""Suites of one method with a grid by state, and the caption of the grid."""
 
 
 def ttabench(*words: str) -> str:

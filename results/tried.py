@@ -1,12 +1,13 @@
-"""Trainings of adapters that do not ship: what they learned, and what they answer. Nothing here is typed by hand.
+"""Page of the trained adapters that are not bundled: training curves and scores. Nothing here is
+typed by hand.
 
-    python results/tried.py add NAME FOLDER RUNS [AFTER]     a training and the runs of its adapter, into tried.json
+    python results/tried.py add NAME FOLDER RUNS [AFTER]     add a training and the runs of its adapter to tried.json
     python results/tried.py                                  tried.md, from tried.json
 
-AFTER says what a training went on from, where that is not the adapter that ships.
+AFTER names the checkpoint that a training continued, if it is not the bundled adapter.
 
-An adapter that is not good enough to ship has no runs in the suites, for nobody could make them again without it. Its
-curve and its figures are kept all the same.
+An adapter that is not bundled has no runs in the suites, because nobody could repeat them without
+it. Its curve and its scores are stored here.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from ttabench.report.stored import StoredRun
 HERE = Path(__file__).resolve().parent
 STORED, PAGE = HERE / "tried.json", HERE / "tried.md"
 PARTS = 6
-"""Stretches of steps that the curve is told in."""
+"""Number of segments of the curve."""
 ASIDE = ("step", "loss", "lr", "gradient", "tokens_per_second")
 
 
 def trained(folder: Path) -> dict[str, Any]:
-    """What a training's folder says: its header, and the mean of each part of the loss over stretches of steps."""
+    """Read a training folder: its header, and the mean of each part of the loss per segment of
+    steps.
+    """
     stored = read_header(folder)
     training: dict[str, Any] = dict(stored.training)
     lines = [
@@ -66,14 +69,12 @@ def trained(folder: Path) -> dict[str, Any]:
 
 
 def figures(runs: Path) -> dict[str, dict[str, str]]:
-    """The main metric by whose state answered and by task, pooled over draws, as `ttabench compare` has it."""
+    """Return the main metric by state and task, pooled over draws as in `ttabench compare`."""
     cells: dict[str, dict[str, list[StoredRun]]] = {}
     for folder in list_runs(runs):
         run = load_record(folder)
-        line, column = (
-            f"{run.config['method']}{STATE_SUFFIXES[run.state_of]}",
-            f"{run.config['task']} ({run.main_metric})",
-        )
+        line = f"{run.config['method']}{STATE_SUFFIXES[run.state_of]}"
+        column = f"{run.config['task']} ({run.main_metric})"
         cells.setdefault(line, {}).setdefault(column, []).append((folder, run))
     by_line: dict[str, dict[str, str]] = {}
     for line, columns in cells.items():
@@ -94,7 +95,7 @@ def figures(runs: Path) -> dict[str, dict[str, str]]:
 
 
 def by_step(runs: list[StoredRun]) -> dict[int, str]:
-    """The main metric at each step of a task that has some, mean over draws, per cent."""
+    """Return the main metric at each step of a task, mean over draws, per cent."""
     rows = [
         row
         for _, run in runs
@@ -108,9 +109,9 @@ def by_step(runs: list[StoredRun]) -> dict[int, str]:
 
 
 def page(stored: dict[str, Any]) -> str:
-    """The page of everything stored."""
+    """Return the page of all stored trainings."""
     parts = [
-        "# tried\n\nTrainings of adapters that do not ship: curves and figures, from `python results/tried.py`.\n"
+        "# tried\n\nAdapters that are not bundled: training curves and scores, from `python results/tried.py`.\n"
     ]
     for name, training in stored.items():
         parts += [
@@ -126,20 +127,18 @@ def _how(training: dict[str, Any]) -> str:
     config, data = training["config"], training["config"]["data"]
     tasks = " + ".join(trained_tasks(training))
     words = [f"`{training['method']}`", *settings_of(training), f"on {tasks}", *data["options"]]
-    begun = (
-        "" if config["fresh"] else f", begun from {training['after'] or 'the adapter that ships'}"
-    )
+    begun = "" if config["fresh"] else f", continued from {training['after'] or 'the bundled adapter'}"
     return (
         f"{' '.join(words)}{begun}: {training['steps']} of {config['steps']} steps, "
         f"{format_count(training['tokens'])} tokens, {training['asks']:,} queries, rate {config['lr']:g} "
         f"({config['schedule']}, {config['optimizer']}), seed {config['seed']}, "
-        f"{training['seconds'] / 60:.0f} minutes beside other work."
+        f"{training['seconds'] / 60:.0f} minutes on a shared machine."
     )
 
 
 def settings_of(training: dict[str, Any]) -> list[str]:
-    """The preset that a training's settings are nearest to, and those that differ from it."""
-    apart = {
+    """Return the nearest preset of a training's settings, and the settings that differ from it."""
+    differing = {
         name: {
             key: value
             for key, value in training["settings"].items()
@@ -148,8 +147,8 @@ def settings_of(training: dict[str, Any]) -> list[str]:
         for name, preset in registry.find_method(training["method"]).presets.items()
         for plain in [asdict(preset)]
     }
-    name = min(apart, key=lambda each: len(apart[each]))
-    return [f"(preset {name})", *(f"{key}={value}" for key, value in apart[name].items())]
+    name = min(differing, key=lambda each: len(differing[each]))
+    return [f"(preset {name})", *(f"{key}={value}" for key, value in differing[name].items())]
 
 
 def _table(head: str, rows: list[tuple[str, dict[str, Any]]]) -> str:
@@ -163,7 +162,7 @@ def _table(head: str, rows: list[tuple[str, dict[str, Any]]]) -> str:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     stored: dict[str, Any] = (
         json.loads(STORED.read_text(encoding="utf-8")) if STORED.is_file() else {}
     )
