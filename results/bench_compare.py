@@ -55,9 +55,7 @@ def main() -> None:
     for folders in (list(some(suites())), suites()):
         runs = sum(len(list_runs(folder)) for folder in folders)
         clock, processor = min(timed(folders) for _ in range(REPEATS))
-        print(
-            f"{runs:,} runs in {len(folders)} suites: {clock:.1f} s, {processor:.1f} CPU s"
-        )
+        print(f"{runs:,} runs in {len(folders)} suites: {clock:.1f} s, {processor:.1f} CPU s")
 
 
 if __name__ == "__main__":

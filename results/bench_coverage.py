@@ -118,11 +118,7 @@ def paired(generator: Generator, shape: tuple[int, int], spreads: Spreads) -> Va
 
 Kind: TypeAlias = Callable[[Generator, tuple[int, int], Spreads], Values]
 Asking: TypeAlias = Callable[[Generator, int, int], Asked]
-KINDS: dict[str, Kind] = {
-    "continuous": continuous,
-    "binary": binary,
-    "paired differences": paired,
-}
+KINDS: dict[str, Kind] = {"continuous": continuous, "binary": binary, "paired differences": paired}
 ASKINGS: tuple[Asking, ...] = (all_asked, some_asked, few_shared)
 
 

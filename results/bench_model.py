@@ -202,9 +202,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--model", required=True, help="folder of the model to measure"
-    )
+    parser.add_argument("--model", required=True, help="folder of the model to measure")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--contexts", default="1024,4096")
     parser.add_argument("--queries", default="16,64")

@@ -99,9 +99,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--before", required=True, help="the revision to compare with")
-    parser.add_argument(
-        "--models", default="nano", help="names or folders, comma-separated"
-    )
+    parser.add_argument("--models", default="nano", help="names or folders, comma-separated")
     parser.add_argument("--slots", default="512", help="slots of the prefix, comma-separated")
     parser.add_argument("--tokens", type=int, default=32, help="tokens generated per row")
     parser.add_argument("--repeat", type=int, default=3, help="number of passes per revision")

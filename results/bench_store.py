@@ -163,9 +163,7 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
         "their runs, resumed by other writers": states["continued"],
         "queries answered": len(asked),
         "queries answered twice": sum(count > 1 for count in asked.values()),
-        "incomplete files": sum(
-            path.suffix in (".jsonl", ".part") for path in out.rglob("*")
-        ),
+        "incomplete files": sum(path.suffix in (".jsonl", ".part") for path in out.rglob("*")),
         "seconds": seconds,
         "CPU seconds": spent() - processor,
         "runs per second": len(jobs) / seconds,
@@ -222,17 +220,11 @@ def searched(one: Path, out: Path, ids: list[str]) -> Iterator[tuple[str, str]]:
     began, before = time.perf_counter(), time.process_time()
     stored = sum(is_stored(out / name) for name in [*ids[:1000], *map(short_hash, ids[:1000])])
     check = f"{time.perf_counter() - began:.2f} | {time.process_time() - before:.2f}"
-    yield (
-        f"look-up of 2,000 runs at the start of `sweep` ({stored:,} are stored)",
-        check,
-    )
+    yield (f"look-up of 2,000 runs at the start of `sweep` ({stored:,} are stored)", check)
     yield "`show ID` in a folder with one run", timed("show", ids[0], "--out", one, repeats=5)
     yield "`show ID`", timed("show", ids[77], "--out", out, repeats=5)
     yield "`show` with six digits of the id", timed("show", ids[77][:6], "--out", out, repeats=5)
-    yield (
-        "`list runs --json` (reads every record)",
-        timed("list", "runs", "--json", "--out", out),
-    )
+    yield ("`list runs --json` (reads every record)", timed("list", "runs", "--json", "--out", out))
     yield (
         "`list runs --json` again (reads no record)",
         timed("list", "runs", "--json", "--out", out, repeats=3),

@@ -30,7 +30,9 @@ def main() -> None:
     )
     parser.add_argument("--before", required=True, help="the revision to compare with")
     parser.add_argument("--model", required=True, help="folder of a base model")
-    parser.add_argument("--source", type=Path, required=True, help="folder of books in the layout of pg19")
+    parser.add_argument(
+        "--source", type=Path, required=True, help="folder of books in the layout of pg19"
+    )
     parser.add_argument("--repeat", type=int, default=1, help="number of passes per revision")
     given = parser.parse_args()
     with checked_out(given.before) as before:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from papers import declared
 from papers.claims import RULE, all_claims, by_claim, claims_table, counts, settings_table
-from papers.judging import Judged, Stored
+from papers.judging import ClaimResult, StoredRuns
 
 from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
@@ -20,7 +20,7 @@ It is contradicted if the opposite holds, and undecided otherwise. A single meas
 machines, cannot tell."""
 
 
-def claims_page(stored_runs: Stored) -> str:
+def claims_page(stored_runs: StoredRuns) -> str:
     """Return every claim as a Markdown page."""
     rows = all_claims(stored_runs)
     costs, quality = (
@@ -40,7 +40,7 @@ def claims_page(stored_runs: Stored) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def headline(rows: Sequence[Judged]) -> str:
+def headline(rows: Sequence[ClaimResult]) -> str:
     """Return a summary: number of claims with runs, and number of reproduced and mixed claims."""
     distinct = {(row.paper, row.table, row.claim.text): False for row in rows}
     distinct |= {(row.paper, row.table, row.claim.text): True for row in rows if row.scale}

@@ -160,8 +160,7 @@ SUITES: Mapping[str, Suite] = {
         metrics=READ,
     ),
     "squad-memory": Suite(
-        f"XQuAD's articles 12 to 24 under {TUNED}: full context, window, retrieval, and "
-        "finetuning",
+        f"XQuAD's articles 12 to 24 under {TUNED}: full context, window, retrieval, and finetuning",
         SQUAD,
         tuple(remembered()),
         metrics=READ,

@@ -159,9 +159,7 @@ def sessions() -> str:
         parts = [f"{_percent(modes['turns'], part):.1f}" for part in ("first", "again")]
         rows.append((f"`{name}`", grids.quality(modes["requests"]), *parts))
     return table(
-        ("method", "separate (%)", "in a session, new (%)", "in a session, repeated (%)"),
-        rows,
-        1,
+        ("method", "separate (%)", "in a session, new (%)", "in a session, repeated (%)"), rows, 1
     )
 
 

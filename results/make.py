@@ -38,7 +38,7 @@ import override
 import pages
 import ruler_tables
 from packing import pack
-from papers.judging import TRIALS, stored
+from papers.judging import TRIALS, load_stored_runs
 from suites import (
     ADAPTERS_ELSEWHERE,
     BY_DOCUMENTS,
@@ -159,9 +159,7 @@ def grid_of(suite: str, out: Path) -> str:
         unseen = [run for run in runs if run.config["task"] in UNSEEN]
         parts = [f"{head}\n\n{grids.by_training(runs)}"]
         if unseen:
-            parts.append(
-                f"**tasks outside of all trainings (%)**\n\n{grids.by_part(unseen)}"
-            )
+            parts.append(f"**tasks outside of all trainings (%)**\n\n{grids.by_part(unseen)}")
         return "\n".join(parts) + "\n"
     if suite in BY_STATE:
         head = f"{BY_STATE[suite]} Mean ± standard error over seeds; differences paired by seed."
@@ -195,7 +193,9 @@ def committed() -> list[Path]:
 
 def write_claims() -> None:
     """Write `claims.md`: every claim of the papers, from the committed runs."""
-    (HERE / "claims.md").write_text(claims.claims_page(stored(committed())), encoding="utf-8")
+    (HERE / "claims.md").write_text(
+        claims.claims_page(load_stored_runs(committed())), encoding="utf-8"
+    )
 
 
 def measure() -> None:
@@ -281,9 +281,7 @@ def main() -> None:
         default=HERE,
         help="another folder, for a trial that does not change README and docs",
     )
-    parser.add_argument(
-        "--seeds", help="seeds of a trial (default: those of each suite's file)"
-    )
+    parser.add_argument("--seeds", help="seeds of a trial (default: those of each suite's file)")
     parser.add_argument("--limit", type=int, help="maximum number of queries per run")
     parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
     parser.add_argument(
@@ -304,7 +302,9 @@ def main() -> None:
         help="with --english: repeat the runs without scores per query",
     )
     parser.add_argument(
-        "--pack", action="store_true", help="only pack folders of runs into the files of their suite"
+        "--pack",
+        action="store_true",
+        help="only pack folders of runs into the files of their suite",
     )
     options = parser.parse_args()
     if CLAIMS in options.suites:

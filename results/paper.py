@@ -22,7 +22,7 @@ from ttabench.core.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
     from papers.declared import Scale
-    from papers.judging import Stored
+    from papers.judging import StoredRuns
 
     from ttabench.terminal.render import Format
 
@@ -80,17 +80,17 @@ def paper(
         _table(what, scales[0], folders, output_form, quiet=quiet)
 
 
-def _stored(folders: Sequence[Path]) -> Stored:
+def _stored(folders: Sequence[Path]) -> StoredRuns:
     """Load the runs of these folders. Raises a `UserError` if a folder of --runs is empty."""
-    from papers.judging import stored
+    from papers.judging import load_stored_runs
 
     from ttabench.terminal import render
 
     for folder in folders[1:]:
-        if not (inside := stored([folder])).runs:
+        if not (inside := load_stored_runs([folder])).runs:
             fault = inside.damaged[0] if inside.damaged else f"{folder} has no runs."
             raise UserError(fault, "Set --runs to a folder of runs, or of folders of runs.")
-    stored_runs = stored(folders)
+    stored_runs = load_stored_runs(folders)
     for line in stored_runs.damaged:
         render.print_note(f"Skipped: {line}")
     return stored_runs
@@ -99,7 +99,7 @@ def _stored(folders: Sequence[Path]) -> Stored:
 def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, quiet: bool) -> None:
     from papers import declared
     from papers.claims import RULE, figures_table, settings_table
-    from papers.judging import judged
+    from papers.judging import evaluate_claims
 
     from ttabench.terminal import render
 
@@ -109,7 +109,7 @@ def _table(what: str, scale: Scale, folders: Sequence[Path], form: Format, *, qu
         command = f"ttabench sweep {quote(str(suite))} --out {quote(str(folders[0]))}"
         missing = table.note or f"no suite at scale {scale}"
         render.print_note(f"Runs of {what}: {command if suite else missing}.")
-    rows = judged(of, which, stored_runs, [scale])
+    rows = evaluate_claims(of, which, stored_runs, [scale])
     shown = [row for row in rows if row.scale] if form == "table" else rows
     claims = [settings_table("claims", shown).without("table")] if shown else []
     render.print_tables([figures_table(what, stored_runs, scale), *claims], form)

@@ -127,7 +127,9 @@ def _how(training: dict[str, Any]) -> str:
     config, data = training["config"], training["config"]["data"]
     tasks = " + ".join(trained_tasks(training))
     words = [f"`{training['method']}`", *settings_of(training), f"on {tasks}", *data["options"]]
-    begun = "" if config["fresh"] else f", continued from {training['after'] or 'the bundled adapter'}"
+    begun = (
+        "" if config["fresh"] else f", continued from {training['after'] or 'the bundled adapter'}"
+    )
     return (
         f"{' '.join(words)}{begun}: {training['steps']} of {config['steps']} steps, "
         f"{format_count(training['tokens'])} tokens, {training['asks']:,} queries, rate {config['lr']:g} "

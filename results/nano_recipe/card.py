@@ -1,8 +1,8 @@
-"""Writes the nano LM's model card from what was recorded and measured.
+"""Writer of the nano LM's model card, from its training record and its measured scores.
 
     python -m results.nano_recipe.card ttabench/assets/nano --first 9000
 
-measures on test worlds of seeds from 9000 on, then writes figures.json and README.md there.
+measures on test worlds of seeds from 9000 on, then writes figures.json and README.md to the folder.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ from ttabench.lm.model import load
 
 TEXT = """# nano
 
-The base model that ships with ttabench: a {parameters:,}-parameter Llama (grouped-query attention, RoPE, tied
-embeddings, byte-level BPE of {vocabulary:,} tokens, {positions:,} positions). It knows nothing but the miniature world
-of this package; what it can do is use its context. It loads with `AutoModelForCausalLM.from_pretrained`.
+The bundled base model of ttabench: a {parameters:,}-parameter Llama (grouped-query attention, RoPE, tied
+embeddings, byte-level BPE of {vocabulary:,} tokens, {positions:,} positions). It knows only the synthetic world of
+this package, and it can use its context. It loads with `AutoModelForCausalLM.from_pretrained`.
 
-- **Data**: the training split of the miniature world (`ttabench/mini/`), all nine task families, generated from seed
+- **Data**: the training split of the synthetic world (`ttabench/mini/`), all nine task families, generated from seed
   {seed}. Test entities and test rules never occur in it.
 - **Recipe**: `python -m results.nano_recipe.nano --out ttabench/assets/nano`, {tokens:,} tokens in {steps:,} steps,
   {minutes:.0f} minutes of one or two CPU cores shared with other work (AdamW, peak rate {rate}; a cosine over the last
   third of the stages before the last, and one over three quarters of the last). `training.json` holds its curve.
 - **Curriculum**: {stages}.
-- **Beyond plain language modelling**: layers start quiet, and two losses teach attention where names and answers stand
-  (`ttabench/mini/teaching.py`). With the losses but full-sized starts it stayed at chance between entities;
-  quiet layers alone were not tried.
-- **How the recipe was chosen**: the stages before the last after looking at small samples of the test split; the last
-  one on the validation split alone. The figures below are of test worlds drawn from seeds that were not used before.
-- **Cross-entropy at the end of each stage** (weighted; stages differ in what they hold): {losses}.
+- **Beyond plain language modelling**: layers have small initial outputs, and two losses teach attention to names and
+  answers (`results/nano_recipe/teaching.py`). With the losses and full-sized initial outputs, it stayed at chance
+  between entities. Small outputs without the losses were not tried.
+- **Choice of the recipe**: small samples of the test split for the stages before the last, the validation split for the
+  last one. The scores below are of test worlds drawn from unused seeds.
+- **Cross-entropy at the end of each stage** (weighted; stages differ in their text): {losses}.
 - **Licence**: Apache-2.0.
 
-## Figures
+## Scores
 
 Test worlds of seeds from {first} on, full context in the window, measured by
 `python -m results.nano_recipe.card ttabench/assets/nano --first {first}`.
 
-Exact match, per cent, by number of documents of four facts each (0: closed book):
+Exact match (%) by number of documents of four facts each (0: no context):
 
 | task | {documents} |
 | --- |{document_rules}
 {exact}
 
-Accuracy, per cent, by number of demonstrations:
+Accuracy (%) by number of demonstrations:
 
 {accuracy}
 
-Perplexity by tokens of context before the scored stretch:
+Perplexity by tokens of context before the scored text:
 
 {perplexity}
 
-It knows no English: on real text its scores are low, and say nothing about methods on large models.
+It knows no English. On real text its scores are low and not representative of large models.
 """
 
 
 def card(record: Mapping[str, Any], measured: Mapping[str, Any], shape: Mapping[str, int]) -> str:
-    """The model card as markdown."""
+    """Return the model card as Markdown."""
     lessons = [_stage(stage) for stage in record["stages"]]
     exact: Mapping[str, Mapping[str, float]] = measured["exact_match"]
     rows = [

@@ -1,8 +1,10 @@
-"""Training text of the nano LM: sequences of all nine families, laid out as the readers lay out their windows.
+"""Training text of the nano LM: sequences of all nine families, in the prompt layout of the dataset
+readers.
 
-A sequence is a list of segments; the weight says how much a token of the segment counts in the loss. Answers count
-fully, documents of question answering not at all, running text a little. `END` stands for the EOS token. `sources` are
-earlier segments that hold the answer: where a reader should look when it predicts this one.
+A sequence is a list of segments. The weight of a segment is the weight of its tokens in the loss: 1
+for answers, 0 for documents of question answering, a little for running text. `END` becomes the EOS
+token. `sources` are earlier segments with the answer, to which the model should attend when it
+predicts this segment.
 
     Segment("Notes of Monday: Mirel Dovan keeps a goat.\n\n", 0.0, keys=("Mirel", "Dovan")),
     Segment("What pet does Mirel Dovan keep?", 0.0, keys=("Mirel", "Dovan")), Segment(" goat", 1.0, sources=(0,))
@@ -21,29 +23,31 @@ END = "\0"
 
 
 class Segment(NamedTuple):
-    """A piece of a training sequence."""
+    """A segment of a training sequence."""
 
     text: str
     weight: float
     sources: tuple[int, ...] = ()
-    """Indices of earlier segments that hold this answer."""
+    """Indices of earlier segments that contain this answer."""
     keys: tuple[str, ...] = ()
-    """Words that tell this document, question or demonstration from the others; begins a new group of segments."""
+    """Words that identify this document, question or demonstration. They start a new group of
+    segments.
+    """
 
 
 Segments: TypeAlias = list[Segment]
 _RUNNING = 0.3
-"""Weight of running text: much of it cannot be predicted by anybody."""
+"""Weight of running text, much of which is unpredictable."""
 
 
 def name_of(entity: str) -> tuple[str, ...]:
-    """The two words of a name."""
+    """Split a name into its two words."""
     first, second = entity.split()
     return (first, second)
 
 
 def _topic(text: str, category: str) -> tuple[str, ...]:
-    """The word of a category that a text holds."""
+    """Return the word of a category in a text."""
     (word,) = set(text.lower().translate(str.maketrans(".,", "  ")).split()) & set(
         CATEGORIES[category]
     )
@@ -57,7 +61,7 @@ ANSWERS = {
     "sst2": ["negative", "positive"],
     "copa": ["", ""],
 }
-"""Answer words by label; those of COPA are its choices."""
+"""Answer words by label. COPA's answers are its choices."""
 
 
 def _answered(
@@ -69,9 +73,10 @@ def _answered(
 def question_answering(
     kind: str, one_relation: float = 0.3
 ) -> Callable[[random.Random, int], Segments]:
-    """Documents, then questions drawn with replacement (without, a reader learns "not the one already answered").
+    """Return a generator of documents, then questions drawn with replacement.
 
-    Half of a short sequence is questions, a quarter of a long one: only answers teach.
+    Without replacement, the model learns "not the one already answered". Only answers have a loss,
+    so questions take half of a short sequence and a quarter of a long one.
     """
 
     def sequence(source: random.Random, tokens: int) -> Segments:
@@ -95,7 +100,9 @@ def question_answering(
 
 
 def metaicl(source: random.Random, tokens: int) -> Segments:
-    """Demonstrations of one rule with label words of its own; every answer is predicted from those before it."""
+    """Generate demonstrations of one rule with its own label words. Every answer is predicted from
+    earlier ones.
+    """
     size = source.choice((2, 2, 3, 4))
     categories = list(source.choice(demonstrations.category_groups("train", size)))
     labels = source.sample(LABEL_WORDS, size)
@@ -124,7 +131,9 @@ def _demonstrated(
 
 
 def superglue(source: random.Random, tokens: int) -> Segments:
-    """Demonstrations of one language-understanding task in its usual template, under a rule of their own."""
+    """Generate demonstrations of one language-understanding task in its usual template, under a new
+    rule.
+    """
     task = source.choice(("boolq", "cb", "copa", "rte", "sst2"))
     categories = list(
         source.choice(demonstrations.category_groups("train", 3 if task == "cb" else 2))
@@ -148,7 +157,7 @@ def superglue(source: random.Random, tokens: int) -> Segments:
 
 
 def template(task: str, row: dict[str, object], answer: str) -> Segments:
-    """A demonstration in the task's usual template: prompt (weight 0), answer (weight 1)."""
+    """Format a demonstration in the task's usual template: prompt (weight 0), answer (weight 1)."""
     if task == "copa":
         word = "because" if row["question"] == "cause" else "therefore"
         choice = str(row["choice1"] if row["label"] == 0 else row["choice2"])
@@ -164,7 +173,7 @@ def template(task: str, row: dict[str, object], answer: str) -> Segments:
 
 
 def lamp(source: random.Random, tokens: int) -> Segments:
-    """A user's profile, then new articles of the same user."""
+    """Generate a user's profile, then new articles of the same user."""
     topics = list(source.choice(demonstrations.category_groups("train", 4)))
     categories = dict(zip(topics, source.sample(profiles.NEWS[:14], len(topics)), strict=True))
     segments: Segments = []
@@ -188,7 +197,7 @@ def lamp(source: random.Random, tokens: int) -> Segments:
 
 
 def msc(source: random.Random, tokens: int) -> Segments:
-    """Sessions between two speakers, then questions about what was told."""
+    """Generate sessions of two speakers, then questions about their facts."""
     conversation = dialogue.draw_facts(source, "train", max(2, tokens // 120), 3)
     source.shuffle(conversation)
     segments: Segments = []
@@ -203,7 +212,7 @@ def msc(source: random.Random, tokens: int) -> Segments:
 
 
 def conversation(source: random.Random, split: str, turns: int) -> list[str]:
-    """A dialogue of at least `turns` turns that keeps coming back to what was told."""
+    """Generate a dialogue of at least `turns` turns that keeps returning to earlier facts."""
     pending, known, spoken = dialogue.draw_facts(source, split, 3, 3), list[Fact](), list[str]()
     source.shuffle(pending)
     while len(spoken) < turns:
@@ -216,13 +225,13 @@ def conversation(source: random.Random, split: str, turns: int) -> list[str]:
 
 
 def dailydialog(source: random.Random, tokens: int) -> Segments:
-    """One conversation, turn by turn."""
+    """Generate one conversation, turn by turn."""
     turns = conversation(source, "train", max(3, tokens // 14))
     return [Segment(f"\nA: {turn}", 2 * _RUNNING) for turn in turns] + [Segment(END, 0.1)]
 
 
 def pg19(source: random.Random, tokens: int) -> Segments:
-    """A stretch of a book."""
+    """Generate a part of a book."""
     return [Segment(books.book(source, "train", tokens, cast=source.choice((8, 16, 32))), _RUNNING)]
 
 
@@ -240,7 +249,7 @@ FAMILIES: dict[str, Callable[[random.Random, int], Segments]] = {
 
 
 def vocabulary_words() -> list[str]:
-    """Every word the world is made of; the tokenizer must know each one whole."""
+    """List every word of the world. Each must be one token."""
     from ttabench.mini.world import KINDS, name_parts
 
     words = [*LABEL_WORDS, *(w for group in CATEGORIES.values() for w in group)]

@@ -1,11 +1,13 @@
-"""The last lessons of the nano LM: questions about any of 165 documents, over distances to 8,192 tokens.
+"""Last stage of the nano LM's curriculum: questions about any of 165 documents, over distances up
+to 8,192 tokens.
 
-Sequences are short (512 to 4,096 tokens) and dense: up to half of their tokens ask. In half of the batches of questions
-the positions jump between documents, so that distances of thousands of tokens are met at the price of hundreds. A third
-of the batches rehearse the other families, so that they are not forgotten.
+Sequences are short (512 to 4,096 tokens) and dense: up to half of their tokens are questions. In
+half of the batches of questions, positions jump between documents, so that short sequences train
+distances of thousands of tokens. A third of the batches rehearse the other families, against
+forgetting.
 
     "Notes of Monday: Mirel Dovan keeps a goat."       positions 1 to 12
-    "In brief, Tavo Dovan keeps a mule."               positions 4,031 to 4,041: another animal, a name that is alike
+    "In brief, Tavo Dovan keeps a mule."               positions 4,031 to 4,041: another animal, a similar name
     "What pet does Mirel Dovan keep?" " goat"          positions 7,100 to 7,109
 """
 
@@ -54,44 +56,52 @@ REHEARSED = {
 }
 
 REHEARSED_LENGTHS = {256: 1.0, 384: 1.0, 512: 1.0, 1024: 1.0, 1536: 1.0, 2048: 1.0, 4096: 0.4}
-"""Without the last, books of 4,096 tokens before were worse than of 2,048: perplexity 3.34 and 2.82."""
+"""Lengths of rehearsed sequences. Without the last, perplexity after 4,096 tokens of a book (3.34)
+was worse than after 2,048 (2.82).
+"""
 
 
 @dataclass(frozen=True)
 class FarStage:
-    """The last stage of the curriculum: batches of questions, and batches that rehearse."""
+    """Last stage of the curriculum: batches of questions, and batches that rehearse."""
 
     name: str = "far"
     steps: int = 2_700
     batch: int = 4_096
-    """Tokens of a batch, about."""
+    """Tokens per batch, approximately."""
     span: int = 8_192
-    """Positions that jumps may reach; those of the model."""
+    """Upper limit of jumped positions, and number of positions of the model."""
     rope_theta: float = 1e8
-    """Base of the rotary frequencies: heads of 16 dimensions with 1e4 match nothing beyond about 1,500 tokens."""
+    """Base of the rotary frequencies. With 1e4, heads of 16 dimensions match nothing beyond about
+    1,500 tokens.
+    """
     early: dict[int, float] = field(default_factory=lambda: {512: 0.7, 1024: 2.0, 2048: 2.0})
     late: dict[int, float] = field(default_factory=lambda: {1024: 1.5, 2048: 2.0, 4096: 1.5})
-    """Lengths of sequences of questions and how often; the share of `late` grows from 0 to 1."""
+    """Weights of the lengths of question sequences. The share of `late` grows from 0 to 1."""
     rehearsed: float = 0.34
     """Share of batches of the other families."""
     rehearsed_lengths: dict[int, float] = field(default_factory=lambda: dict(REHEARSED_LENGTHS))
     families: dict[str, float] = field(default_factory=lambda: dict(REHEARSED))
-    """Those rehearsed, and how often."""
+    """Weights of the rehearsed families."""
     jumping: float = 0.5
-    """Share of batches of questions whose positions jump."""
+    """Share of batches of questions with position jumps."""
     naming: float = 0.03
-    """Weight of the naming loss, in sequences of at most `naming_length` tokens: it compares all tokens with all."""
+    """Weight of the naming loss, in sequences of at most `naming_length` tokens, because it
+    compares all tokens.
+    """
     naming_length: int = 512
     pointing: float = 0.3
     layers: tuple[int, ...] = (2, 3)
-    """Those that are taught where answers stand in batches of questions; the first of them in all."""
+    """Layers with the pointing loss in batches of questions. The first one has it in all batches."""
 
     def shortened(self, share: float) -> FarStage:
-        """With this share of its steps, one at least."""
+        """Return the stage with this share of its steps, at least one."""
         return replace(self, steps=max(1, round(share * self.steps)))
 
     def rate(self, step: int, peak: float) -> float:
-        """Learning rate: 30 steps of warm-up, constant for a quarter, a cosine to 5 % of the peak."""
+        """Return the learning rate: 30 steps of warm-up, constant for a quarter, a cosine to 5 % of
+        the peak.
+        """
         done = max(0.0, step / self.steps - 0.25) / 0.75
         return (
             peak * min(1.0, (step + 1) / 30) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
@@ -104,7 +114,7 @@ FAR = FarStage()
 def batches(
     tokenizer: Tokenizer, stage: FarStage, seed: int, first: int = 0
 ) -> Iterator[tuple[Batch, Teaching]]:
-    """Batches from step `first` on, each with what it teaches."""
+    """Yield batches from step `first` on, each with its teaching losses."""
     for step in range(first, stage.steps):
         source = rng(stage.name, seed, step)
         rehearse, late = source.random() < stage.rehearsed, source.random() < step / stage.steps
@@ -141,7 +151,7 @@ def batches(
 
 
 def dense_questions(source: random.Random, tokens: int) -> Segments:
-    """Documents, then questions about every fact they tell: as many tokens as 15 to 50 % of the sequence ask."""
+    """Generate documents, then questions about every fact, which take 15 to 50 % of the tokens."""
     (kind,) = source.choices(("person", "place", "company"), (2.0, 1.5, 1.5))
     asking, facts_told = source.choice((0.15, 0.3, 0.5, 0.5)), source.choice((1, 2, 4, 4, 4))
     relation = source.choice(RELATIONS[kind]) if source.random() < 0.3 else None
@@ -168,7 +178,7 @@ def dense_questions(source: random.Random, tokens: int) -> Segments:
 def _asked(
     source: random.Random, documents: list[qa.Document], count: int
 ) -> list[tuple[int, Fact]]:
-    """`count` facts and the documents that tell them: as a rule each once before any is asked again."""
+    """Draw `count` facts and their documents, each once before any is repeated."""
     every = [(place, fact) for place, document in enumerate(documents) for fact in document.facts]
     if source.random() < 0.3:
         return source.choices(every, k=count)
@@ -177,10 +187,10 @@ def _asked(
 
 
 def cast(source: random.Random, kind: str, count: int, *, alike: bool) -> list[str]:
-    """`count` entities of the training split.
+    """Draw `count` entities of the training split.
 
     Args:
-        alike: from a small grid of first and second names, so that many share one of the two.
+        alike: True to draw from a small grid of first and second names, so that many entities share one of the two.
     """
     pool = entities(kind, "train")
     if not alike:
@@ -198,9 +208,9 @@ def cast(source: random.Random, kind: str, count: int, *, alike: bool) -> list[s
 
 
 def jumped(made: Sequence, span: int, source: random.Random) -> list[int]:
-    """Positions below `span` that jump in front of some documents and questions.
+    """Return positions below `span` that jump before some documents and questions.
 
-    How far all jumps reach together is uniform; how it is divided among them is exponential.
+    The sum of all jumps is uniform. Its division among them is exponential.
     """
     groups = made.groups
     starts = [at for at in range(1, len(groups)) if groups[at] != groups[at - 1]]

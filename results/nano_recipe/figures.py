@@ -1,11 +1,11 @@
-"""What a base model can do in the miniature world: the figures of the nano LM's model card.
+"""Scores of a base model in the synthetic world, for the nano LM's model card.
 
-    python -m results.nano_recipe.figures ttabench/assets/nano --split validation   # what recipes are chosen by
-    python -m results.nano_recipe.figures ttabench/assets/nano --first 9000         # test worlds, not seen yet
+    python -m results.nano_recipe.figures ttabench/assets/nano --split validation   # selection of recipes
+    python -m results.nano_recipe.figures ttabench/assets/nano --first 9000         # unseen test worlds
 
-Entities and rules of one split, in worlds drawn from seeds from `--first` on; full context in the window. Question
-answering: exact match of the greedy answer. Demonstrations: option with the highest log-likelihood. Running text:
-perplexity with and without the context before it.
+Entities and rules are of one split, in worlds drawn from seeds from `--first` on, with full context
+in the window. Question answering: exact match of the greedy answer. Demonstrations: option with the
+highest log-likelihood. Running text: perplexity with and without the preceding context.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ QUESTIONS: dict[
 
 @dataclass(frozen=True)
 class Worlds:
-    """Where figures are measured: entities and rules of a split, drawn from seeds from `first` on."""
+    """Evaluation worlds: entities and rules of a split, drawn from seeds from `first` on."""
 
     split: str = "test"
     first: int = 0
 
     def seeds(self, count: int) -> range:
-        """Of so many worlds."""
+        """Return the seeds of `count` worlds."""
         return range(self.first, self.first + count)
 
 
@@ -54,13 +54,15 @@ TEST = Worlds()
 
 
 def context(lm: LM, texts: Sequence[str]) -> Patch:
-    """A patch that holds these texts, read once."""
+    """Return a patch with these texts as context."""
     ids = [token for text in texts for token in lm.encode(text)]
     return Patch(prefix=prefill(lm, Patch(), torch.tensor([ids]))) if ids else Patch()
 
 
 def answering(lm: LM, task: str, documents: int, seeds: int, worlds: Worlds) -> float:
-    """Exact match, in per cent, over streams of `documents` documents; 0 documents is the closed book."""
+    """Return the exact match (%) over streams of `documents` documents. 0 documents means no
+    context.
+    """
     make, parts = QUESTIONS[task]
     right: list[bool] = []
     for seed in worlds.seeds(seeds):
@@ -81,7 +83,7 @@ def answering(lm: LM, task: str, documents: int, seeds: int, worlds: Worlds) -> 
 
 
 def metaicl(lm: LM, shots: int, tasks: int, worlds: Worlds) -> float:
-    """Accuracy, in per cent, on rules and label words that only the demonstrations reveal."""
+    """Return the accuracy (%) on rules and label words that occur only in the demonstrations."""
     files = demonstrations.metaicl(worlds.split, worlds.first, tasks, max(shots, 1), 8)
     right: list[bool] = []
     for name in [name for name in files if name.endswith("_train")]:
@@ -111,7 +113,7 @@ def _strings(value: object) -> list[str]:
 
 
 def superglue(lm: LM, task: str, shots: int, draws: int, worlds: Worlds) -> float:
-    """Accuracy, in per cent, of one task over several draws of its rule."""
+    """Return the accuracy (%) of one task over several draws of its rule."""
     right: list[bool] = []
     for seed in worlds.seeds(draws):
         rows = demonstrations.superglue(task, worlds.split, seed, max(shots, 2), 8)
@@ -140,7 +142,9 @@ def _shown(task: str, row: dict[str, object], label: object) -> corpus.Segments:
 
 
 def lamp(lm: LM, entries: int, users: int, worlds: Worlds) -> float:
-    """Accuracy, in per cent, of a new article's category among the 15, after entries of the same user's profile."""
+    """Return the accuracy (%) of a new article's category among the 15, after entries of the same
+    user's profile.
+    """
     questions, golds = profiles.lamp(worlds.split, worlds.first, users, topics=4)
     gold = {each["id"]: each["output"] for each in _rows(golds["golds"])}
     options = [lm.encode(f" {name}") for name in profiles.NEWS]
@@ -160,7 +164,7 @@ def lamp(lm: LM, entries: int, users: int, worlds: Worlds) -> float:
 
 
 def remembering(lm: LM, sessions_read: int, worlds: Worlds, rows: int) -> float:
-    """Exact match, in per cent, of what was told in earlier sessions."""
+    """Return the exact match (%) of questions about facts of earlier sessions."""
     right: list[bool] = []
     for row in dialogue.msc(worlds.split, worlds.first, rows):
         asked = row["self_instruct"]
@@ -177,7 +181,9 @@ def _rows(value: object) -> list[dict[str, Any]]:
 
 
 def perplexity(lm: LM, text: str, before: int, stride: int, first: int = 1024) -> float:
-    """Perplexity of stretches of `stride` tokens, from token `first` on, with `before` tokens in front of each."""
+    """Return the perplexity of strides of `stride` tokens, from token `first` on, each after
+    `before` tokens.
+    """
     ids = lm.encode(text)
     starts = range(first, min(len(ids), first + 4096) - stride, stride)
     items = [(ids[max(0, start - before) : start], ids[start : start + stride]) for start in starts]
@@ -186,7 +192,7 @@ def perplexity(lm: LM, text: str, before: int, stride: int, first: int = 1024) -
 
 
 def sessions(row: dict[str, Any]) -> str:
-    """The earlier sessions of one Multi-Session Chat row, a turn a line."""
+    """Format the earlier sessions of one Multi-Session Chat row, one turn per line."""
     turns = [[turn["text"] for turn in session["dialog"]] for session in row["previous_dialogs"]]
     lines = [
         [f"Speaker {1 + i % 2}: {text}" for i, text in enumerate(session)] for session in turns
@@ -196,7 +202,7 @@ def sessions(row: dict[str, Any]) -> str:
 
 @torch.no_grad()
 def figures(lm: LM, scale: int = 1, worlds: Worlds = TEST) -> dict[str, Any]:
-    """All figures; `scale` multiplies the number of streams, rules and draws."""
+    """Measure all scores. `scale` multiplies the number of streams, rules and draws."""
     split, first = worlds.split, worlds.first
     story = books.book(rng("pg19", split, first, 0), split, 9000)
     talk = "".join(
@@ -237,7 +243,7 @@ def figures(lm: LM, scale: int = 1, worlds: Worlds = TEST) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures of a model folder as JSON."""
+    """Print the scores of a model folder as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, help="folder of the model")
     parser.add_argument(

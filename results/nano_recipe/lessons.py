@@ -1,6 +1,6 @@
-"""The lessons of the nano LM: which sequences it reads, in which order, and what each of them teaches.
+"""Curriculum of the nano LM: its sequences, their order, and their losses.
 
-A batch carries, beside ids and loss weights, where names and answers stand; `teaching` uses that.
+A batch has ids, loss weights, and the positions of names and answers, which `teaching` uses.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """One lesson of the curriculum."""
+    """One stage of the curriculum."""
 
     name: str
     tokens: int
     lengths: tuple[int, ...]
-    """Target lengths of the sequences of a batch, one drawn a batch."""
+    """Target lengths of the sequences. One is drawn per batch."""
     families: dict[str, float]
     """Share of each family."""
     batch: int = 8192
-    """Tokens of a batch. Early lessons are learned by the number of steps, not of tokens."""
+    """Tokens per batch. Early stages depend on the number of steps, not of tokens."""
     one_relation: float = 0.3
-    """Share of question-answering sequences whose documents all tell the same relation."""
+    """Share of question-answering sequences with the same relation in all documents."""
     naming: float = 0.0
     pointing: float = 0.0
     """Weights of the teaching losses, see `teaching.losses_of`."""
 
     def teaching(self) -> Teaching:
-        """The teaching losses of its batches."""
+        """Return the teaching losses of its batches."""
         return Teaching(self.naming, self.pointing)
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """Weights of the losses on attention, see `teaching.losses_of`."""
+    """Weights of the attention losses, see `teaching.losses_of`."""
 
     naming: float
     pointing: float
     layers: tuple[int, ...] = (2,)
-    """Those that are taught where the answer stands."""
+    """Layers with the pointing loss."""
 
 
 _QA = {"streamingqa": 2.4, "squad_seq": 1.4, "archivalqa": 1.4}
@@ -80,19 +80,23 @@ STAGES = (
 
 @dataclass
 class Sequence:
-    """Token ids, loss weights, and for each answer where it starts and the earlier places that hold it."""
+    """Token ids, loss weights, and for each answer its start and the earlier positions that contain
+    it.
+    """
 
     ids: list[int]
     weights: list[float]
     pointers: list[tuple[int, list[int]]] = field(default_factory=list)
-    """(position that predicts the answer, positions of its first token in the segments that hold it)."""
+    """(position that predicts the answer, positions of its first token in the segments that contain
+    it).
+    """
     groups: list[int] = field(default_factory=list)
-    """Of each token: the document, question or demonstration it belongs to."""
+    """Document, question or demonstration of each token."""
     keys: list[int] = field(default_factory=list)
-    """Of each token: 1 or 2 where it is the first or second word that tells its group from the others, 3 for both."""
+    """Mask per token: 1 for the first, 2 for the second word that identifies its group, 3 for both."""
 
     def cut(self, length: int) -> Sequence:
-        """The first `length` tokens."""
+        """Return the first `length` tokens."""
         kept = [pointer for pointer in self.pointers if pointer[0] < length]
         return Sequence(
             self.ids[:length], self.weights[:length], kept, self.groups[:length], self.keys[:length]
@@ -100,7 +104,7 @@ class Sequence:
 
 
 def sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> Sequence:
-    """One training sequence, at most a quarter longer than `length`."""
+    """Generate one training sequence, at most a quarter longer than `length`."""
     source = rng("nano", stage.name, seed)
     (name,) = source.choices(list(stage.families), list(stage.families.values()))
     kinds = {"streamingqa": "person", "squad_seq": "place", "archivalqa": "company"}
@@ -113,7 +117,7 @@ def sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> S
 
 
 def encoded(tokenizer: Tokenizer, segments: corpus.Segments) -> Sequence:
-    """The whole sequence of these segments, behind a BOS."""
+    """Encode segments as one sequence after a BOS."""
     texts = [segment.text for segment in segments if segment.text != corpus.END]
     encoded = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
     made = Sequence([0], [0.0], groups=[0], keys=[0])
@@ -154,22 +158,22 @@ class Batch:
     query_N: Tensor
     """Position that predicts an answer."""
     held_NT: Tensor
-    """True at the earlier places that hold it."""
+    """True at the earlier positions that contain the answer."""
     groups_BT: Tensor
     keys_BT: Tensor
     positions_BT: Tensor
-    """Of each token; those of a row ascend, as a rule by one."""
+    """Position of each token, ascending per row, usually by one."""
 
     def to(self, device: str) -> Batch:
-        """The same on another device."""
+        """Copy the batch to a device."""
         return Batch(**{part.name: getattr(self, part.name).to(device) for part in fields(self)})
 
 
 def batch_of(sequences: list[Sequence], positions: list[list[int]] | None = None) -> Batch:
-    """Sequences padded to the longest.
+    """Pad sequences to the longest.
 
     Args:
-        positions: of the tokens of each sequence; None counts from 0.
+        positions: positions of the tokens of each sequence; None counts from 0.
     """
     import torch
     from torch.nn.utils.rnn import pad_sequence
@@ -189,7 +193,7 @@ def batch_of(sequences: list[Sequence], positions: list[list[int]] | None = None
     keys_BT = pad_sequence([torch.tensor(s.keys) for s in sequences], batch_first=True)
     width = ids_BT.shape[1]
     own_positions = positions or [list(range(width)) for _ in sequences]
-    # what pads a row goes on counting: nobody reads it
+    # Padding continues the positions; it is never attended to.
     whole = [[*row, *range(row[-1] + 1, row[-1] + 1 + width - len(row))] for row in own_positions]
     return Batch(
         ids_BT, weights_BT, rows, queries, held_NT, groups_BT, keys_BT, torch.tensor(whole)
@@ -197,7 +201,7 @@ def batch_of(sequences: list[Sequence], positions: list[list[int]] | None = None
 
 
 def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
-    """Endless batches of about `stage.batch` tokens each."""
+    """Yield endless batches of about `stage.batch` tokens each."""
     step = 0
     while True:
         length = rng("length", stage.name, seed, step).choice(stage.lengths)

@@ -1,14 +1,16 @@
-"""The nano LM: recipe and training command of the base model that ships with the package.
+"""Nano LM: recipe and training command of the bundled base model.
 
     python -m results.nano_recipe.nano --out ttabench/assets/nano        # about an hour and a half on two cores
 
-The card beside the weights names the place where this recipe lay then, `ttabench.mini`: runs are known by its digest.
+The card of the weights names the recipe's earlier module, `ttabench.mini`, because run ids depend
+on its digest.
 
-A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained on the training split of
-the miniature world only. Three things make it learn to *use* its context: layers that start quiet, so that words can be
-compared (`trainer`); attention that is taught where names and answers stand (`teaching`); and a curriculum: documents
-that only the entity tells apart, then all nine families, then ever longer contexts, and at last a larger base of the
-rotary frequencies, with which it is taught to answer over 8,192 tokens (`far`).
+A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained only
+on the training split of the synthetic world. Three things make it learn to *use* its context:
+layers with small initial outputs, so that words stay comparable (`trainer`); losses on attention to
+names and answers (`teaching`); and a curriculum. The curriculum has documents that differ only in
+the entity, then all nine families, then ever longer contexts, and at last a larger base of the
+rotary frequencies for answers over 8,192 tokens (`far`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ WARMUP = 177_500
 
 
 def learning_rate(seen: int, total: float, peak: float) -> float:
-    """Warm-up, constant, then a cosine to 5 % of the peak over the last third of the `total` tokens."""
+    """Return the rate: warm-up, constant, then a cosine to 5 % of the peak over the last third of
+    `total` tokens.
+    """
     if seen < WARMUP:
         return peak * seen / WARMUP
     done = seen / total
@@ -49,11 +53,12 @@ def train(
     peak: float = 1e-3,
     start: Path | None = None,
 ) -> dict[str, object]:
-    """Train the nano LM and write a plain transformers folder to `out`; a training that was stopped there goes on.
+    """Train the nano LM and write a transformers folder to `out`. An interrupted training is
+    resumed.
 
     Args:
-        share: shortens every stage to this share (for tests and trials).
-        start: folder of a model that the stages before the last have made; the last one begins with its weights.
+        share: factor on the length of every stage, for tests and trials.
+        start: model folder after all stages but the last, from which the last one starts.
 
     Returns:
         The training record: tokens, seconds, and the mean loss of each stage's last tenth.
@@ -68,7 +73,7 @@ def train(
 
 
 def _near(run: Trainer) -> None:
-    """The stages of ever longer sequences, by tokens."""
+    """Train the stages of growing lengths, counted in tokens."""
     total, end = run.share * sum(stage.tokens for stage in STAGES), 0.0
     for stage in STAGES if run.far is None else ():
         end += run.share * stage.tokens
@@ -84,7 +89,7 @@ def _near(run: Trainer) -> None:
 
 
 def _far(run: Trainer, stage: FarStage) -> None:
-    """The last stage, by steps."""
+    """Train the last stage, counted in steps."""
     run.lengthen(stage)
     losses: list[float] = []
     first = run.skip(stage.name)
@@ -97,13 +102,13 @@ def _far(run: Trainer, stage: FarStage) -> None:
 
 
 def main() -> None:
-    """Command line of the recipe."""
+    """Run the command line of the recipe."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the trained model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=1.0, help="share of the curriculum's tokens")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--start", type=Path, help="folder of a model to begin the last stage with")
+    parser.add_argument("--start", type=Path, help="folder of a model to start the last stage from")
     options = parser.parse_args()
     record = train(
         options.out,

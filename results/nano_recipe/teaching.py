@@ -1,4 +1,4 @@
-"""What the nano LM is trained on: the cross-entropy of answers, and where to look for them.
+"""Losses of the nano LM: cross-entropy of answers, and attention losses.
 
 Shape letters: B rows · T tokens · D width · H heads · E head size · N answers of a batch.
 """
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 NAMING_LAYER, TAUGHT_HEADS = 1, 4
-"""The first four heads of the second layer are taught to look at names, those of later ones at answers."""
+"""Layer and number of heads with attention losses: naming in the second layer, pointing in later
+ones.
+"""
 
 
 def losses_of(model: LlamaForCausalLM, batch: Batch, teaching: Teaching) -> tuple[Tensor, Tensor]:
-    """(weighted mean cross-entropy, weighted teaching losses); logits are computed only where a weight is not zero.
+    """Return (weighted mean cross-entropy, weighted teaching losses). Logits are computed for
+    nonzero weights only.
 
-    Together with layers that start quiet (`nano._quieten`), two losses on attention weights let the model tell entities
-    apart; at full-sized starts the same losses left it at chance, and quiet layers alone were not tried.
+    With layers of small initial outputs (`trainer._quieten`), two losses on attention weights teach
+    the model to distinguish entities. With full-sized initial outputs the same losses left it at
+    chance. Small outputs without the losses were not tried.
 
-    - naming: every token looks at the words that tell its own document, question or demonstration from the others
+    - naming: every token attends to the words that identify its own document, question or demonstration
       (heads 0, 1: the second word; heads 2, 3: the first);
-    - pointing: where an answer is predicted, the model looks at the earlier places that hold it.
+    - pointing: the token that predicts an answer attends to the earlier positions that contain it.
 
-    Both are -log of the attention paid, averaged over heads.
+    Both are -log of the attention weight, averaged over heads.
     """
-    # Without a mask transformers takes a jump in the positions for the start of another, packed sequence.
+    # Without a mask transformers treats a jump in the positions as the start of another packed sequence.
     output = model.model(
         input_ids=batch.ids_BT,
         position_ids=batch.positions_BT,
@@ -63,7 +67,7 @@ def losses_of(model: LlamaForCausalLM, batch: Batch, teaching: Teaching) -> tupl
 def _taught(
     model: LlamaForCausalLM, index: int, hidden_BTD: Tensor, positions_BT: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Rotated queries (scaled) and keys [B, TAUGHT_HEADS, T, E] of a layer."""
+    """Return the rotated queries (scaled) and keys [B, TAUGHT_HEADS, T, E] of a layer."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     layer, config = model.model.layers[index], model.config
@@ -96,7 +100,7 @@ def _naming(model: LlamaForCausalLM, hidden_BTD: Tensor, batch: Batch) -> Tensor
 
 
 def _pointing(model: LlamaForCausalLM, layer: int, hidden_BTD: Tensor, batch: Batch) -> Tensor:
-    """Only for the positions that matter: N queries instead of B x T."""
+    """Compute the pointing loss only for the N predicting positions instead of B x T."""
     query_BHTE, key_BHTE = _taught(model, layer, hidden_BTD, batch.positions_BT)
     order_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
     parts = []

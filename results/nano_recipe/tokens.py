@@ -1,4 +1,4 @@
-"""The tokenizer of the nano LM: a byte-level BPE that knows every word of the miniature world whole."""
+"""Tokenizer of the nano LM: a byte-level BPE with one token per word of the synthetic world."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOCABULARY = 3072
 
 
 def train_tokenizer(samples: int = 100) -> Tokenizer:
-    """A byte-level BPE that knows every word of the world whole; any UTF-8 text round-trips."""
+    """Train a byte-level BPE with one token per word of the world. Any UTF-8 text round-trips."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     source = rng("tokenizer")
@@ -27,7 +27,7 @@ def train_tokenizer(samples: int = 100) -> Tokenizer:
     ]
     texts += [" " + " ".join(corpus.vocabulary_words())] * 3 * samples
     tokenizer = Tokenizer(models.BPE())
-    # A break between two texts is one token wherever it stands, as it was when texts were tokenised one by one.
+    # A break between two texts is always one token, as if the texts were tokenized separately.
     breaks = pre_tokenizers.Split("\n\n", "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [breaks, pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -46,7 +46,7 @@ def train_tokenizer(samples: int = 100) -> Tokenizer:
 
 
 def tokenizer_of(out: Path, start: Path | None) -> Tokenizer:
-    """That of the training that goes on, that of the model it starts with, or a new one."""
+    """Load the tokenizer of the resumed training or of the start model, or train a new one."""
     from tokenizers import Tokenizer
 
     files = [folder / "tokenizer.json" for folder in (out, start) if folder is not None]

@@ -1,4 +1,4 @@
-"""A training of the nano LM that goes on where it was stopped: weights, moments, counts, curve."""
+"""Resumable training of the nano LM: weights, optimizer state, counts, curve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _placed(folder: Path) -> Iterator[Path]:
-    """A folder whose files take their places in another, one by one, when the block ends."""
+    """Yield a scratch folder. Its files replace those of `folder` one by one at the end of the
+    block.
+    """
     with TemporaryDirectory(dir=folder) as scratch:
         yield Path(scratch)
         for path in sorted(Path(scratch).iterdir()):
@@ -48,12 +50,12 @@ CONFIG = {
 
 
 def _quieten(model: LlamaForCausalLM) -> None:
-    """Start with layers that add little to the residual stream.
+    """Scale the initial layers so that they add little to the residual stream.
 
-    With tied embeddings the words enter it as small as the weights are; at full size the first layer's outputs would
-    drown them. Seen after 150 and 210 steps:
-    centred states of a question and of its answer's place, at the third layer,
-    had a cosine of 0.05 at full size and of 0.75 at a tenth.
+    With tied embeddings the word vectors are as small as the weights. Full-sized outputs of the
+    first layer would dominate them. After 150 and 210 steps, centred states of a question and of
+    its answer's position, at the third layer, had a cosine of 0.05 at full size and of 0.75 at a
+    tenth.
     """
     import torch
 
@@ -68,7 +70,7 @@ def _rope(stage: FarStage) -> dict[str, object]:
 
 
 class Trainer:
-    """The state of a training: model, optimiser, and how far it has come; `nano.train` leads it through the stages."""
+    """State of a training: model, optimizer and progress. `nano.train` runs the stages."""
 
     def __init__(
         self,
@@ -129,7 +131,9 @@ class Trainer:
         )
 
     def lengthen(self, stage: FarStage) -> None:
-        """Go over to the positions and the rotary frequencies of the last stage; its optimiser begins anew."""
+        """Switch to the positions and the rotary frequencies of the last stage, with a new
+        optimizer.
+        """
         if self.far is None:
             weights, self.far = self.model.state_dict(), stage
             self.model = self._model()
@@ -144,7 +148,7 @@ class Trainer:
         self.began_at = self.seen
 
     def _start(self, folder: Path) -> None:
-        """The weights and the record of a model; what it had of the last stage begins anew."""
+        """Load the weights and the record of a model. Its last stage starts again."""
         from ttabench.lm.loading import safetensors_io as files_of_tensors
 
         weights, _ = files_of_tensors.read_tensors(folder / "model.safetensors", self.device)
@@ -154,7 +158,7 @@ class Trainer:
         self.lengthen(FAR.shortened(self.share))
 
     def _resume(self) -> None:
-        """Weights, moments and counts as `save` left them."""
+        """Load weights, optimizer state and counts of `save`."""
         from ttabench.lm.loading import safetensors_io as files_of_tensors
 
         self._take(read_json(self.out / "training.json"))
@@ -173,15 +177,15 @@ class Trainer:
 
     @property
     def rate(self) -> float:
-        """Tokens per second since this process began."""
+        """Tokens per second since this process started."""
         return (self.seen - self.began_at) / (time.monotonic() - self.clock)
 
     def skip(self, stage: str) -> int:
-        """Batches of a stage that were already trained on."""
+        """Return the number of batches of a stage that were already used."""
         return self.steps.get(stage, 0)
 
     def step(self, batch: Batch, teaching: Teaching, rate: float) -> float:
-        """One update; returns the cross-entropy."""
+        """Make one update. Returns the cross-entropy."""
         import torch
 
         for group in self.optimiser.param_groups:
@@ -197,7 +201,7 @@ class Trainer:
         return float(answer.item())
 
     def ended(self, stage: str, losses: Sequence[float]) -> None:
-        """Count a step; now and then say how it goes, and save."""
+        """Count a step. Print every 50 and save every 250 steps."""
         self.steps[stage] = self.steps.get(stage, 0) + 1
         if len(losses) % 50 == 0:
             self.curve.append((stage, self.seen, round(sum(losses[-50:]) / 50, 4)))
@@ -209,16 +213,17 @@ class Trainer:
             self.save()
 
     def close(self, stage: str, losses: Sequence[float]) -> None:
-        """The mean loss of a stage's last tenth, or of what this process saw of it."""
+        """Record the mean loss of a stage's last tenth, or of the part that this process has seen."""
         if losses:
             tail = losses[-max(1, len(losses) // 10) :]
             self.losses[stage] = sum(tail) / len(tail)
             self.save()
 
     def save(self) -> None:
-        """The model folder, and beside it what a continued training needs.
+        """Write the model folder, and the state for resuming a training.
 
-        Weights that are read are float32 to float16's precision: a file of which a third packs away.
+        Saved weights are float32 with the precision of float16, so that the file compresses to two
+        thirds.
         """
         from ttabench.lm.loading import safetensors_io as files_of_tensors
 
@@ -240,7 +245,7 @@ class Trainer:
         write_atomically(self.out / "training.json", json.dumps(self.record(), indent=1))
 
     def record(self) -> dict[str, object]:
-        """The record of the training, as JSON."""
+        """Return the training record, as JSON."""
         return {
             "seed": self.seed,
             "peak_lr": self.peak,

@@ -13,7 +13,7 @@ from typing import Any
 
 from papers import declared
 from papers.declared import COUNTED, SCALES, Scale
-from papers.judging import Held, Judged, Stored, judged, over, spots
+from papers.judging import ClaimResult, StoredResult, StoredRuns, evaluate_claims, locations, over
 from ttabench.core.amounts import format_bytes, format_number
 from ttabench.report.method_rows import format_value
 from ttabench.stats.metrics import metric_or_default
@@ -39,17 +39,17 @@ Each setting is evaluated under every training of the adapter, with its own inte
 is the verdict. Otherwise the verdict is **mixed**. Claims were chosen by hand, most of them after the runs."""
 
 
-def all_claims(stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
+def all_claims(stored_runs: StoredRuns, scales: Sequence[Scale] = SCALES) -> list[ClaimResult]:
     """Evaluate every claim of every paper, at every place, in every comparison group and training."""
     return [
         row
         for of in declared.PAPERS
         for which in declared.paper(of).tables
-        for row in judged(of, which, stored_runs, scales)
+        for row in evaluate_claims(of, which, stored_runs, scales)
     ]
 
 
-def settings(rows: Sequence[Judged]) -> list[Any]:
+def settings(rows: Sequence[ClaimResult]) -> list[Any]:
     """Return one row per claim, place and comparison group: verdict over trainings, and the
     results.
     """
@@ -70,7 +70,7 @@ def settings(rows: Sequence[Judged]) -> list[Any]:
     return _joined(cells, [*keys, "rows", "verdicts"], len(keys))
 
 
-def by_claim(rows: Sequence[Judged]) -> list[Any]:
+def by_claim(rows: Sequence[ClaimResult]) -> list[Any]:
     """Return one row per claim and scale: verdict over settings, with their results.
 
     A place without runs counts only if its claim has no runs at all.
@@ -97,7 +97,7 @@ def _joined(cells: Sequence[tuple[Any, ...]], columns: list[str], keys: int) -> 
     return list(joined.assign(verdict=joined["verdicts"].map(over)).itertuples(index=False))
 
 
-def claims_table(title: str, rows: Sequence[Judged]) -> Table:
+def claims_table(title: str, rows: Sequence[ClaimResult]) -> Table:
     """Return the table of claims with verdicts: one row per claim and scale."""
     cells = tuple(
         (
@@ -106,7 +106,7 @@ def claims_table(title: str, rows: Sequence[Judged]) -> Table:
             theirs(list(chain(*line.settings))),
             line.scale,
             _effects(line.settings),
-            told(line.verdict, line.verdicts, "settings"),
+            format_verdict(line.verdict, line.verdicts, "settings"),
         )
         for line in by_claim(rows)
     )
@@ -116,7 +116,7 @@ def claims_table(title: str, rows: Sequence[Judged]) -> Table:
     )
 
 
-def settings_table(title: str, rows: Sequence[Judged]) -> Table:
+def settings_table(title: str, rows: Sequence[ClaimResult]) -> Table:
     """Return the table of settings with runs: one row per setting, with the figures of all
     trainings.
     """
@@ -127,7 +127,9 @@ def settings_table(title: str, rows: Sequence[Judged]) -> Table:
             for row in line.rows
         ]
         reason = _each([row.reason for row in line.rows])
-        verdict = told(line.verdict, line.verdicts, "trainings") + (f": {reason}" if reason else "")
+        verdict = format_verdict(line.verdict, line.verdicts, "trainings") + (
+            f": {reason}" if reason else ""
+        )
         queries = [f"{row.found.n:,}" if row.found else "" for row in line.rows]
         cells.append(
             (
@@ -163,7 +165,7 @@ def settings_table(title: str, rows: Sequence[Judged]) -> Table:
     )
 
 
-def told(verdict: str, verdicts: Sequence[str], noun: str) -> str:
+def format_verdict(verdict: str, verdicts: Sequence[str], noun: str) -> str:
     """Format `reproduced (3 settings)` or `mixed (2 reproduced, 1 undecided of 3 settings)`."""
     if len(verdicts) < 2:
         return verdict
@@ -172,7 +174,7 @@ def told(verdict: str, verdicts: Sequence[str], noun: str) -> str:
     return f"{verdict} ({each if len(counted) > 1 else ''}{len(verdicts)} {noun})"
 
 
-def counts(rows: Sequence[Judged]) -> str:
+def counts(rows: Sequence[ClaimResult]) -> str:
     """Format `Claims, by scale: 3 reproduced, 5 undecided, 4 no runs.`"""
     verdicts = Counter(line.verdict for line in by_claim(rows))
     return f"Claims, by scale: {', '.join(f'{count} {name}' for name, count in verdicts.most_common())}."
@@ -183,7 +185,7 @@ def _each(cells: Sequence[str]) -> str:
     return "; ".join(cells if len(set(cells)) > 1 else cells[:1]).strip("; ")
 
 
-def _effects(by_setting: Sequence[list[Judged]]) -> str:
+def _effects(by_setting: Sequence[list[ClaimResult]]) -> str:
     """Format the range of our differences, `14.0 to 44.4`. For costs, list every setting."""
     effects = [row.found for rows in by_setting for row in rows if row.found is not None]
     if effects:
@@ -196,7 +198,7 @@ def _effects(by_setting: Sequence[list[Judged]]) -> str:
     )
 
 
-def _data(row: Judged) -> dict[str, Any]:
+def _data(row: ClaimResult) -> dict[str, Any]:
     left, right = row.costs or (None, None)
     figures = {
         f"{prefix}{name}": getattr(found, name, None)
@@ -221,7 +223,7 @@ def _data(row: Judged) -> dict[str, Any]:
     }
 
 
-def ours(row: Judged) -> str:
+def ours(row: ClaimResult) -> str:
     """Format our difference with its interval, or both costs."""
     if row.costs is not None:
         counted = row.claim.cost in COUNTED
@@ -231,7 +233,7 @@ def ours(row: Judged) -> str:
     return row.found.shown if row.found else ""
 
 
-def theirs(rows: Sequence[Judged]) -> str:
+def theirs(rows: Sequence[ClaimResult]) -> str:
     """Format the paper's differences over places and base models. Without figures, quote the paper."""
     differences = [reported(row) for row in rows]
     values = [value for by_model in differences for value in by_model.values()]
@@ -246,7 +248,7 @@ def span(values: Sequence[float], digits: int = 1) -> str:
     return " to ".join(dict.fromkeys(limits))
 
 
-def reported(row: Judged) -> dict[str, float]:
+def reported(row: ClaimResult) -> dict[str, float]:
     """Return the paper's difference at a place (left minus right) by base model. Empty for costs."""
     if row.claim.cost or not row.place.task:
         return {}
@@ -260,7 +262,7 @@ def reported(row: Judged) -> dict[str, float]:
     return {model: left[model] - right[model] for model in left if model in right}
 
 
-def figures_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
+def figures_table(name: str, stored_runs: StoredRuns, scale: Scale) -> Table:
     """Return the table as the paper prints it, by base model, with a column of our results at one
     scale.
     """
@@ -269,13 +271,15 @@ def figures_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
     of, which, table = declared.table(name)
     keys = ["method", "task", "setting", "metric"]
     printed = pandas.DataFrame(declared.reported(of, which), columns=["model", *keys, "value"])
-    results: dict[tuple[str, ...], list[Held]] = {}
-    for spot in (spot for spot in spots(of, which, stored_runs) if spot.scale == scale):
-        for line in (line for line in table.named if line in spot.lines):
-            known_rows = declared.reported_at(of, which, spot.place, line)
+    results: dict[tuple[str, ...], list[StoredResult]] = {}
+    for location in (
+        location for location in locations(of, which, stored_runs) if location.scale == scale
+    ):
+        for line in (line for line in table.named if line in location.lines):
+            known_rows = declared.reported_at(of, which, location.place, line)
             usable = [
                 one
-                for one in spot.lines[line].values()
+                for one in location.lines[line].values()
                 if one.figure is not None and not one.method_row.exclusion_reason
             ]
             for index in dict.fromkeys(tuple(row[key] for key in keys) for row in known_rows):
@@ -290,7 +294,9 @@ def figures_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
         for index, values in zip(wide.index, wide.to_numpy(), strict=True)
     )
     columns = (*keys, *(f"#{model}" for model in wide.columns), f"#ours, {scale}")
-    caption = f"Figures of arXiv {declared.paper(of).arxiv}. Ours: value ± standard error, or a range."
+    caption = (
+        f"Figures of arXiv {declared.paper(of).arxiv}. Ours: value ± standard error, or a range."
+    )
     if scale == SCALES[0]:
         caption += " Ours are of a small model on synthetic texts: compare the order of rows, not the figures."
     return Table(
@@ -306,15 +312,15 @@ def figures_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
     )
 
 
-def _range(held: Sequence[Held]) -> str:
+def _range(results: Sequence[StoredResult]) -> str:
     """Format `66.2 ± 3.1`, or several results as `62.0 to 71.5 (3)`."""
-    figures = [one.figure for one in held if one.figure is not None]
+    figures = [one.figure for one in results if one.figure is not None]
     if len(figures) < 2:
         return "".join(
             format_value(one.method_row.metric, *figure[:2])
-            for one, figure in zip(held, figures, strict=True)
+            for one, figure in zip(results, figures, strict=True)
         )
-    metric = metric_or_default(held[0].method_row.metric)
+    metric = metric_or_default(results[0].method_row.metric)
     return (
         f"{span([figure[0] * metric.scale for figure in figures], metric.digits)} ({len(figures)})"
     )

@@ -1,8 +1,8 @@
 """Evaluation of the papers' claims on stored runs.
 
-    words(record)                          {"method": "mac", "task": "streamingqa", "set": {...}, "trained_on": "own"}
-    spots("mac", "table1", stored)         [Spot(place="streamingqa", lines={"mac": {0: Held(...), ...}}, ...)]
-    judged("mac", "table1", stored)[0]     Judged(claim=..., place=..., found=..., verdict="reproduced")
+    words(record)                        {"method": "mac", "set": {...}, "trained_on": "own", ...}
+    locations("mac", "table1", stored)   [Location(lines={"mac": {0: StoredResult(...), ...}}, ...)]
+    evaluate_claims("mac", "table1", stored)[0]     ClaimResult(verdict="reproduced", ...)
 
 Table rows are patterns that select stored runs, as in the `exclude` of a suite. A claim is
 evaluated per place, comparison group and training. Comparison groups, pooling of draws, exclusion
@@ -55,10 +55,10 @@ Verdict: TypeAlias = Literal[
     "cannot tell",
     "no runs",
 ]
-SILENT: tuple[Verdict, ...] = ("cannot tell", "no runs")
-NEAR = 0.1
+NO_VERDICT: tuple[Verdict, ...] = ("cannot tell", "no runs")
+MAX_BASELINE_DISTANCE = 0.1
 """Distance from a baseline that counts as near, as a share of the no-context to full-context range."""
-FACTOR = 2.0
+MIN_TIME_RATIO = 2.0
 """Minimum ratio of measured times. Repeated runs vary by this factor on a shared machine."""
 WITHOUT_STATE = ("none", "lora", "icl", "rag")
 """Methods without a state of the context. They keep nothing or the text itself."""
@@ -71,8 +71,8 @@ OWN = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored(LoadedRuns):
-    """Stored runs, without duplicates."""
+class StoredRuns(LoadedRuns):
+    """StoredRuns runs, without duplicates."""
 
     @cached_property
     def words(self) -> dict[str, dict[str, Json]]:
@@ -80,13 +80,13 @@ class Stored(LoadedRuns):
         return {record.id: words(record) for _, record in self.runs}
 
 
-def stored(folders: Sequence[Path]) -> Stored:
+def load_stored_runs(folders: Sequence[Path]) -> StoredRuns:
     """Load the runs of these folders. For a folder without runs, search up to two levels below it."""
     found = load_runs(
         dict.fromkeys(run for folder in folders for run in list_runs_below(folder, exclude=TRIALS))
     )
     runs = {run[1].id: run for run in reversed(found.runs)}
-    return Stored(runs=tuple(runs.values())[::-1], damaged=found.damaged)
+    return StoredRuns(runs=tuple(runs.values())[::-1], damaged=found.damaged)
 
 
 def words(record: RunRecord) -> dict[str, Json]:
@@ -110,7 +110,7 @@ def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class StoredResult:
     """Result of one table row at one place, in one comparison group, under one training."""
 
     method_row: MethodRow
@@ -118,7 +118,7 @@ class Held:
     step: int | None = None
     fault: str = ""
     """Reason why the result cannot be used, as text that follows its name. Empty if it can be used."""
-    other: Held | None = None
+    other: StoredResult | None = None
     """Result under a swapped state. None if that was not run."""
 
     @cached_property
@@ -159,20 +159,20 @@ class Held:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spot:
+class Location:
     """A place of a table in one comparison group."""
 
     place: Place
     scale: Scale
     block: str
     task: str
-    lines: Mapping[str, Mapping[int | None, Held]]
+    lines: Mapping[str, Mapping[int | None, StoredResult]]
     """Results by row name and training seed. The seed is None without training. `none` and `icl`
     are included.
     """
 
 
-def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
+def locations(name: str, which: str, stored_runs: StoredRuns) -> list[Location]:
     """Return every place of a table in every comparison group with a run of a claimed row."""
     table = paper(name).tables[which]
     places, patterns = table.places, paper(name).lines_of(table)
@@ -197,7 +197,7 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
             joined = join_answers([answers[run] for run in group.ids])
             method_row = make_method_row(of_block, group.method, group, joined)
             fault = method_row.exclusion_reason or ("" if joined.values else UNSCORED)
-            of_groups.append(Held(method_row=method_row, answers=joined, fault=fault))
+            of_groups.append(StoredResult(method_row=method_row, answers=joined, fault=fault))
         scale = scale_of_model(str(groups[0].record.config.get("model")))
         for place in (place for place in places if scale in place.scales):
             results = _at(
@@ -210,7 +210,7 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
             }
             if trainings.keys() & {*table.named}:
                 found.append(
-                    Spot(
+                    Location(
                         place=place,
                         scale=scale,
                         block=of_block.name,
@@ -218,21 +218,21 @@ def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
                         lines=trainings,
                     )
                 )
-    return sorted(found, key=lambda spot: places.index(spot.place))
+    return sorted(found, key=lambda location: places.index(location.place))
 
 
-def _at(place: Place, held: Sequence[Held]) -> list[Held]:
+def _at(place: Place, results: Sequence[StoredResult]) -> list[StoredResult]:
     """Return the results under the own state at a place, each with its result under a swapped
     state.
 
     Results with fewer queries than the others get a fault.
     """
     same_limit = select_same_limit(
-        [one.method_row for one in held if one.method_row.state_of == "own"]
+        [one.method_row for one in results if one.method_row.state_of == "own"]
     )
-    lines: list[Held] = []
-    others: dict[Any, Held] = {}
-    for one in (replace(one, step=place.step) for one in held):
+    lines: list[StoredResult] = []
+    others: dict[Any, StoredResult] = {}
+    for one in (replace(one, step=place.step) for one in results):
         if one.line.values or not one.answers.values:
             if one.method_row.state_of == "other":
                 others[one.method_row.configuration_key] = one
@@ -244,11 +244,11 @@ def _at(place: Place, held: Sequence[Held]) -> list[Held]:
     return [replace(one, other=others.get(one.method_row.configuration_key)) for one in lines]
 
 
-def _by_seed(held: Sequence[Held]) -> dict[int | None, Held]:
+def _by_seed(results: Sequence[StoredResult]) -> dict[int | None, StoredResult]:
     """Index results by training seed. If one seed has several configurations, return one result
     with a fault.
     """
-    whole = [one for one in held if not one.fault.startswith(LESS)] or held
+    whole = [one for one in results if not one.fault.startswith(LESS)] or results
     seeds = {
         training_seed(one.method_row.record.method.get("training", {})): one
         for one in reversed(whole)
@@ -260,7 +260,7 @@ def _by_seed(held: Sequence[Held]) -> dict[int | None, Held]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class ClaimResult:
     """Verdict on a claim at one place, in one comparison group, under one training."""
 
     paper: str
@@ -291,8 +291,12 @@ def verdict_of(
         control: difference between the own and a swapped state of left.
         memory: True if left keeps the context in a state. Its own state must then be better than the swapped one.
     """
-    verdict = _of_sign(found.gain) if _apart(found) else "undecided"
-    if verdict == "reproduced" and memory and not (control and control.gain * _apart(control) > 0):
+    verdict = _of_sign(found.gain) if _excludes_zero(found) else "undecided"
+    if (
+        verdict == "reproduced"
+        and memory
+        and not (control and control.gain * _excludes_zero(control) > 0)
+    ):
         return "no memory" if control else "no control"
     return verdict
 
@@ -301,7 +305,7 @@ def _of_sign(sign: float) -> Verdict:
     return "reproduced" if sign > 0 else "contradicted" if sign < 0 else "undecided"
 
 
-def _apart(found: Difference) -> bool:
+def _excludes_zero(found: Difference) -> bool:
     """Return True if the interval excludes zero. Without an interval, use the p-value."""
     if found.ci_low is not None and found.ci_high is not None:
         return found.ci_low > 0 or found.ci_high < 0
@@ -310,22 +314,24 @@ def _apart(found: Difference) -> bool:
 
 def over(verdicts: Sequence[Verdict]) -> Verdict:
     """Combine the verdicts of several trainings or settings. Those without a decision are ignored."""
-    decided = [verdict for verdict in verdicts if verdict not in SILENT]
+    decided = [verdict for verdict in verdicts if verdict not in NO_VERDICT]
     if decided:
         return decided[0] if len(set(decided)) == 1 else "mixed"
     return "cannot tell" if "cannot tell" in verdicts else "no runs"
 
 
-def judged(
-    name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] = SCALES
-) -> list[Judged]:
+def evaluate_claims(
+    name: str, which: str, stored_runs: StoredRuns, scales: Sequence[Scale] = SCALES
+) -> list[ClaimResult]:
     """Evaluate every claim of a table at every place, in every comparison group and training with
     both rows.
     """
     table = paper(name).tables[which]
-    found = [spot for spot in spots(name, which, stored_runs) if spot.scale in scales]
+    found = [
+        location for location in locations(name, which, stored_runs) if location.scale in scales
+    ]
     lines = paper(name).lines_of(table)
-    rows: list[Judged] = []
+    rows: list[ClaimResult] = []
     for claim in table.claims:
         memory = not claim.cost and lines[claim.left]["method"] not in WITHOUT_STATE
         for place in table.placed(claim):
@@ -336,18 +342,26 @@ def judged(
                 "place": place,
                 "memory": memory,
             }
-            with_runs = list(_of_runs(claim, [spot for spot in found if spot.place is place], at))
-            rows += with_runs or [Judged(**at, verdict="no runs")]
+            with_runs = list(
+                _of_runs(claim, [location for location in found if location.place is place], at)
+            )
+            rows += with_runs or [ClaimResult(**at, verdict="no runs")]
     return rows
 
 
-def _of_runs(claim: Claim, spots: Sequence[Spot], at: Mapping[str, Any]) -> Iterator[Judged]:
+def _of_runs(
+    claim: Claim, locations: Sequence[Location], at: Mapping[str, Any]
+) -> Iterator[ClaimResult]:
     """Evaluate a claim per comparison group, or for a mean over all groups of a scale."""
-    both = [spot for spot in spots if {claim.left, claim.right} <= spot.lines.keys()]
-    together = [[spot] for spot in both]
+    both = [
+        location for location in locations if {claim.left, claim.right} <= location.lines.keys()
+    ]
+    together = [[location] for location in both]
     if at["place"].mean:
         together = [
-            alike for scale in SCALES if (alike := [spot for spot in both if spot.scale == scale])
+            alike
+            for scale in SCALES
+            if (alike := [location for location in both if location.scale == scale])
         ]
     for alike in together:
         first = alike[0]
@@ -356,7 +370,8 @@ def _of_runs(claim: Claim, spots: Sequence[Spot], at: Mapping[str, Any]) -> Iter
             block = block.replace(f"{first.task} ", f"{len(alike)} tasks ", 1)
         for left, right in _trainings(claim, alike):
             pairs = [
-                (spot.lines[claim.left][left], spot.lines[claim.right][right]) for spot in alike
+                (location.lines[claim.left][left], location.lines[claim.right][right])
+                for location in alike
             ]
             words = {**at, "scale": first.scale, "block": block}
             yield (
@@ -366,7 +381,7 @@ def _of_runs(claim: Claim, spots: Sequence[Spot], at: Mapping[str, Any]) -> Iter
             )
 
 
-def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, int | None]]:
+def _trainings(claim: Claim, alike: Sequence[Location]) -> list[tuple[int | None, int | None]]:
     """Return the pairs of left and right training seeds to compare.
 
     Equal seeds are paired. If one side has a single training, it is paired with all of the other
@@ -374,7 +389,8 @@ def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, in
     """
     left, right = (
         sorted(
-            set.intersection(*(set(spot.lines[side]) for spot in alike)), key=lambda seed: seed or 0
+            set.intersection(*(set(location.lines[side]) for location in alike)),
+            key=lambda seed: seed or 0,
         )
         for side in (claim.left, claim.right)
     )
@@ -387,22 +403,22 @@ def _trainings(claim: Claim, alike: Sequence[Spot]) -> list[tuple[int | None, in
 
 def _difference(
     claim: Claim,
-    alike: Sequence[Spot],
-    pairs: Sequence[tuple[Held, Held]],
+    alike: Sequence[Location],
+    pairs: Sequence[tuple[StoredResult, StoredResult]],
     words: Mapping[str, Any],
-) -> Judged:
+) -> ClaimResult:
     """Evaluate a claim by the paired difference, averaged over several comparison groups for a
     mean.
     """
     names = (claim.left, claim.right)
     faults = [
-        f"{name} {held.fault}"
+        f"{name} {result.fault}"
         for pair in pairs
-        for name, held in zip(names, pair, strict=True)
-        if held.fault
+        for name, result in zip(names, pair, strict=True)
+        if result.fault
     ]
     if words["place"].mean:
-        tasks = {spot.task for spot in alike}
+        tasks = {location.task for location in alike}
         missing = [task for task in words["place"].pattern["task"] if task not in tasks]
         if missing:
             faults = [f"not run on {', '.join(missing)}", *faults]
@@ -412,10 +428,8 @@ def _difference(
             [difference(left.line, _part(right.line, claim.share)) for left, right in pairs]
         )
     if found is None:
-        return Judged(
-            **words,
-            verdict="cannot tell",
-            reason=faults[0] if faults else "no query in common",
+        return ClaimResult(
+            **words, verdict="cannot tell", reason=faults[0] if faults else "no query in common"
         )
     control = None
     if words["memory"]:
@@ -425,7 +439,7 @@ def _difference(
     verdict = verdict_of(found, control, memory=words["memory"])
     reason = claim.miniature if words["scale"] == SCALES[0] else ""
     reason = reason or _blind(alike, pairs, verdict)
-    return Judged(
+    return ClaimResult(
         **words,
         verdict="cannot tell" if reason else verdict,
         found=found,
@@ -453,21 +467,24 @@ def _mean(differences: Sequence[Difference | None]) -> Difference | None:
     return known[0] if len(known) == 1 else mean_difference(known)
 
 
-def _blind(alike: Sequence[Spot], pairs: Sequence[tuple[Held, Held]], verdict: Verdict) -> str:
+def _blind(
+    alike: Sequence[Location], pairs: Sequence[tuple[StoredResult, StoredResult]], verdict: Verdict
+) -> str:
     """Return the reason why both results are near the same baseline, or "".
 
     Positions are 0 at the no-context and 1 at the full-context baseline. Perplexities use
     logarithms. Returns "" if a baseline was not run.
     """
     oriented_values = list[list[float]]()
-    for spot, pair in zip(alike, pairs, strict=True):
+    for location, pair in zip(alike, pairs, strict=True):
         ends = [
-            next(iter(spot.lines.get(end, {}).values()), None) for end in (NO_CONTEXT, FULL_CONTEXT)
+            next(iter(location.lines.get(end, {}).values()), None)
+            for end in (NO_CONTEXT, FULL_CONTEXT)
         ]
         figures = [
-            held.figure
-            for held in (*pair, *ends)
-            if held is not None and not held.method_row.exclusion_reason
+            result.figure
+            for result in (*pair, *ends)
+            if result is not None and not result.method_row.exclusion_reason
         ]
         values = [figure[0] for figure in figures if figure is not None]
         if len(values) < 4:
@@ -478,48 +495,54 @@ def _blind(alike: Sequence[Spot], pairs: Sequence[tuple[Held, Held]], verdict: V
     if full <= none:
         return "full context is not better than no context"
     places = [(oriented_value - none) / (full - none) for oriented_value in (left, right)]
-    return near_an_end(places, decided=verdict != "undecided")
+    return near_baseline(places, decided=verdict != "undecided")
 
 
-def near_an_end(places: Sequence[float], *, decided: bool) -> str:
+def near_baseline(places: Sequence[float], *, decided: bool) -> str:
     """Return the baseline that both results are near, or "".
 
     Next to the no-context baseline itself, an undecided result counts. Next to the full-context
     baseline itself, a decided one counts.
     """
-    if all(abs(place) < NEAR for place in places) and (decided or 0 not in places):
+    if all(abs(place) < MAX_BASELINE_DISTANCE for place in places) and (decided or 0 not in places):
         return "both near no context"
-    if all(abs(1 - place) < NEAR for place in places) and (not decided or 1 not in places):
+    if all(abs(1 - place) < MAX_BASELINE_DISTANCE for place in places) and (
+        not decided or 1 not in places
+    ):
         return "both near full context"
     return ""
 
 
-def _cost(claim: Claim, pair: tuple[Held, Held], words: Mapping[str, Any]) -> Judged:
+def _cost(
+    claim: Claim, pair: tuple[StoredResult, StoredResult], words: Mapping[str, Any]
+) -> ClaimResult:
     """Evaluate a claim about a recorded cost. Missing scores do not matter. For bytes, no other
     fault does either.
     """
-    left, right = (held.cost(claim.cost) for held in pair)
-    machines = sorted({held.method_row.machine for held in pair})
+    left, right = (result.cost(claim.cost) for result in pair)
+    machines = sorted({result.method_row.machine for result in pair})
     faults = [
-        f"{name} {held.fault}"
-        for name, held in zip((claim.left, claim.right), pair, strict=True)
-        if held.fault not in ("", UNSCORED)
+        f"{name} {result.fault}"
+        for name, result in zip((claim.left, claim.right), pair, strict=True)
+        if result.fault not in ("", UNSCORED)
     ]
     if len(machines) > 1:
         faults.append("measured on different machines")
     if left is None or right is None:
-        return Judged(**words, verdict="cannot tell", reason=f"{claim.cost} was not recorded")
+        return ClaimResult(**words, verdict="cannot tell", reason=f"{claim.cost} was not recorded")
     words = {**words, "costs": (left, right)}
     if claim.cost in COUNTED:
-        return Judged(**words, verdict=_of_sign(right.value - left.value))
+        return ClaimResult(**words, verdict=_of_sign(right.value - left.value))
     if faults:
-        return Judged(**words, verdict="cannot tell", reason=faults[0])
+        return ClaimResult(**words, verdict="cannot tell", reason=faults[0])
     words["block"] = f"{words['block']}, {machines[0]}"
     if once := [
         line
         for line, cost in zip((claim.left, claim.right), (left, right), strict=True)
         if cost.n < 2
     ]:
-        return Judged(**words, verdict="cannot tell", reason=f"{' and '.join(once)} measured once")
-    sign = (right.low >= FACTOR * left.high) - (left.low >= FACTOR * right.high)
-    return Judged(**words, verdict=_of_sign(sign))
+        return ClaimResult(
+            **words, verdict="cannot tell", reason=f"{' and '.join(once)} measured once"
+        )
+    sign = (right.low >= MIN_TIME_RATIO * left.high) - (left.low >= MIN_TIME_RATIO * right.high)
+    return ClaimResult(**words, verdict=_of_sign(sign))
