@@ -1,7 +1,7 @@
 """Benchmark of CCM's savings on nano: training in one forward pass, queries under a memory limit,
 an endless stream.
 
-    python results/bench_ccm.py     bench_ccm.md; CPU seconds of one thread, so other load on the machine has little effect
+    python results/bench_ccm.py     bench_ccm.md; CPU seconds of one thread
 
 arXiv 2312.03414: training in one forward is 7 times as fast as step by step (table 18); queries at
 step 16 under one memory limit, full context : concat : merge, 1 : 4.6 : 13.2 (table 1); a stream

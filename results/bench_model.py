@@ -240,8 +240,8 @@ def main() -> None:
     head = [
         "# Prefill and decoding on a CPU in float32, compared with plain transformers",
         "",
-        f"torch {torch.__version__}, {describe_hardware()['cpu']}, the fastest of {options.repeat} alternating turns (nano: at "
-        "least 10).",
+        f"torch {torch.__version__}, {describe_hardware()['cpu']}, the fastest of {options.repeat} alternating "
+        "turns (nano: at least 10).",
         "",
         "| model | threads | work | ms | CPU ms | compared with | ms | CPU ms | speed-up | target | load |",
         "| --- | ---: | --- | ---: | ---: | --- | ---: | ---: | ---: | --- | ---: |",

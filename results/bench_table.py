@@ -81,8 +81,8 @@ def write(measured: Sequence[Measured], options: argparse.Namespace) -> None:
         f"{options.threads} threads of "
         f"{describe_hardware()['cpu']}, batches of {options.batch_size}, median of {options.repeat} alternating runs.",
         "",
-        "| task | rows | shots | documents | tokens hf | tokens ours | possible speed-up | hf (s) | ours in lm-eval (s) | "
-        "speed-up | ttabench eval (s) | speed-up | reached (%) | model only: hf (s) | ours in lm-eval (s) | "
+        "| task | rows | shots | documents | tokens hf | tokens ours | possible speed-up | hf (s) | "
+        "ours in lm-eval (s) | speed-up | ttabench eval (s) | speed-up | reached (%) | model only: hf (s) | ours in lm-eval (s) | "
         "accuracy of all three | largest difference (nats) |",
         "| --- | --- " + "| ---: " * 15 + "|",
     ]

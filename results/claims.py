@@ -14,10 +14,10 @@ from ttabench.terminal.table import Table
 
 COSTS = """## Costs
 
-Bytes are exact, so a claim is reproduced if the left side has fewer. Times are of small models on shared machines. A
-claim about time is reproduced if the longest draw of the left side takes at most half of the shortest of the right side.
-It is contradicted if the opposite holds, and undecided otherwise. A single measurement, or measurements on different
-machines, cannot tell."""
+Bytes are exact, so a claim is reproduced if the left side has fewer. Times are of small models on
+shared machines. A claim about time is reproduced if the longest draw of the left side takes at most
+half of the shortest of the right side. It is contradicted if the opposite holds, and undecided
+otherwise. A single measurement, or measurements on different machines, cannot tell."""
 
 
 def claims_page(stored_runs: StoredRuns) -> str:

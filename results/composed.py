@@ -34,9 +34,9 @@ READ = {
     "sum": "both, states summed",
     "row": "both, read in a row",
 }
-LEGEND = f"""F1 (%) and answer NLL (nats/token) ± standard error over {DRAWS} draws of two texts and their queries:
-{DOCUMENTS} documents per text, {QUESTIONS} queries per document. "States summed": each text was read separately, and
-the two states were added."""
+LEGEND = f"""F1 (%) and answer NLL (nats/token) ± standard error over {DRAWS} draws of two texts and
+their queries: {DOCUMENTS} documents per text, {QUESTIONS} queries per document. "States summed":
+each text was read separately, and the two states were added."""
 
 
 def ask(place: Path, out: Path) -> None:

@@ -22,9 +22,10 @@ from ttabench.report.stored import StoredRun, load_values
 from ttabench.stats.estimate import difference
 from ttabench.stats.metrics import metric_or_default
 
-ERRORS = """Mean over all queries ± standard error, as in `ttabench compare`. Several draws are clustered by draw and by the
-documents or questions that they share, a single run by its documents, questions or books. Without stored scores per
-query, the errors of draws and of queries are added up, which is too wide. Empty cells were not run."""
+ERRORS = """Mean over all queries ± standard error, as in `ttabench compare`. Several draws are
+clustered by draw and by the documents or questions that they share, a single run by its documents,
+questions or books. Without stored scores per query, the errors of draws and of queries are added
+up, which is too wide. Empty cells were not run."""
 SHOWN_DIGITS = 2
 """Digits of the per cent by which a perplexity is lower. Smaller differences count as none."""
 Runs: TypeAlias = Mapping[tuple[str, str], Sequence[StoredRun]]

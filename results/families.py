@@ -109,7 +109,10 @@ def quality(runs: DataFrame, holding: Collection[tuple[str, str]]) -> str:
         text += "" if other is None else f" ({format_value(other['metric'], other['value'], None)})"
         return f"{text} {HOLDS}" if (own["task"], own["line"]) in holding else text
 
-    head = f"main metric ± standard error over queries and draws (with a swapped state); {HOLDS}: memory of the context"
+    head = (
+        "main metric ± standard error over queries and draws (with a swapped state); "
+        f"{HOLDS}: memory of the context"
+    )
     return f"**{head}**\n\n{markdown(_grid(runs, cell))}"
 
 

@@ -28,9 +28,10 @@ from ttabench.stats.figures import RATIO_FIGURES
 DOCUMENTS = 64
 NATS = RATIO_FIGURES["answer_nll"]
 """Negative log-likelihood per token: sum over all tokens, divided by their number."""
-LEGEND = f"""{DOCUMENTS} documents were read. F1: queries about them, per cent ± standard error over queries. Nats/token:
-dialogues (the next turn without earlier turns) and books (each stride separately). *Minus none*: difference from `none`,
-which has read nothing, with its 95 % interval, paired by dialogue and by book. Positive is worse."""
+LEGEND = f"""{DOCUMENTS} documents were read. F1: queries about them, per cent ± standard error over
+queries. Nats/token: dialogues (the next turn without earlier turns) and books (each stride
+separately). *Minus none*: difference from `none`, which has read nothing, with its 95 % interval,
+paired by dialogue and by book. Positive is worse."""
 
 
 def read(place: Path, methods: Mapping[str, Sequence[str]]) -> None:

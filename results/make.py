@@ -1,7 +1,7 @@
 """Builder of this folder: runs the suites, then computes their tables. Nothing here is typed by
 hand.
 
-    python results/make.py                       make the missing runs, then write every table, also of the documentation
+    python results/make.py                       make the missing runs, then write every table
     python results/make.py streamingqa-16        one suite
     python results/make.py --tables              only the tables, from the stored records
     python results/make.py --profile             costs of methods on this machine; seconds, so leave it idle

@@ -17,8 +17,8 @@ from pandas import DataFrame
 ENDS = {"none": 0.0, "icl": 1.0}
 """Baselines, and the share of the context that they keep."""
 MEAN = "mean"
-LEGEND = """Right strings found in the answers (%), by the share of the context's keys and values that is kept. Mean over
-sub-tasks ± standard error over contexts."""
+LEGEND = """Right strings found in the answers (%), by the share of the context's keys and values
+that is kept. Mean over sub-tasks ± standard error over contexts."""
 
 
 def scores(folder: Path) -> DataFrame:

@@ -20,23 +20,26 @@ from ttabench.stats.metrics import metric_or_default
 from ttabench.terminal.table import Table
 
 RULE = """\
-- **Reproduced**: our paired difference has the sign of the claim, and its 95 % interval excludes zero. A method that
-  keeps the context in a state must also be better under its own than under a swapped state, and that interval must
-  exclude zero, too.
-- **No memory**: the difference is significant, but the own state is not significantly better than a swapped one.
+- **Reproduced**: our paired difference has the sign of the claim, and its 95 % interval excludes
+  zero. A method that   keeps the context in a state must also be better under its own than under a
+  swapped state, and that interval must   exclude zero, too.
+- **No memory**: the difference is significant, but the own state is not significantly better than a
+  swapped one.
 - **No control**: the difference is significant, but no run used a swapped state.
 - **Contradicted**: the difference has the other sign, and its interval excludes zero.
 - **Undecided**: the interval includes zero.
-- **Cannot tell**: the runs cannot test the claim, for the reason given. Both results are near the same baseline (within
-  a tenth of the distance between no context and full context), full context is not better than no context, the
-  comparison is an artefact of the synthetic world, or the runs have a fault.
+- **Cannot tell**: the runs cannot test the claim, for the reason given. Both results are near the
+  same baseline (within   a tenth of the distance between no context and full context), full context
+  is not better than no context, the   comparison is an artefact of the synthetic world, or the runs
+  have a fault.
 
-Intervals are not corrected for the number of claims. If all units differ by the same amount, a sign test with p below
-5 % replaces the interval.
+Intervals are not corrected for the number of claims. If all units differ by the same amount, a sign
+test with p below 5 % replaces the interval.
 
-A claim is one comparison of one table. Its settings are places of that table (a task, a length) in one comparison group.
-Each setting is evaluated under every training of the adapter, with its own interval. If all decided settings agree, that
-is the verdict. Otherwise the verdict is **mixed**. Claims were chosen by hand, most of them after the runs."""
+A claim is one comparison of one table. Its settings are places of that table (a task, a length) in
+one comparison group. Each setting is evaluated under every training of the adapter, with its own
+interval. If all decided settings agree, that is the verdict. Otherwise the verdict is **mixed**.
+Claims were chosen by hand, most of them after the runs."""
 
 
 def all_claims(stored_runs: StoredRuns, scales: Sequence[Scale] = SCALES) -> list[ClaimResult]:
