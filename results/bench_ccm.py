@@ -32,7 +32,7 @@ from ttabench.methods.trainable import training_item
 from ttabench.readers import load as load_task
 
 HERE = Path(__file__).resolve().parent
-STEPS, PIECE, ASKED, COMP, LIMIT = 16, 50, 50, 8, 64 * 2**20
+STEPS, CHUNK, QUERY_TOKENS, COMP, LIMIT = 16, 50, 50, 8, 64 * 2**20
 PAPER = {"full": 1.0, "concat": 4.6, "merge": 13.2}
 STREAM, BLOCK = 100_000, 64
 UPDATES = ("concat", "merge")
@@ -64,8 +64,8 @@ def ccm(lm: LM, **settings: object) -> Ccm:
 def step_by_step(method: Ccm, episode: Episode) -> Tensor:
     """Return the loss of one query after all chunks, with gradients through every step."""
     state, (ask, *_) = method.begin(1), episode.queries()
-    for piece in episode.chunks():
-        state = Ccm.adapt.__wrapped__(method, state, [[piece]])  # type: ignore[attr-defined]  # with gradients
+    for chunk in episode.chunks():
+        state = Ccm.adapt.__wrapped__(method, state, [[chunk]])  # type: ignore[attr-defined]  # with gradients
     summed, tokens = answer_nll(
         method.lm, method.patch(state, [ask]), [training_item(method.lm, ask, is_continuation=True)]
     )
@@ -96,12 +96,12 @@ def training(lm: LM, tries: int) -> str:
         ]
         one, other = sum(both[::2], []), sum(both[1::2], [])  # noqa: RUF017  # a few numbers
         times = [b / a for a, b in zip(one, other, strict=True)]
-        apart = max(
+        largest = max(
             float(abs(method.loss_parts([e])["answer"] - step_by_step(method, e)).detach())
             for e in episodes
         )
         lines.append(
-            f"| {update} | {spread(one)} | {spread(other)} | {median(times):.1f} | {apart:.0e} |"
+            f"| {update} | {spread(one)} | {spread(other)} | {median(times):.1f} | {largest:.0e} |"
         )
     return "\n".join(lines)
 
@@ -109,9 +109,9 @@ def training(lm: LM, tries: int) -> str:
 def peaks(lm: LM) -> dict[str, int]:
     """Count the most live slots at step 16, without the start of the text for full context."""
     shape = shape_from(lm.config.to_dict(), lm.config.model_type)
-    work = Workload(chunk_tokens=(PIECE,) * STEPS, prompt_tokens=ASKED, new_tokens=1)
+    work = Workload(chunk_tokens=(CHUNK,) * STEPS, prompt_tokens=QUERY_TOKENS, new_tokens=1)
     assert CCM.cost is not None
-    slots = {"full": STEPS * PIECE + ASKED}
+    slots = {"full": STEPS * CHUNK + QUERY_TOKENS}
     for update in UPDATES:
         cost = CCM.cost(CcmSettings(comp_tokens=COMP, update=update), shape, work)
         assert cost is not None
@@ -121,7 +121,7 @@ def peaks(lm: LM) -> dict[str, int]:
 
 def asking(lm: LM, tries: int) -> str:
     """Measure queries per second in batches as large as the limit allows; returns a table."""
-    slots = {"full": STEPS * PIECE, "concat": STEPS * COMP, "merge": COMP}
+    slots = {"full": STEPS * CHUNK, "concat": STEPS * COMP, "merge": COMP}
     lines = [
         "| | peak slots | batch size | calculated (times) | queries per second | measured (times) | paper (times) |"
     ]
@@ -131,11 +131,11 @@ def asking(lm: LM, tries: int) -> str:
     for name, peak in peaks(lm).items():
         rows[name] = LIMIT // (peak * a_slot)
         shape = (rows[name], lm.kv_heads, slots[name], lm.head_dim)
-        held = tuple(torch.randn(shape) for _ in range(lm.layers))
+        keys = tuple(torch.randn(shape) for _ in range(lm.layers))
         patch = Patch(
-            prefix=Prefix(held, held, torch.full((rows[name],), STEPS * PIECE), holds_bos=True)
+            prefix=Prefix(keys, keys, torch.full((rows[name],), STEPS * CHUNK), holds_bos=True)
         )
-        ids_BT = torch.randint(10, 90, (rows[name], ASKED))
+        ids_BT = torch.randint(10, 90, (rows[name], QUERY_TOKENS))
         with torch.no_grad():
             seconds = spent(lambda patch=patch, ids_BT=ids_BT: forward(lm, patch, ids_BT), tries)
         rates[name] = rows[name] / median(seconds)
@@ -160,10 +160,10 @@ def streaming(lm: LM, tokens: int) -> str:
         kept, done, sizes, lengths[name] = None, 0, set(), []
         started = time.process_time()
         while len(lengths[name]) < tokens:
-            held = 0 if kept is None else kept.index.shape[-1]
-            begin, size = len(lengths[name]), min(BLOCK, method.stream.window + 1 - held)
+            memory_slots = 0 if kept is None else kept.index.shape[-1]
+            begin, size = len(lengths[name]), min(BLOCK, method.stream.window + 1 - memory_slots)
             part = ids[begin : begin + size]
-            lengths[name] += range(held, held + len(part))
+            lengths[name] += range(memory_slots, memory_slots + len(part))
             kept, done = method.stream.read(kept, part, done)
             sizes.add(sum(each.nbytes for each in method.stream.tensors([kept]).values()))
         took, late = time.process_time() - started, lengths[name][1000:]
@@ -192,7 +192,7 @@ Milliseconds per sample, forward and backward, `comp_tokens={COMP}`. The paper r
 
 ## Queries at step {STEPS} under a memory limit
 
-{LIMIT // 2**20} MiB of keys and values in float32; chunks of {PIECE} tokens, {ASKED} tokens of a query and its answer,
+{LIMIT // 2**20} MiB of keys and values in float32; chunks of {CHUNK} tokens, {QUERY_TOKENS} tokens of a query and its answer,
 `comp_tokens={COMP}`.
 
 {asking(lm, tries)}

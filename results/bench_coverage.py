@@ -51,20 +51,20 @@ THREE = 3
 """Worlds that a method row needs."""
 
 Generator: TypeAlias = np.random.Generator
-Asked: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.bool_]]"
+Included: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.bool_]]"
 Values: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
 Spreads: TypeAlias = tuple[float, float, float]
 """Standard deviations of the effects of queries, draws and their interaction."""
 
 
-def observations(values: Values, asked: Asked | None = None) -> list[Observation]:
+def observations(values: Values, included: Included | None = None) -> list[Observation]:
     """Convert values of queries (rows) under draws (columns) to observations, as for draws of
     demonstrations.
     """
     return [
         Observation(f"draw {j}", (float(values[i, j]), 1.0), crossed=f"q{i}", question=f"q{i}")
         for i, j in np.ndindex(*values.shape)
-        if asked is None or asked[i, j]
+        if included is None or included[i, j]
     ]
 
 
@@ -75,22 +75,22 @@ def one_way(some: list[Observation], side: int) -> list[Observation]:
     ]
 
 
-def own_asked(_: Generator, questions: int, draws: int) -> Asked:
+def own_queries(_: Generator, questions: int, draws: int) -> Included:
     """Give every draw the same number of queries, none in common."""
     return np.arange(questions)[:, None] % draws == np.arange(draws)
 
 
-def all_asked(generator: Generator, questions: int, draws: int) -> Asked:
+def all_queries(generator: Generator, questions: int, draws: int) -> Included:
     """Give every draw all queries."""
     return generator.random((questions, draws)) < 1
 
 
-def some_asked(generator: Generator, questions: int, draws: int) -> Asked:
+def some_queries(generator: Generator, questions: int, draws: int) -> Included:
     """Give every draw three fifths of the queries, drawn independently."""
     return generator.random((questions, draws)).argsort(0) < 3 * questions // 5
 
 
-def few_shared(generator: Generator, questions: int, draws: int) -> Asked:
+def few_shared(generator: Generator, questions: int, draws: int) -> Included:
     """Give every draw an independent sample. Samples add up to the total, so most queries occur in
     one draw.
     """
@@ -117,9 +117,9 @@ def paired(generator: Generator, shape: tuple[int, int], spreads: Spreads) -> Va
 
 
 Kind: TypeAlias = Callable[[Generator, tuple[int, int], Spreads], Values]
-Asking: TypeAlias = Callable[[Generator, int, int], Asked]
+Asking: TypeAlias = Callable[[Generator, int, int], Included]
 KINDS: dict[str, Kind] = {"continuous": continuous, "binary": binary, "paired differences": paired}
-ASKINGS: tuple[Asking, ...] = (all_asked, some_asked, few_shared)
+ASKINGS: tuple[Asking, ...] = (all_queries, some_queries, few_shared)
 
 
 def coverage(
@@ -128,18 +128,18 @@ def coverage(
     """Return the coverage of the true value 0: clustered both ways, by draws only, and by queries
     only.
     """
-    generator, held = np.random.default_rng(7), np.zeros(3)
+    generator, covered = np.random.default_rng(7), np.zeros(3)
     for _ in range(repeats):
         some = observations(kind(generator, shape, spreads), asking(generator, *shape))
-        if asking is own_asked:  # Documents are the clusters, nested in draws.
+        if asking is own_queries:  # Documents are the clusters, nested in draws.
             some = [each._replace(cluster=each.crossed, crossed=each.cluster) for each in some]
         forms = (some, one_way(some, 0), one_way(some, 1))
         if kind is paired:
             nothing = [form._replace(terms=(0.0, 1.0)) for form in some]
-            held += [inside(difference(form, nothing)) for form in forms]
+            covered += [inside(difference(form, nothing)) for form in forms]
         else:
-            held += [inside(estimate(form)) for form in forms]
-    both, draws, questions = held / repeats
+            covered += [inside(estimate(form)) for form in forms]
+    both, draws, questions = covered / repeats
     return float(both), float(draws), float(questions)
 
 
@@ -180,9 +180,9 @@ def nested() -> Iterator[str]:
     for name, kind in KINDS.items():
         for documents, draws in NESTED:
             shape = documents * draws, draws
-            held = [coverage(kind, own_asked, shape, (1, between, 0)) for between in BETWEEN]
-            shares = [f"{100 * both:.1f}" for both, _, _ in held]
-            line = f"| {name} | {draws} | {documents} | {' | '.join(shares)} | {100 * held[-1][1]:.1f} |"
+            covered = [coverage(kind, own_queries, shape, (1, between, 0)) for between in BETWEEN]
+            shares = [f"{100 * both:.1f}" for both, _, _ in covered]
+            line = f"| {name} | {draws} | {documents} | {' | '.join(shares)} | {100 * covered[-1][1]:.1f} |"
             print(line, flush=True)
             yield line
 
@@ -221,7 +221,7 @@ PAGE = HERE / "bench_coverage.md"
 
 def write() -> None:
     """Write the page and its copy in the documentation."""
-    import pages  # beside this file, where scripts find each other
+    import pages  # Scripts import modules of their folder.
 
     before = (
         PAGE.read_text(encoding="utf-8").partition(f"\n{NESTED_HEAD}")[0].partition("| answers")

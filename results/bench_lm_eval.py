@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench_rows import TEMPLATES, Source, prepare, published, twin
+from bench_rows import TEMPLATES, Source, prepare, published, synthetic_rows
 from bench_table import Measured, write
 
 HERE = Path(__file__).parent
@@ -128,18 +128,18 @@ def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluat
     seconds = time.perf_counter() - begin
     (episode,) = task.episodes()
     context = "".join(
-        (piece.joiner if number else "") + piece.text
-        for number, piece in enumerate(episode.chunks())
+        (chunk.joiner if number else "") + chunk.text
+        for number, chunk in enumerate(episode.chunks())
     )
-    asks = episode.queries()
+    queries = episode.queries()
     return Evaluated(
         seconds=seconds,
         accuracy=accuracy,
         prompts=[
-            [(context + ask.joiner + ask.prompt, option) for option in want.options]
-            for ask, want in zip(asks, wants_of_kind(asks, Choose), strict=True)
+            [(context + query.joiner + query.prompt, option) for option in want.options]
+            for query, want in zip(queries, wants_of_kind(queries, Choose), strict=True)
         ],
-        scores=[list(kept.samples[ask.key].answer.logprobs) for ask in asks],
+        scores=[list(kept.samples[query.key].answer.logprobs) for query in queries],
     )
 
 
@@ -251,7 +251,7 @@ def sources(options: argparse.Namespace, scratch: Path, shots: Sequence[int]) ->
             folder: Path | None = getattr(options, task)
             if kind == "mini" or folder is not None:
                 rows = (
-                    twin(task, options.limit)
+                    synthetic_rows(task, options.limit)
                     if kind == "mini" or folder is None
                     else published(task, folder)
                 )

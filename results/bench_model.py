@@ -114,21 +114,21 @@ class Bench:
     def prefill(self, tokens: int) -> Row:
         """Compare reading a context through `icl` with the bare forward pass."""
         method, ids = InContext(self.lm, InContextSettings()), self.ids(tokens)
-        piece, start = Chunk(text="", ids=tuple(ids), joiner=""), method.begin(1)
+        chunk, start = Chunk(text="", ids=tuple(ids), joiner=""), method.begin(1)
         whole = torch.tensor([[*self.lm.bos_ids, *ids]])
         return self.pair(
             f"prefill of {tokens} tokens",
-            lambda: method.adapt(start, [[piece]]),
+            lambda: method.adapt(start, [[chunk]]),
             lambda: self.plain.model(whole),
             "transformers' bare forward",
             "at least 0.95",
         )
 
-    def decoding(self, held: int, count: int) -> Iterator[Row]:
+    def decoding(self, context_tokens: int, count: int) -> Iterator[Row]:
         """Compare the seconds per token after a context."""
-        ids = self.ids(held)
+        ids = self.ids(context_tokens)
         patch = Patch(prefix=prefill(self.lm, Patch(), torch.tensor([ids])))
-        name = f"decoding after {held} tokens, per token"
+        name = f"decoding after {context_tokens} tokens, per token"
 
         def ours() -> None:
             for _ in greedy_tokens(self.lm, patch, [[11]], count):
@@ -163,12 +163,12 @@ class Bench:
             name, ours, stream, f"{size / 1e6:.0f} MB of weights read once", aim, units=count
         )
 
-    def together(self, rows: int, held: int, count: int, *, weighed: bool = False) -> Row:
+    def together(self, rows: int, context_tokens: int, count: int, *, weighed: bool = False) -> Row:
         """Compare batched queries of 10 to 30 tokens with the same queries one by one.
 
         Each query generates `count` tokens. With `weighed`, the slots have biases per head.
         """
-        prefix = prefill(self.lm, Patch(), torch.tensor([self.ids(held)]))
+        prefix = prefill(self.lm, Patch(), torch.tensor([self.ids(context_tokens)]))
         if weighed:
             prefix = replace(
                 prefix, bias_LBHP=tuple(torch.zeros(keys.shape[:3]) for keys in prefix.keys_LBHPD)
@@ -177,7 +177,7 @@ class Bench:
         prompts = [self.ids(10 + 20 * row // rows) for row in range(rows)]
         self.lm.eos_ids = frozenset()  # No stop token: every answer has the maximum length.
         return self.pair(
-            f"{rows} queries on {held} tokens, {count} generated" + ", biased slots" * weighed,
+            f"{rows} queries on {context_tokens} tokens, {count} generated{', biased slots' if weighed else ''}",
             lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=rows),
             lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=1),
             "one by one",

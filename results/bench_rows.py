@@ -72,7 +72,7 @@ def published(task: str, folder: Path) -> dict[str, Rows]:
     return published_rows
 
 
-def twin(task: str, count: int) -> dict[str, Rows]:
+def synthetic_rows(task: str, count: int) -> dict[str, Rows]:
     """Generate rows of the synthetic world."""
     made = superglue(task, "test", 0, demonstrations=96, queries=count)
     return {split: [dict(row) for row in rows] for split, rows in made.items()}

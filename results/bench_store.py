@@ -104,14 +104,19 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
         ) -> runner.BatchSize:
             begun[number] += 1
             for episode in task.episodes():
-                asks, metrics = episode.queries(), dict.fromkeys(context.per_query_metrics(), 1.0)
-                for ask in asks[len(folder.resume_episodes([episode], metrics)[0]) :]:
-                    answer = Answer(prediction=ask.answers[0], logprobs=(-1.0,), tokens=(4,))
+                queries_of_episode, metrics = (
+                    episode.queries(),
+                    dict.fromkeys(context.per_query_metrics(), 1.0),
+                )
+                for query in queries_of_episode[
+                    len(folder.resume_episodes([episode], metrics)[0]) :
+                ]:
+                    answer = Answer(prediction=query.answers[0], logprobs=(-1.0,), tokens=(4,))
                     folder.append(
                         [
                             Sample(
                                 episode=episode.key,
-                                ask=query_to_store(ask),
+                                ask=query_to_store(query),
                                 answer=answer,
                                 metrics=metrics,
                                 context_tokens=800,
@@ -119,8 +124,12 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
                             )
                         ]
                     )
-                    note("asked", folder.path.name, ask.key)
-                    if number < killed and begun[number] == THIRD and ask is asks[len(asks) // 2]:
+                    note("asked", folder.path.name, query.key)
+                    if (
+                        number < killed
+                        and begun[number] == THIRD
+                        and query is queries_of_episode[len(queries_of_episode) // 2]
+                    ):
                         os.kill(os.getpid(), signal.SIGKILL)
                 folder.finish_episode(
                     EpisodeCost(
@@ -144,7 +153,7 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
         child.join()
     seconds, engines.make_plan = time.perf_counter() - began, make_plan
     lines = [line.split()[:3] for line in log.read_text().splitlines()]
-    states, asked = (
+    states, answered = (
         Counter(words[0] for words in lines),
         Counter(tuple(words) for words in lines if words[0] == "asked"),
     )
@@ -161,8 +170,8 @@ def written(out: Path, writers: int, killed: int, seeds: int) -> dict[str, float
         "runs requested while another writer made them": states["busy"],
         "writers killed": sum(child.exitcode == -signal.SIGKILL for child in children),
         "their runs, resumed by other writers": states["continued"],
-        "queries answered": len(asked),
-        "queries answered twice": sum(count > 1 for count in asked.values()),
+        "queries answered": len(answered),
+        "queries answered twice": sum(count > 1 for count in answered.values()),
         "incomplete files": sum(path.suffix in (".jsonl", ".part") for path in out.rglob("*")),
         "seconds": seconds,
         "CPU seconds": spent() - processor,
@@ -253,10 +262,10 @@ def on_paper() -> Iterator[str]:
             share = cost.adapt_flops / costs["icl"].adapt_flops
             kinds[list(kinds)[(share > 0.1) + (share > 1.1)]].append(name)
             moved = 2 * cost.parameters + QUESTIONS * shape.cache_bytes(cost.ask_slots, 2)
-            asked = max(
+            query_seconds = max(
                 QUESTIONS * cost.ask_flops / reference.RATE, 128 * moved / reference.BANDWIDTH
             )
-            hours[name] = CONTEXTS * (cost.adapt_flops / reference.RATE + asked) / 3600
+            hours[name] = CONTEXTS * (cost.adapt_flops / reference.RATE + query_seconds) / 3600
     yield str(len(hours))
     yield "| methods | runs | minutes per run | device hours |\n| --- | ---: | ---: | ---: |"
     for kind, names in kinds.items():
@@ -292,7 +301,7 @@ command includes its start-up time, see the second row.
 | --- | ---: | ---: | ---: | ---: |
 {searched}
 
-## {asked:,} runs on 64 GPUs, estimated
+## {runs:,} runs on 64 GPUs, estimated
 
 {methods} methods on 100 tasks and seeds with `llama-3-8b` in bfloat16. A run has 64 contexts of 16k tokens, each with a
 batch of 16 queries (32 tokens, 128 generated). Times are lower bounds for an H100 from docs/reference/costs.md, without
@@ -319,11 +328,13 @@ def write(writers: int = 64, killed: int = 8, seeds: int = 200) -> None:
             for (name, of_folders), (_, of_packed) in both
         ]
     files = [file for file in HERE.glob("*/*.parquet") if file.name in (RUNS_FILE, SAMPLES_FILE)]
-    asked = sum(ParquetFile(file).metadata.num_rows for file in files if file.name == SAMPLES_FILE)
+    stored_queries = sum(
+        ParquetFile(file).metadata.num_rows for file in files if file.name == SAMPLES_FILE
+    )
     paper = list(on_paper())
     methods = int(paper.pop(0))
     each, queries = (
-        sum(file.stat().st_size for file in files) / asked,
+        sum(file.stat().st_size for file in files) / stored_queries,
         methods * CELLS * CONTEXTS * QUESTIONS,
     )
     page = PAGE.format(
@@ -333,7 +344,7 @@ def write(writers: int = 64, killed: int = 8, seeds: int = 200) -> None:
         searched="\n".join(lines),
         paper="\n".join(paper),
         written="\n".join(f"| {name} | {count:,.0f} |" for name, count in counts.items()),
-        asked=methods * CELLS,
+        runs=methods * CELLS,
         methods=methods,
         queries=queries,
         each=each,

@@ -86,7 +86,7 @@ def _ask(place: Path, draw: int, method: Sequence[str], name: str, out: Path) ->
         word for key, value in _options().items() for word in ("--task-set", f"{key}={value}")
     ]
     for seed in (draw, draw + SECOND):
-        asked = (
+        arguments = (
             "--task",
             "streamingqa",
             *options,
@@ -96,7 +96,7 @@ def _ask(place: Path, draw: int, method: Sequence[str], name: str, out: Path) ->
             str(state),
             "--ask-only",
         )
-        quietly("eval", *method, *asked, "--out", str(out))
+        quietly("eval", *method, *arguments, "--out", str(out))
 
 
 def table(runs: Sequence[RunRecord]) -> str:

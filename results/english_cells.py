@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from itertools import product
 
 MODEL, TUNED, GEMMA = "smollm2-135m", "smollm2-135m-qa", "gemma3-270m"
-CHOSEN, HELD, ASKED = "articles=0:12", "articles=10:12", "articles=12:24"
+PROMPT_ARTICLES, VALIDATION_ARTICLES, TEST_ARTICLES = (
+    "articles=0:12",
+    "articles=10:12",
+    "articles=12:24",
+)
 SHARES = (0.1, 0.2, 0.5)
 TRIED = (
     "KnormPress",
@@ -87,7 +91,7 @@ def ends() -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "icl", ("icl",)
 
 
-def told_squad(model: str, articles: str, documents: int) -> tuple[str, ...]:
+def squad_arguments(model: str, articles: str, documents: int) -> tuple[str, ...]:
     """Return the arguments of the task."""
     sizes = ("--task-set", articles, "--task-set", f"documents={documents}")
     return ("--task", "squad_seq", "--model", model, *sizes)
@@ -100,7 +104,7 @@ def squad_base() -> Iterator[Cell]:
             yield Cell(
                 line,
                 f"{documents} documents",
-                ("--method", *words, *told_squad(MODEL, ASKED, documents)),
+                ("--method", *words, *squad_arguments(MODEL, TEST_ARTICLES, documents)),
             )
 
 
@@ -113,14 +117,14 @@ def squad_tuned() -> Iterator[Cell]:
         for line, words in [*ends(), *kept(), *pressed(PRESSES)]:
             if documents == 32 and line.endswith((" 10 %", " 50 %")):
                 continue
-            asked = (*words, *told_squad(TUNED, ASKED, documents), *few)
-            yield Cell(line, f"{documents} documents", ("--method", *asked))
+            arguments = (*words, *squad_arguments(TUNED, TEST_ARTICLES, documents), *few)
+            yield Cell(line, f"{documents} documents", ("--method", *arguments))
         if documents <= 8:  # TempLoRA needs as long for one paragraph as reading needs for 40.
             learned = (
                 "templora",
                 "--set",
                 f"lr={DOCUMENT_RATE}",
-                *told_squad(TUNED, ASKED, documents),
+                *squad_arguments(TUNED, TEST_ARTICLES, documents),
             )
             yield from swapped(f"{documents} documents", learned)
 
@@ -142,13 +146,13 @@ def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS)
     """
     for documents in sets:
         sizes = ("kind=grouped", f"group_documents={documents}", *more)
-        asked = (
-            *told_squad(model, ASKED, 60),
+        arguments = (
+            *squad_arguments(model, TEST_ARTICLES, 60),
             *(word for size in sizes for word in ("--task-set", size)),
         )
         column = f"{documents} documents"
         for line, words in ends():
-            yield Cell(line, column, ("--method", *words, *asked))
+            yield Cell(line, column, ("--method", *words, *arguments))
         for method, share in product(KEPT, SHARES):
             if (method, share, documents) != (
                 "h2o",
@@ -156,16 +160,18 @@ def one_budget(model: str, more: Sequence[str] = (), sets: Sequence[int] = SETS)
                 16,
             ):  # This takes more than an hour, because it evicts while decoding.
                 line = f"{method} {100 * share:.0f} %"
-                yield Cell(line, column, ("--method", method, "--keep", str(share), *asked))
+                yield Cell(line, column, ("--method", method, "--keep", str(share), *arguments))
         if documents == 4 and not more:
             yield Cell(
-                "templora", column, ("--method", "templora", "--set", f"lr={DOCUMENT_RATE}", *asked)
+                "templora",
+                column,
+                ("--method", "templora", "--set", f"lr={DOCUMENT_RATE}", *arguments),
             )
             for line in ("qttt", "in_place_ttt", "cartridge"):
-                yield Cell(line, column, ("--method", line, *asked))
+                yield Cell(line, column, ("--method", line, *arguments))
             for line, (method, *settings) in TOGETHER.items():
                 words = (word for setting in settings for word in ("--set", setting))
-                yield Cell(line, column, ("--method", method, *words, *asked))
+                yield Cell(line, column, ("--method", method, *words, *arguments))
 
 
 def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iterator[Cell]:
@@ -180,7 +186,7 @@ def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iter
 
 def online_rates() -> Iterator[Cell]:
     """Yield learning rates of finetuning on each paragraph once, on ten validation paragraphs."""
-    options = told_squad(TUNED, HELD, 10)
+    options = squad_arguments(TUNED, VALIDATION_ARTICLES, 10)
     for line, words in ends():
         yield Cell(line, "10 documents", ("--method", *words, *options))
     for rate in ONLINE_RATES:
@@ -198,7 +204,7 @@ def remembered() -> Iterator[Cell]:
     """
     for documents in (8, 32, 60):
         options, column = (
-            (*told_squad(TUNED, ASKED, documents), "--limit", "40"),
+            (*squad_arguments(TUNED, TEST_ARTICLES, documents), "--limit", "40"),
             f"{documents} documents",
         )
         whole = ("icl", "--set", "truncate=left") if documents == 60 else ("icl",)
@@ -215,7 +221,7 @@ def remembered() -> Iterator[Cell]:
             yield from swapped(
                 column, (method, *more, "--set", f"lr={ONLINE_RATE}", *options), method
             )
-    few = (*told_squad(TUNED, ASKED, 8), "--limit", "40")
+    few = (*squad_arguments(TUNED, TEST_ARTICLES, 8), "--limit", "40")
     options = ("--set", "rag.top=3", "--set", f"templora.lr={DOCUMENT_RATE}", *few)
     yield from swapped("8 documents", ("rag+templora", *options), "rag+templora")
 
@@ -223,12 +229,16 @@ def remembered() -> Iterator[Cell]:
 def presses() -> Iterator[Cell]:
     """Yield all presses that read once, at a fifth of ten documents."""
     for line, words in [*ends(), *pressed(TRIED)]:
-        yield Cell(line, "10 documents", ("--method", *words, *told_squad(TUNED, HELD, 10)))
+        yield Cell(
+            line,
+            "10 documents",
+            ("--method", *words, *squad_arguments(TUNED, VALIDATION_ARTICLES, 10)),
+        )
 
 
 def document_rates() -> Iterator[Cell]:
     """Yield TempLoRA on five documents."""
-    options = told_squad(TUNED, HELD, 5)
+    options = squad_arguments(TUNED, VALIDATION_ARTICLES, 5)
     for line, words in ends():
         yield Cell(line, "5 documents", ("--method", *words, *options))
     for rate in RATES:
@@ -245,8 +255,8 @@ def prompts() -> Iterator[Cell]:
         for prompt in PROMPTS:
             for chat in ("--chat-template", "--no-chat-template"):
                 line = f"{prompt}, {examples} examples{', chat template' if chat == '--chat-template' else ''}"
-                words = told_squad(MODEL, CHOSEN, 8)
-                asked = (
+                words = squad_arguments(MODEL, PROMPT_ARTICLES, 8)
+                arguments = (
                     "--task-set",
                     f"prompt={prompt}",
                     "--task-set",
@@ -256,7 +266,7 @@ def prompts() -> Iterator[Cell]:
                     "32",
                 )
                 for method in ("none", "icl"):
-                    yield Cell(line, method, ("--method", method, *words, *asked))
+                    yield Cell(line, method, ("--method", method, *words, *arguments))
 
 
 def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:

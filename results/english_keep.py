@@ -42,7 +42,7 @@ TOGETHER_HEAD = (
     "F1 gained [95 %]",
 )
 COLUMNS = ("4 documents", "8 documents", "16 documents")
-SETS = """{documents} paragraphs in {sets} disjoint sets of {each}. {questions} questions, each asked once."""
+SETS = """{documents} paragraphs in {sets} disjoint sets of {each}. {questions} queries."""
 LEGEND = f"""F1 in per cent ± standard error over sets, at each budget (a share of the keys and values of `icl`). The
 other columns are for the budget of {AT}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question. *NLL*:
 negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl`; for `rag`, the share

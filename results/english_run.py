@@ -35,10 +35,10 @@ def check(data: Path) -> None:
     """
     path = data / SQUAD
     articles = json.loads(path.read_text(encoding="utf-8"))["data"] if path.is_file() else []
-    asked = sum(len(text["qas"]) for article in articles for text in article["paragraphs"])
-    if asked not in (0, QUESTIONS):
+    questions = sum(len(text["qas"]) for article in articles for text in article["paragraphs"])
+    if questions not in (0, QUESTIONS):
         raise SystemExit(
-            f"{path} has {asked} questions instead of {QUESTIONS}. Use the file of the committed tables."
+            f"{path} has {questions} questions instead of {QUESTIONS}. Use the file of the committed tables."
         )
 
 

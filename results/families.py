@@ -30,8 +30,8 @@ from ttabench.report.method_rows import format_value
 HERE = Path(__file__).resolve().parent
 PLACE = HERE.parent / "docs" / "families.svg"
 SUITE = "nine"
-HOLDS = "✓"
-TOLD = {
+HAS_MEMORY = "✓"
+REMARKS = {
     "-labels-diet": " (gold documents)",
     "_merge-diet": " (merged)",
     "-diet": "",
@@ -77,7 +77,7 @@ def read(suite: Path) -> tuple[DataFrame, set[tuple[str, str]]]:
     checkpoints = {run.id: str(run.config["checkpoint"]) for run in records(suite)}
     names = [checkpoints[ids.split()[0]] for ids in runs["runs"]]
     remarks = [
-        next(words for end, words in TOLD.items() if name.endswith(end)) if name else ""
+        next(words for end, words in REMARKS.items() if name.endswith(end)) if name else ""
         for name in names
     ]
     runs["line"] = runs["method"] + remarks
@@ -97,33 +97,37 @@ def read(suite: Path) -> tuple[DataFrame, set[tuple[str, str]]]:
 
 def tables(out: Path) -> tuple[str, str, str]:
     """Return the tables of scores, of costs, and of the training of the adapters."""
-    runs, holding = read(out / SUITE)
-    return f"{quality(runs, holding)}\n", f"{costs(runs)}\n", f"{adapters(runs_of(out / SUITE))}\n"
+    runs, with_memory = read(out / SUITE)
+    return (
+        f"{quality(runs, with_memory)}\n",
+        f"{costs(runs)}\n",
+        f"{adapters(runs_of(out / SUITE))}\n",
+    )
 
 
-def quality(runs: DataFrame, holding: Collection[tuple[str, str]]) -> str:
+def quality(runs: DataFrame, with_memory: Collection[tuple[str, str]]) -> str:
     """Return the Markdown table of scores: one row per method, one column per family."""
 
     def cell(own: Series, other: Series | None) -> str:
         text = format_value(own["metric"], own["value"], own["stderr"])
         text += "" if other is None else f" ({format_value(other['metric'], other['value'], None)})"
-        return f"{text} {HOLDS}" if (own["task"], own["line"]) in holding else text
+        return f"{text} {HAS_MEMORY}" if (own["task"], own["line"]) in with_memory else text
 
     head = (
         "main metric ± standard error over queries and draws (with a swapped state); "
-        f"{HOLDS}: memory of the context"
+        f"{HAS_MEMORY}: memory of the context"
     )
     return f"**{head}**\n\n{markdown(_grid(runs, cell))}"
 
 
 def summary(out: Path) -> str:
     """Return the table of docs/results.md: some methods on some families."""
-    runs, holding = read(out / SUITE)
+    runs, with_memory = read(out / SUITE)
     chosen = runs[(runs["state_of"] == "own") & runs["line"].isin(SUMMARY_METHODS)]
 
     def cell(own: Series, _: Series | None) -> str:
         text = format_value(own["metric"], own["value"], own["stderr"])
-        return f"{text} {HOLDS}" if (own["task"], own["line"]) in holding else text
+        return f"{text} {HAS_MEMORY}" if (own["task"], own["line"]) in with_memory else text
 
     grid = _grid(chosen[chosen["task"].isin(SUMMARY_TASKS)], cell)
     rows = [(f"`{line}`", *grid.loc[line]) for line in SUMMARY_METHODS]
@@ -165,7 +169,7 @@ def _grid(runs: DataFrame, cell: Callable[[Series, Series | None], str]) -> Data
 
 def draw(suite: Path, left_out: Sequence[str] = ("none", "icl")) -> Figure:
     """Draw the recovered share of every method and family, with a tick for memory of the context."""
-    runs, holding = read(suite)
+    runs, with_memory = read(suite)
     own = runs[(runs["state_of"] == "own") & ~runs["line"].isin(left_out)]
     grid = own.pivot_table(
         index="line", columns="task", values="share_of_gap", sort=False, dropna=False
@@ -179,7 +183,7 @@ def draw(suite: Path, left_out: Sequence[str] = ("none", "icl")) -> Figure:
     for row, line in enumerate(grid.index):
         for column, task in enumerate(grid.columns):
             share = grid.iloc[row, column]
-            on_progress = HOLDS if (task, line) in holding else ""
+            on_progress = HAS_MEMORY if (task, line) in with_memory else ""
             colour = "white" if share > (LOWEST + HIGHEST) / 2 else "black"
             words = on_progress if isnan(share) else f"{max(100 * share, LEAST):.0f} {on_progress}"
             axes.text(column, row, words, ha="center", va="center", color=colour, fontsize=8)

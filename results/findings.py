@@ -43,7 +43,7 @@ SWAPPED, EMPTY = " (swapped state)", " (empty state)"
 
 
 class Memory(NamedTuple):
-    """A configuration whose own, swapped and empty state are compared."""
+    """Configuration with scores under its own, a swapped and an empty state."""
 
     name: str
     suite: str

@@ -49,11 +49,11 @@ def read(place: Path, methods: Mapping[str, Sequence[str]]) -> None:
         "streamingqa", source="mini", seed=0, options={"documents": DOCUMENTS}
     ).episodes()
     texts = place / "documents.txt"
-    texts.write_text("\n\n".join(piece.text for piece in episode.chunks()) + "\n", encoding="utf-8")
+    texts.write_text("\n\n".join(chunk.text for chunk in episode.chunks()) + "\n", encoding="utf-8")
     for name, words in methods.items():
-        asked = ["adapt", "--context", str(texts), "--pieces", "paragraphs", "--method", *words]
-        print("ttabench", *asked, flush=True)
-        quietly(*asked, "--out", str(place / name))
+        arguments = ["adapt", "--context", str(texts), "--pieces", "paragraphs", "--method", *words]
+        print("ttabench", *arguments, flush=True)
+        quietly(*arguments, "--out", str(place / name))
 
 
 def quietly(*words: str) -> None:
@@ -75,16 +75,18 @@ def table(runs: Sequence[StoredRun]) -> str:
     by_task: dict[str, dict[str, StoredRun]] = {}
     for folder, run in runs:
         by_task.setdefault(str(run.config["task"]), {})[str(run.config["method"])] = folder, run
-    asked = by_task.pop("streamingqa", {})
+    of_documents = by_task.pop("streamingqa", {})
     columns = ["method", "F1 of the documents' queries (%)"]
     nats: dict[str, dict[str, QueryValues]] = {}
     for task, own in by_task.items():
         columns += [f"{task} (nats/token)", "minus `none` [95 %]"]
         nats[task] = {method: load_values([run], "ppl") for method, run in own.items()}
-    methods = list(dict.fromkeys(method for own in (asked, *by_task.values()) for method in own))
+    methods = list(
+        dict.fromkeys(method for own in (of_documents, *by_task.values()) for method in own)
+    )
     lines = []
     for method in methods:
-        cells = [_f1(asked[method]) if method in asked else ""]
+        cells = [_f1(of_documents[method]) if method in of_documents else ""]
         for own in nats.values():
             cells += _nats(own[method], own["none"]) if method in own else ["", ""]
         lines.append((method, *cells))

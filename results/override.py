@@ -90,14 +90,14 @@ def _context(draws: random.Random, number: int) -> dict[str, object]:
 
 def priors() -> pd.DataFrame:
     """Score every believed answer given its query alone: nats over all tokens, by model."""
-    asked = sorted({(relation.format(subject), answer) for relation, subject, answer in facts()})
+    prompts = sorted({(relation.format(subject), answer) for relation, subject, answer in facts()})
     tables = []
     for model in MODELS:
         lm = load(model)
-        ids = [(lm.encode(question), lm.encode(f" {answer}")) for question, answer in asked]
+        ids = [(lm.encode(question), lm.encode(f" {answer}")) for question, answer in prompts]
         nats = [-float(values.sum()) for values in token_logprobs(lm, Patch(), ids)]
         tables.append(
-            pd.DataFrame(asked, columns=["prompt", "believed"]).assign(model=model, nats=nats)
+            pd.DataFrame(prompts, columns=["prompt", "believed"]).assign(model=model, nats=nats)
         )
     return pd.concat(tables).round(3)
 
@@ -110,8 +110,8 @@ def table(folder: Path) -> str:
         sorted(grids.runs_of(folder), key=_place), key=lambda run: run[1].model["name"]
     ):
         own = beliefs[beliefs["model"] == model]
-        asked = {_name(record): _asked(place, own) for place, record in runs}
-        lines = {name: _line(answers, asked["icl"]) for name, answers in asked.items()}
+        by_name = {_name(record): _read_answers(place, own) for place, record in runs}
+        lines = {name: _line(answers, by_name["icl"]) for name, answers in by_name.items()}
         tables.append(f"**{model}**\n\n{grids.markdown(pd.DataFrame(lines).T)}")
     return "\n".join(tables)
 
@@ -123,9 +123,9 @@ def summary(folder: Path) -> str:
         sorted(grids.runs_of(folder), key=_place), key=lambda run: run[1].model["name"]
     ):
         own = beliefs[beliefs["model"] == model]
-        asked = {_name(record): _asked(place, own) for place, record in runs}
-        for name, answers in asked.items():
-            line = _line(answers, asked["icl"])
+        by_name = {_name(record): _read_answers(place, own) for place, record in runs}
+        for name, answers in by_name.items():
+            line = _line(answers, by_name["icl"])
             cells.setdefault(name, []).extend((line["contradict"], line[LOST]))
     rows = [
         (f"`{name}`", *row) for name, row in cells.items() if "," not in name
@@ -160,7 +160,7 @@ def _name(record: RunRecord) -> str:
     )
 
 
-def _asked(folder: Path, beliefs: pd.DataFrame) -> pd.DataFrame:
+def _read_answers(folder: Path, beliefs: pd.DataFrame) -> pd.DataFrame:
     """Join the answers of a run with the model's beliefs."""
     samples = read_samples(
         folder, ["episode", "key", "prompt", "prediction", "subtask", "contains_em"]
@@ -168,14 +168,14 @@ def _asked(folder: Path, beliefs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(samples).merge(beliefs, on="prompt", how="left")
 
 
-def _line(asked: pd.DataFrame, whole: pd.DataFrame) -> dict[str, str]:
+def _line(answers: pd.DataFrame, whole: pd.DataFrame) -> dict[str, str]:
     """Return the cells of a run. `whole`: the answers with full context."""
-    against = asked[asked["subtask"] == "contradict"]
+    against = answers[answers["subtask"] == "contradict"]
     believed = [
         old.lower() in text.lower()
         for old, text in zip(against["believed"], against["prediction"], strict=True)
     ]
-    by_kind = {kind: asked[asked["subtask"] == kind] for kind in KINDS}
+    by_kind = {kind: answers[answers["subtask"] == kind] for kind in KINDS}
     full = whole[whole["subtask"] == "contradict"]
     assert against["key"].tolist() == full["key"].tolist(), "answers are paired by query"
     paired = difference(*(_observed(one, one["contains_em"]) for one in (against, full)))
@@ -185,7 +185,7 @@ def _line(asked: pd.DataFrame, whole: pd.DataFrame) -> dict[str, str]:
         interval = f" [{100 * paired.ci_low:.1f}, {100 * paired.ci_high:.1f}]"
     strong, weak = against[against["nats"] < STRONG], against[against["nats"] >= STRONG]
     return {
-        **{kind: _cell(answers, answers["contains_em"]) for kind, answers in by_kind.items()},
+        **{kind: _cell(some, some["contains_em"]) for kind, some in by_kind.items()},
         LOST: f"{100 * paired.value:.1f}{interval}",
         "contradict, strong beliefs": _cell(strong, strong["contains_em"]),
         "contradict, weak beliefs": _cell(weak, weak["contains_em"]),
@@ -193,17 +193,17 @@ def _line(asked: pd.DataFrame, whole: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _cell(asked: pd.DataFrame, values: pd.Series) -> str:
+def _cell(answers: pd.DataFrame, values: pd.Series) -> str:
     """Format a share with its standard error over contexts, per cent."""
-    share = estimate(_observed(asked, values))
+    share = estimate(_observed(answers, values))
     assert share is not None, "a share is a number"
     return format_with_stderr(share.mean, share.stderr, 100)
 
 
-def _observed(asked: pd.DataFrame, values: pd.Series) -> list[Observation]:
+def _observed(answers: pd.DataFrame, values: pd.Series) -> list[Observation]:
     return [
         Observation(str(one), (float(value), 1.0))
-        for one, value in zip(asked["episode"], values, strict=True)
+        for one, value in zip(answers["episode"], values, strict=True)
     ]
 
 

@@ -87,7 +87,7 @@ documents. *(last 70 %)*: the share of the stream that fits into the window."""
 def demonstrated() -> str:
     """Return the table of ten demonstrations: rules of the training, new rules, and unseen tasks."""
     runs_of_suites = {suite: runs for suite in TRANSFER if (runs := grids.records(HERE / suite))}
-    asked = {
+    trained_queries = {
         str(run.config["method"]): run.method["training"]["asks"]
         for runs in runs_of_suites.values()
         for run in runs
@@ -97,4 +97,4 @@ def demonstrated() -> str:
 *superglue-fixed*: the rule of each sub-task that `streamadapter` and `lora` were trained on. *superglue-fresh*: the
 same sub-tasks under new rules. *unseen*: six other tasks. The state has all demonstrations; with `ratio=0` they are in
 the prompt. `lora` was trained on {lora:,} answers, `streamadapter` on {streamadapter:,}."""
-    return f"{grids.over_tasks(runs_of_suites)}\n{legend.format(**asked)}\n"
+    return f"{grids.over_tasks(runs_of_suites)}\n{legend.format(**trained_queries)}\n"

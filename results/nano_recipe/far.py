@@ -198,8 +198,8 @@ def cast(source: random.Random, kind: str, count: int, *, alike: bool) -> list[s
     side = math.isqrt(2 * count) + 1
     while True:
         first, second = (
-            set(source.sample(pieces, min(side, NAME_PARTS_PER_POSITION)))
-            for pieces in name_parts(kind)
+            set(source.sample(parts, min(side, NAME_PARTS_PER_POSITION)))
+            for parts in name_parts(kind)
         )
         near = [name for name in pool if name.split()[0] in first and name.split()[1] in second]
         if len(near) >= count:

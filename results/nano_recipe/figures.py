@@ -167,11 +167,11 @@ def remembering(lm: LM, sessions_read: int, worlds: Worlds, rows: int) -> float:
     """Return the exact match (%) of questions about facts of earlier sessions."""
     right: list[bool] = []
     for row in dialogue.msc(worlds.split, worlds.first, rows):
-        asked = row["self_instruct"]
-        assert isinstance(asked, dict)
+        question = row["self_instruct"]
+        assert isinstance(question, dict)
         patch = context(lm, [sessions(row)] if sessions_read else [])
-        (ids,) = generate(lm, patch, [lm.encode(str(asked["B"]))], max_new_tokens=4)
-        right.append(lm.decode(ids).strip() == asked["A"])
+        (ids,) = generate(lm, patch, [lm.encode(str(question["B"]))], max_new_tokens=4)
+        right.append(lm.decode(ids).strip() == question["A"])
     return 100 * sum(right) / len(right)
 
 

@@ -125,19 +125,19 @@ def encoded(tokenizer: Tokenizer, segments: corpus.Segments) -> Sequence:
         [f" {key}" for segment in segments for key in segment.keys], add_special_tokens=False
     )
     words = iter([name.ids[0] for name in names])
-    pieces: list[tuple[int, list[int]]] = []
+    spans: list[tuple[int, list[int]]] = []
     for segment in segments:
         ids = [1] if segment.text == corpus.END else next(encoded).ids
         start = len(made.ids)
         places = [
-            at + i
-            for at, held in (pieces[s] for s in segment.sources)
-            for i, t in enumerate(held)
+            first + i
+            for first, source_ids in (spans[s] for s in segment.sources)
+            for i, t in enumerate(source_ids)
             if t == ids[0]
         ]
         if places:
             made.pointers.append((start - 1, places))
-        pieces.append((start, ids))
+        spans.append((start, ids))
         known = [next(words) for _ in segment.keys]
         made.groups += [made.groups[-1] + bool(known)] * len(ids)
         made.keys += [
@@ -182,10 +182,10 @@ def batch_of(sequences: list[Sequence], positions: list[list[int]] | None = None
         [torch.tensor(s.ids) for s in sequences], batch_first=True, padding_value=2
     )
     weights_BT = pad_sequence([torch.tensor(s.weights) for s in sequences], batch_first=True)
-    flat = [(row, query, held) for row, s in enumerate(sequences) for query, held in s.pointers]
+    flat = [(row, query, places) for row, s in enumerate(sequences) for query, places in s.pointers]
     held_NT = torch.zeros(len(flat), ids_BT.shape[1], dtype=torch.bool)
-    for n, (_, _, held) in enumerate(flat):
-        held_NT[n, held] = True
+    for n, (_, _, places) in enumerate(flat):
+        held_NT[n, places] = True
     rows, queries = (torch.tensor([f[i] for f in flat], dtype=torch.int64) for i in (0, 1))
     groups_BT = pad_sequence(
         [torch.tensor(s.groups) for s in sequences], batch_first=True, padding_value=-1

@@ -8,14 +8,14 @@ import pytest
 from results.bench_coverage import (
     Asking,
     Kind,
-    all_asked,
+    all_queries,
     binary,
     continuous,
     coverage,
     observations,
     one_way,
     paired,
-    some_asked,
+    some_queries,
 )
 from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import (
@@ -125,12 +125,12 @@ def test_draws_that_agree_by_luck_show_the_error_of_their_questions() -> None:
 
 
 DESIGNS = [
-    (continuous, all_asked, 60, 3, (1, 0.1, 1)),
-    (continuous, some_asked, 40, 5, (1, 0.2, 1)),
-    (binary, all_asked, 20, 3, (1, 0.2, 1)),
-    (binary, some_asked, 50, 3, (1, 0.2, 1)),
-    (paired, all_asked, 20, 5, (1, 0.3, 1)),
-    (paired, some_asked, 60, 5, (1, 0.5, 0.5)),
+    (continuous, all_queries, 60, 3, (1, 0.1, 1)),
+    (continuous, some_queries, 40, 5, (1, 0.2, 1)),
+    (binary, all_queries, 20, 3, (1, 0.2, 1)),
+    (binary, some_queries, 50, 3, (1, 0.2, 1)),
+    (paired, all_queries, 20, 5, (1, 0.3, 1)),
+    (paired, some_queries, 60, 5, (1, 0.5, 0.5)),
 ]
 
 
