@@ -165,7 +165,7 @@ def streaming(lm: LM, tokens: int) -> str:
             part = ids[begin : begin + size]
             lengths[name] += range(memory_slots, memory_slots + len(part))
             kept, done = method.stream.read(kept, part, done)
-            sizes.add(sum(each.nbytes for each in method.stream.tensors([kept]).values()))
+            sizes.add(sum(each.nbytes for each in kept.tensors().values()))
         took, late = time.process_time() - started, lengths[name][1000:]
         bounds = f"{min(late)} to {max(late)}"
         lines.append(

@@ -119,8 +119,8 @@ def main() -> None:
         "# Decoding after a prefix with per-head biases",
         "",
         f"Before is revision {options.before}. torch {torch.__version__}, {describe_hardware()['cpu']}, one thread, "
-        f"float32; the fastest of {options.repeat} passes of {options.tokens} tokens per row; load average {min(loads):.1f} to "
-        f"{max(loads):.1f} during the measurement. All rows share the prefix.",
+        f"float32; the fastest of {options.repeat} passes of {options.tokens} tokens per row; "
+        f"load average {min(loads):.1f} to {max(loads):.1f} during the measurement. All rows share the prefix.",
         "",
         "| model | slots | rows | prefix | before (ms/token) | now (ms/token) | speed-up | farthest |",
         "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |",

@@ -82,8 +82,8 @@ def write(measured: Sequence[Measured], options: argparse.Namespace) -> None:
         f"{describe_hardware()['cpu']}, batches of {options.batch_size}, median of {options.repeat} alternating runs.",
         "",
         "| task | rows | shots | documents | tokens hf | tokens ours | possible speed-up | hf (s) | "
-        "ours in lm-eval (s) | speed-up | ttabench eval (s) | speed-up | reached (%) | model only: hf (s) | ours in lm-eval (s) | "
-        "accuracy of all three | largest difference (nats) |",
+        "ours in lm-eval (s) | speed-up | ttabench eval (s) | speed-up | reached (%) | model only: hf (s) | "
+        "ours in lm-eval (s) | accuracy of all three | largest difference (nats) |",
         "| --- | --- " + "| ---: " * 15 + "|",
     ]
     for e in measured:
@@ -102,8 +102,8 @@ def write(measured: Sequence[Measured], options: argparse.Namespace) -> None:
         f"and prompts ({'identical' if all(e.same_prompts for e in measured) else 'NOT IDENTICAL'}). "
         "Seconds are of whole evaluations with loaded models. lm-eval's data are loaded before; `ttabench eval` "
         "includes reading its files. `model only` is tokenization and scoring: lm-eval spends the other time on "
-        "building prompts. `possible speed-up` is the ratio of `hf`'s tokens to ours. `reached` is the share of it that "
-        "`ttabench eval` reaches.",
+        "building prompts. `possible speed-up` is the ratio of `hf`'s tokens to ours. `reached` is the share of "
+        "it that `ttabench eval` reaches.",
     ]
     text = "\n".join(lines) + "\n"
     (options.out / "bench_lm_eval.md").write_text(text, encoding="utf-8")

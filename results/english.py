@@ -9,13 +9,13 @@ Data are read from DIR in the published formats: squad/, metaicl/, superglue/, s
 hellaswag/, piqa/, pg19/, dailydialog/ and msc/. Sources of the committed tables:
 
 - squad/dev-v1.1.json is the second half of XQuAD's English part (24 articles of SQuAD's `dev`, five
-  paragraphs each, 558   questions), so draws of 32 documents of twelve articles share about half of
+  paragraphs each, 558 questions), so draws of 32 documents of twelve articles share about half of
   them.
 - pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`.
 - msc/session_N/test.txt has the dialogues of all splits: 17 single sessions without other sessions
-  of the same pair,   rebuilt from the output of ParlAI's tests. Most stop before their end.
+  of the same pair, rebuilt from the output of ParlAI's tests. Most stop before their end.
 - The others are slices of the published files (the records have the number of rows). Demonstrations
-  of hellaswag and   piqa come from slices of their validation files.
+  of hellaswag and piqa come from slices of their validation files.
 
 Choices were made on other texts than those of the tables: prompts on articles 0 to 12; presses and
 TempLoRA's rate on articles 10 and 11, which the LoRA of `smollm2-135m-qa` has not seen either;

@@ -61,6 +61,7 @@ from suites import (
 
 from ttabench.cli import app as cli
 from ttabench.report.selection import list_runs
+from ttabench.report.stored import StoredRun
 
 HERE = Path(__file__).resolve().parent
 CLAIMS = "claims"
@@ -139,7 +140,7 @@ def grid_of(suite: str, out: Path) -> str:
             + "\n"
         )
     if suite in BY_DOCUMENTS:
-        counts: dict[int, list[grids.StoredRun]] = {}
+        counts: dict[int, list[StoredRun]] = {}
         for folder, run in grids.runs_of(out / suite):
             counts.setdefault(int(run.config["task_options"]["documents"]), []).append(
                 (folder, run)

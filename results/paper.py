@@ -41,13 +41,13 @@ def paper(
     scale: Annotated[
         str,
         o.option(
-            o.WHICH,
+            o.QUERY_GROUP,
             "nano, smollm2-135m, or full (the paper's models). (default: nano; all for claims)",
         ),
     ] = "",
     runs: Annotated[
         list[Path] | None,
-        o.option(o.WHICH, "Another folder of runs, or of folders of runs. Repeatable."),
+        o.option(o.QUERY_GROUP, "Another folder of runs, or of folders of runs. Repeatable."),
     ] = None,
     out: o.Out = o.DEFAULT_OUT,
     form: o.Form = "table",

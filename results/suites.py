@@ -54,7 +54,10 @@ SUITES = (
     "compaction",
     "boost",
 )
-IN_BATCHES = "--throughput --piece-tokens 64 --task metaicl --memory-limit 768MiB --row-seconds 30 --repeat 3 --generate 8"
+IN_BATCHES = (
+    "--throughput --piece-tokens 64 --task metaicl --memory-limit 768MiB "
+    "--row-seconds 30 --repeat 3 --generate 8"
+)
 PROFILES = {
     "profile": ("--methods none,icl,window,snapkv,h2o,mac --prefill 1k,4k,16k,64k",),
     "profile-weights": ("--methods none,streamadapter,templora,lora --prefill 1k,4k,16k,64k",),

@@ -21,16 +21,16 @@ from ttabench.terminal.table import Table
 
 RULE = """\
 - **Reproduced**: our paired difference has the sign of the claim, and its 95 % interval excludes
-  zero. A method that   keeps the context in a state must also be better under its own than under a
-  swapped state, and that interval must   exclude zero, too.
+  zero. A method that keeps the context in a state must also be better under its own than under a
+  swapped state, and that interval must exclude zero, too.
 - **No memory**: the difference is significant, but the own state is not significantly better than a
   swapped one.
 - **No control**: the difference is significant, but no run used a swapped state.
 - **Contradicted**: the difference has the other sign, and its interval excludes zero.
 - **Undecided**: the interval includes zero.
 - **Cannot tell**: the runs cannot test the claim, for the reason given. Both results are near the
-  same baseline (within   a tenth of the distance between no context and full context), full context
-  is not better than no context, the   comparison is an artefact of the synthetic world, or the runs
+  same baseline (within a tenth of the distance between no context and full context), full context
+  is not better than no context, the comparison is an artefact of the synthetic world, or the runs
   have a fault.
 
 Intervals are not corrected for the number of claims. If all units differ by the same amount, a sign
