@@ -192,8 +192,8 @@ Milliseconds per sample, forward and backward, `comp_tokens={COMP}`. The paper r
 
 ## Queries at step {STEPS} under a memory limit
 
-{LIMIT // 2**20} MiB of keys and values in float32; chunks of {CHUNK} tokens, {QUERY_TOKENS} tokens of a query and its answer,
-`comp_tokens={COMP}`.
+{LIMIT // 2**20} MiB of keys and values in float32; chunks of {CHUNK} tokens,
+{QUERY_TOKENS} tokens of a query and its answer, `comp_tokens={COMP}`.
 
 {asking(lm, tries)}
 
