@@ -178,8 +178,8 @@ def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iter
     """Yield a method under its own, a swapped and an empty state."""
     for state, line in (
         ("own", name),
-        ("other", f"{name} (swapped state)"),
-        ("none", f"{name} (empty state)"),
+        ("other", f"{name}, another text's state"),
+        ("none", f"{name}, empty state"),
     ):
         yield Cell(line, column, ("--method", *words, "--swap-state"), state)
 

@@ -68,10 +68,16 @@ def runs_of(suite: Path) -> dict[tuple[str, str], list[StoredRun]]:
     """Load every cell of a suite."""
     index = json.loads((suite / "index.json").read_text(encoding="utf-8"))
     return {
-        (line, column): [(suite / run_id, load_record(suite / run_id)) for run_id in ids]
+        (_row_name(line), column): [(suite / run_id, load_record(suite / run_id)) for run_id in ids]
         for line, cells in index.items()
         for column, ids in cells.items()
     }
+
+
+def _row_name(stored: str) -> str:
+    """Return the name of a row: indexes on disk have names of earlier versions."""
+    name = stored.replace(", another text's state", " (swapped state)")
+    return name.replace(", empty state", " (empty state)")
 
 
 def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
