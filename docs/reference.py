@@ -147,7 +147,7 @@ def _costs(spec: MethodSpec) -> list[Table]:
                 format_count(paper_cost.ask_flops),
             )
         )
-    title = f"Cost on paper under {MODEL}, bfloat16" + (f", preset `{preset}`" if preset else "")
+    title = f"Analytic cost with {MODEL}, bfloat16" + (f", preset `{preset}`" if preset else "")
     columns = (
         "tokens read",
         "#parameters added",

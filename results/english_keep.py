@@ -31,7 +31,7 @@ HEAD = (
     "CPU s",
 )
 README_ROWS = ("icl", "kvzip", "attention_matching", "rag", "snapkv", "random_slots")
-README_COLUMNS = ("method", "F1", "F1 lost vs. icl [95 %]", "NLL (nats/token)", "CPU s")
+README_COLUMNS = ("method", "F1 (%)", "F1 lost vs. icl [95 %]", "NLL (nats/token)", "CPU s")
 TOGETHER_HEAD = (
     "combination",
     "F1",

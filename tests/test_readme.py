@@ -94,7 +94,7 @@ def test_the_state_of_the_example_helps(
 ) -> None:
     """What stands behind the command are its figures: the own state above another text's and none."""
     (line,) = [line for line in TYPED if "--swap-state" in line]
-    shown = [float(value) for value in re.findall(r"(?:own|other|none) (\d+\.\d)", line)]
+    shown = [float(value) for value in re.findall(r"(?:own|swapped|empty) (\d+\.\d)", line)]
     monkeypatch.chdir(tmp_path)
     assert ttabench(*TYPED[line]).code == 0
     assert ttabench("compare", "--format", "csv").code == 0

@@ -49,7 +49,7 @@ def profile(
         o.option(
             RUN_GROUP,
             "Named settings, for methods that have them. "
-            "(default: the preset stream, else the one named like the model)",
+            "(default: the preset stream, else the one with the name of the model)",
         ),
     ] = "",
     set_: Annotated[
@@ -97,7 +97,7 @@ def profile(
         float,
         o.option(
             EXECUTION_GROUP,
-            "Start no further repetition of reading, or of answering, after this many seconds.",
+            "Time limit in seconds for the repetitions of reading, and of answering.",
             min=0,
         ),
     ] = 10.0,

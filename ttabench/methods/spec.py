@@ -98,7 +98,7 @@ class Recipe:
     documents: Annotated[
         tuple[int, ...],
         OptionInfo(
-            "Chunks per training episode. A list (8,16,32) divides the steps evenly.",
+            "Chunks per training episode. With a list (8,16,32), each gets an equal share of steps.",
             RECIPE_GROUP,
             kind=str,
             default=False,
@@ -110,11 +110,12 @@ class Recipe:
             "Number of passes through the list of --documents.", RECIPE_GROUP, default=False
         ),
     ] = 1
-    questions: Annotated[int, OptionInfo("Queries per chunk.", RECIPE_GROUP)] = 1
+    questions: Annotated[int, OptionInfo("Training queries per chunk.", RECIPE_GROUP)] = 1
     batch_documents: Annotated[
         int,
         OptionInfo(
-            "Chunks per step, over several episodes. 0: one episode per step.", RECIPE_GROUP
+            "Chunks per optimiser step, over several episodes. 0: one episode per step.",
+            RECIPE_GROUP,
         ),
     ] = 0
     steps: Annotated[int, OptionInfo("Total number of optimiser steps.", RECIPE_GROUP)] = 1000
@@ -126,11 +127,11 @@ class Recipe:
     optimizer: Annotated[
         str,
         OptionInfo(
-            "adam, or muon for matrices and adam for the rest.", RECIPE_GROUP, default=False
+            "adam, or muon (muon for matrices, adam for the rest).", RECIPE_GROUP, default=False
         ),
     ] = "adam"
-    beta2: Annotated[float, OptionInfo("Adam's beta2.", RECIPE_GROUP)] = 0.999
-    clip: Annotated[float, OptionInfo("Maximum norm of the gradient.", RECIPE_GROUP)] = 100.0
+    beta2: Annotated[float, OptionInfo("beta2 of Adam.", RECIPE_GROUP)] = 0.999
+    clip: Annotated[float, OptionInfo("Gradient clipping: maximum norm.", RECIPE_GROUP)] = 100.0
     decay: Annotated[float, OptionInfo("Weight decay (AdamW).", RECIPE_GROUP)] = 0.0
     first: Stage | None = None
     """Earlier training stage, skipped if there is a checkpoint to start from or a base checkpoint.

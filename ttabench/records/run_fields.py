@@ -78,13 +78,14 @@ class RunFields:
     model: Annotated[
         str,
         OptionInfo(
-            "Base LM: nano, a name (`list models`), a folder, a .gguf file, or a hub id.", RUN_GROUP
+            "Base model: a name (see `ttabench list models`), a folder, a .gguf file, or a hub id.",
+            RUN_GROUP,
         ),
     ] = NANO
     base_checkpoint: Annotated[
         str,
         OptionInfo(
-            "LoRA checkpoint to apply to the base LM: a folder (also of peft), or shipped:NAME.",
+            "LoRA to add to the base model: a folder (ttabench or peft), or shipped:NAME.",
             RUN_GROUP,
             default=False,
             in_run_id=False,
@@ -92,24 +93,19 @@ class RunFields:
     ] = ""
     """The run id contains its digest."""
     random_weights: Annotated[
-        bool, OptionInfo("Use random weights for the architecture.", RUN_GROUP)
+        bool, OptionInfo("Use random weights, to measure cost only.", RUN_GROUP)
     ] = False
     keep: Annotated[
         float | None,
         OptionInfo(
-            "Budget as a share of the context, in (0, 1], for methods with a budget.",
+            "Memory budget as a share of the context, above 0 and at most 1.",
             RUN_GROUP,
             in_run_id=False,
         ),
     ] = None
     """The run id contains the settings derived from it; likewise for `keep_tokens`."""
     keep_tokens: Annotated[
-        int | None,
-        OptionInfo(
-            "Budget in tokens of the context, for methods with a budget.",
-            RUN_GROUP,
-            in_run_id=False,
-        ),
+        int | None, OptionInfo("Memory budget in tokens of context.", RUN_GROUP, in_run_id=False)
     ] = None
     split: Annotated[str, OptionInfo("Split of the task.", QUERY_GROUP)] = "test"
     limit: Annotated[
@@ -118,18 +114,24 @@ class RunFields:
     ] = None
     """`None` for all queries."""
     ask_only: Annotated[
-        bool, OptionInfo("Skip the task's context (with --state).", QUERY_GROUP)
+        bool, OptionInfo("Do not read the task's context; answer from --state.", QUERY_GROUP)
     ] = False
     device: Annotated[
-        str, OptionInfo("auto, cpu, cuda, cuda:N, xpu or mps.", EXECUTION_GROUP, in_run_id=False)
+        str,
+        OptionInfo(
+            "Device: auto, cpu, cuda, cuda:N, xpu or mps.", EXECUTION_GROUP, in_run_id=False
+        ),
     ] = "auto"
     dtype: Annotated[
-        str, OptionInfo("auto, float32, bfloat16, float16, or fastest (measured).", EXECUTION_GROUP)
+        str,
+        OptionInfo(
+            "Data type: auto, float32, bfloat16, float16, or fastest (measured).", EXECUTION_GROUP
+        ),
     ] = "auto"
     batch_size: Annotated[
         int,
         OptionInfo(
-            "Queries per batch, or auto for the most that fit. Halved when memory runs out.",
+            "Queries per batch, or auto for the largest batch that fits. Halved when memory runs out.",
             EXECUTION_GROUP,
             parse=parse_batch_size,
             metavar="N|auto",
@@ -161,7 +163,7 @@ class RunFields:
     boost: Annotated[
         float,
         OptionInfo(
-            "Factor for low-rank weight deltas in the quarter of layers with the largest ones.",
+            "Factor for low-rank weight changes, in the quarter of layers where they are largest.",
             EXECUTION_GROUP,
         ),
     ] = 1.0
@@ -295,7 +297,7 @@ def base_model_name(model: str, base_checkpoint: str) -> str:
 
 
 SWAP_STATE_HELP = (
-    "Answer with the own, a swapped and an empty state, and compare: is a gain memory?"
+    "Control: answer with the own state, the state of another context, and an empty state."
 )
 """Help of `--swap-state`: three runs, one for each `state_of`."""
 RUN_FIELDS = tuple(each.name for each in fields(RunFields))

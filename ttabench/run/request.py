@@ -66,7 +66,8 @@ class RunRequest(RunFields):
     method: Annotated[
         str,
         OptionInfo(
-            "Adaptation method: a name (see `ttabench list methods`), A+B, or a Python file.",
+            "Adaptation method: a name (see `ttabench list methods`), A+B for two methods, or a "
+            "Python file.",
             RUN_GROUP,
             flags=("--method", "-m"),
         ),
@@ -83,7 +84,7 @@ class RunRequest(RunFields):
     preset: Annotated[
         str,
         OptionInfo(
-            "Named settings of the method. (default: the preset named like the model, if any)",
+            "Named settings of the method. (default: the preset with the name of the model, if any)",
             RUN_GROUP,
             default=False,
         ),
@@ -97,8 +98,8 @@ class RunRequest(RunFields):
     checkpoint: Annotated[
         str,
         OptionInfo(
-            "Trained adapter: a folder, shipped:NAME, or none. (default: the bundled adapter for "
-            "method, task and model)",
+            "Trained adapter: a folder, a bundled adapter (shipped:NAME), or none. (default: the "
+            "bundled adapter for method, task and model)",
             RUN_GROUP,
             default=False,
         ),
@@ -110,8 +111,8 @@ class RunRequest(RunFields):
     source: Annotated[
         str,
         OptionInfo(
-            "Data source: mini (synthetic version), hub (published data), generated, or a file or "
-            "folder. (default: mini for nano, generated for ruler, else hub)",
+            "Data source: mini (synthetic version), hub (published data), generated (by the task), "
+            "or a file or folder. (default: mini for nano, generated for ruler, else hub)",
             RUN_GROUP,
             default=False,
         ),
@@ -135,7 +136,7 @@ class RunRequest(RunFields):
     chat_template: Annotated[
         bool | None,
         OptionInfo(
-            "Put context and question into the tokenizer's chat template, as a user turn. "
+            "Format context and query with the tokenizer's chat template, as a user turn. "
             "(default: on if the model has a template and the task has a chat prompt)",
             QUERY_GROUP,
             default=False,
