@@ -226,7 +226,7 @@ def test_a_changed_file_is_seen_in_the_same_process(
     first = outcome(options, tmp_path / "runs")
     write(2)
     second = outcome(options, tmp_path / "runs")
-    again = f"outcome(KINDS[{name!r}]()[1], Path({str(tmp_path / 'again')!r}))"
+    again = f"outcome(RECORD_TYPES[{name!r}]()[1], Path({str(tmp_path / 'again')!r}))"
     code = f"from tests.fuzz.test_changed_files import *; print(json.dumps({again}))"
     ran = subprocess.run(
         [sys.executable, "-c", code],
