@@ -178,8 +178,11 @@ def test_swap_state_answers_three_times_and_compares(ttabench: Command, tmp_path
     assert any("empty state" in note for note in none["notes"])
     assert other["cost"]["pieces"] == own["cost"]["pieces"]
     apart = {(each["left"], each["right"]): each for each in found["differences"]}
-    assert apart["icl", "icl, another text's state"]["value"] > 0.5
-    assert apart["icl", "icl, empty state"]["n"] == own["n"] == 8
-    assert "Its state helps, and it holds this text" in ttabench("eval", *words, "--swap-state").out
+    assert apart["icl", "icl (swapped state)"]["value"] > 0.5
+    assert apart["icl", "icl (empty state)"]["n"] == own["n"] == 8
+    memory = ttabench("compare", "--out", words[words.index("--out") + 1], "--json").json()[
+        "memory"
+    ]
+    assert [row["memory"] for row in memory] == ["yes"]
     plans = ttabench("eval", *words, "--swap-state", "--dry-run", "--json").json()["runs"]
     assert [each["id"] for each in plans] == [own["id"], other["id"], none["id"]]
