@@ -1,4 +1,4 @@
-"""Atomic writing of files, and reading with one-line errors that name the file.
+"""Atomic writing of files, and reading with one-line errors that name the file and line.
 
 write_atomically(Path("run.json"), text)
 with replace_atomically(Path("samples.parquet")) as scratch:
@@ -8,9 +8,9 @@ with reading_file(Path("test.jsonl")) as at:
     for at.line, text in enumerate(file, start=1):
         json.loads(text)            # UnreadableFile: test.jsonl line 3 cannot be read: not ...
 
-Links are never written through. Data is synced to disk before a file takes its name. The name of a
-file being written ends in `.ttabench.part`. `remove_partial_files` removes leftovers of a killed
-process; its caller must hold the lock of the folder. No other module writes files
+Writing never follows symbolic links. A file is written as a partial file, whose name ends in
+`.ttabench.part`. It is synced to disk and then renamed. `remove_partial_files` removes partial
+files of a killed process; its caller must hold the lock of the folder. No other module writes files
 (`tests/core/test_writing.py`).
 """
 
@@ -34,15 +34,15 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 
 MAX_UNPACK_RATIO = 100
-"""Largest ratio of unpacked to file size of a large Parquet file."""
+"""Largest ratio of unpacked size to file size, for Parquet files above `MAX_RECORD_BYTES`."""
 MAX_RECORD_BYTES = 256 * 2**20
 """Largest record or header in bytes; those of this package are far smaller."""
 MAX_STREAMED_BYTES = 1 << 46
-"""Largest file in bytes that is streamed, not read into memory; in effect no limit."""
+"""Largest file in bytes that is streamed instead of read into memory; in practice no limit."""
 MAX_JSON_DEPTH = 100
-"""Nesting depth of lists and objects in JSON."""
+"""Largest nesting depth of lists and objects in JSON."""
 MAX_REASON_CHARS = 160
-"""Largest reason from a library; longer ones are cut after a sentence if possible."""
+"""Longest error message quoted from a library; longer ones are cut after a sentence if possible."""
 CHECK_FILE_HINT = "Fix the path or the file, or download the file again."
 
 
@@ -68,7 +68,9 @@ class FilePosition:
 def reading_file(
     path: Path | str, hint: str = CHECK_FILE_HINT, *, max_bytes: int | None = MAX_STREAMED_BYTES
 ) -> Iterator[FilePosition]:
-    """Convert exceptions in the block to an `UnreadableFile` of one line. A `UserError` passes.
+    """Convert exceptions in the block to a one-line `UnreadableFile`.
+
+    A `UserError` passes unchanged. The block sets the position in the yielded `FilePosition`.
 
     Args:
         path: file, or a description for the message if `max_bytes` is None.
@@ -86,19 +88,19 @@ def reading_file(
         if environment.is_memory_limited() and environment.is_out_of_memory(error):
             raise  # the command reports that --memory-limit was exceeded
         line = at.line or _line_of(error)
-        where = (
+        location = (
             f"{path}{f' line {line}' if line else ''}{'' if at.row is None else f' row {at.row}'}"
         )
-        kind = (
+        error_class = (
             MissingFile
             if isinstance(error, FileNotFoundError | NotADirectoryError)
             else UnreadableFile
         )
-        raise kind(f"{where} cannot be read: {error_reason(error)}.", hint) from error
+        raise error_class(f"{location} cannot be read: {error_reason(error)}.", hint) from error
 
 
 def error_reason(error: Exception) -> str:
-    """Describe an exception of a library about a file on one short line."""
+    """Describe an exception raised by a file-reading library on one short line."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     if isinstance(error, UnicodeDecodeError):
@@ -114,9 +116,9 @@ def error_reason(error: Exception) -> str:
     if _line_of(error):
         text = f"not valid YAML, {getattr(error, 'problem', '')}"
     if type(error).__name__ == "ValidationError":  # of pydantic, which is not imported for this
-        fault = error.errors()[0]  # type: ignore[attr-defined]
-        place = ".".join(map(str, fault["loc"]))
-        text = ": ".join(filter(None, (place, fault["msg"].removeprefix("Value error, "))))
+        first_error = error.errors()[0]  # type: ignore[attr-defined]
+        location = ".".join(map(str, first_error["loc"]))
+        text = ": ".join(filter(None, (location, first_error["msg"].removeprefix("Value error, "))))
     lines = [line for line in text.splitlines() if line.strip()]
     text = " ".join(lines[0].split()) if lines else ""
     if len(text) > MAX_REASON_CHARS:
@@ -129,7 +131,7 @@ def error_reason(error: Exception) -> str:
 
 
 def _line_of(error: Exception) -> int:
-    """Return the line of a yaml error, from 1; 0 for other errors."""
+    """Return the line number of a YAML error, from 1; 0 for other errors."""
     mark = getattr(error, "problem_mark", None)
     return 0 if mark is None else mark.line + 1
 
@@ -165,9 +167,9 @@ def parse_json(text: str) -> Json:
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
         nested = [
-            each.values() if isinstance(each, dict) else each
-            for each in level
-            if isinstance(each, dict | list)
+            container.values() if isinstance(container, dict) else container
+            for container in level
+            if isinstance(container, dict | list)
         ]
         if not (level := [inner for values in nested for inner in values]):
             return value
@@ -206,12 +208,14 @@ def open_parquet(
 
 def refuse_duplicate_names(names: Sequence[str]) -> None:
     """Raise a ValueError if two columns have the same name."""
-    if double := next((name for number, name in enumerate(names) if name in names[:number]), None):
-        raise ValueError(f"two columns are called {double!r:.60}")
+    if duplicate := next(
+        (name for number, name in enumerate(names) if name in names[:number]), None
+    ):
+        raise ValueError(f"two columns are called {duplicate!r:.60}")
 
 
 LOCK_FILE, INDEX_FILE = ".lock", ".ttabench.json"
-"""Lock that every writer of results takes, and list of our files in a folder of the user."""
+"""Lock that every writer of results takes, and list of the files we wrote in a user's folder."""
 PART_SUFFIX = ".ttabench.part"
 """Name suffix of files and folders that are being written."""
 _APPEND_FLAGS = (
@@ -221,7 +225,7 @@ _APPEND_FLAGS = (
     | getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
 )
-"""Fails on a link, and on a pipe without a reader instead of waiting for one."""
+"""Flags that make opening fail on a symbolic link, and on a pipe without a reader."""
 
 
 def refuse_foreign_path(path: Path, is_ours: Callable[[Path], bool]) -> None:
@@ -246,8 +250,8 @@ def replace_atomically(
     if folder:
         scratch = Path(mkdtemp(*scratch_name))
     else:
-        number, name = mkstemp(*scratch_name)
-        os.close(number)
+        descriptor, name = mkstemp(*scratch_name)
+        os.close(descriptor)
         scratch = Path(name)
     try:
         yield scratch
@@ -265,21 +269,23 @@ def replace_atomically(
 
 
 def move_path(path: Path, target: Path) -> None:
-    """Rename a file or folder on one disk, and sync the change where the system can."""
+    """Rename a file or folder within one file system, and sync its new folder where possible."""
     path.replace(target)
     with suppress(OSError):
-        number = os.open(target.parent, os.O_RDONLY)
+        descriptor = os.open(target.parent, os.O_RDONLY)
         try:
-            os.fsync(number)
+            os.fsync(descriptor)
         finally:
-            os.close(number)
+            os.close(descriptor)
 
 
 def write_atomically(
     path: Path, content: str | bytes, is_ours: Callable[[Path], bool] | None = None
 ) -> None:
-    """Write a file so that others see the old or the new one. `is_ours`: see
-    `refuse_foreign_path`."""
+    """Write a file so that other processes see either the old or the new content.
+
+    `is_ours`: see `refuse_foreign_path`.
+    """
     try:
         with replace_atomically(path, is_ours=is_ours) as scratch:
             scratch.write_bytes(_encode_text(content) if isinstance(content, str) else content)
@@ -347,7 +353,7 @@ def make_writable_folder(folder: Path, out: Path) -> None:
     """Create a folder with its parents and check that it is writable. The error names `out`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # a prefix that `remove_partial_files` of another process does not match
+        # another process's `remove_partial_files` must not match this name
         TemporaryFile(dir=folder, prefix=".probe.").close()
     except OSError as error:
         raise unwritable_error(out, error) from None
@@ -369,17 +375,17 @@ def hold_lock(folder: Path, on_busy: Callable[[], object]) -> Iterator[None]:
     lock = FileLock(path)
     try:
         try:
-            taken = lock.acquire(timeout=0)
+            acquired = lock.acquire(timeout=0)
         except Timeout:
             on_busy()
-            taken = lock.acquire()
-    # Timeout is an OSError too, but cannot be raised here
+            acquired = lock.acquire()
+    # Timeout is an OSError too, but the second `acquire` has no timeout
     except (OSError, NotImplementedError) as error:
-        fault = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
+        reason = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
         raise UserError(
-            f"The lock {path} cannot be taken: {fault}.", "Remove it, or use another --out."
+            f"The lock {path} cannot be taken: {reason}.", "Remove it, or use another --out."
         ) from None
-    with taken:
+    with acquired:
         yield
 
 

@@ -1,9 +1,9 @@
 """Measurements in a profile process: one row per method and length.
 
-latency     seconds, peak and state bytes of reading, time of the first and of later tokens
+latency     seconds, peak bytes and state bytes of reading; time of the first and of later tokens
 throughput  samples per second by batch size, and the largest batch that fits (CCM, arXiv
             2312.03414, Table 1)
-training    milliseconds per sample and peaks of training, and of adapting one document (CCM,
+training    milliseconds per sample, and peak bytes; also of adapting to one document (CCM,
             Tables 18 and 22; MAC, arXiv 2403.04317, Figure 2)
 """
 
@@ -59,15 +59,15 @@ from ttabench.training.config import TrainConfig
 from ttabench.training.loop import train
 
 SPARE_POSITIONS = 512
-"""Positions in addition to context, prompt and answer: sinks, BOS, tokens that a method adds."""
+"""Positions in addition to context, prompt and answer, for BOS and tokens that a method adds."""
 WARMUP_TOKENS = 4
 """Tokens generated to warm up."""
 SENTENCE_NUMBER_STRIDE = 100_000
-"""Distance of the sentence numbers of two chunks; its square is that of two sequences."""
+"""Difference of the first sentence numbers of two chunks; two sequences differ by its square."""
 MAX_BATCH_SIZE = 4096
 """Largest batch size tried."""
 BATCH_SEARCH_PRECISION = 8
-"""The search stops within this fraction (1/8) of the largest batch."""
+"""The batch-size search stops when the largest batch is known to within 1/8 of its size."""
 SAMPLES_PER_STEP = 8
 """Samples per training step, in one episode."""
 Method = BaseMethod[Any]
@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 
 def measure_method(request: Mapping[str, Any], send: SendMessage) -> None:
-    """Send the model, the method and a row per length as (kind, value).
+    """Measure a method, and send the model, the method and a row per length as (kind, value).
 
     User errors are reported as results, not raised.
     """
@@ -105,12 +105,17 @@ def _measure_lengths(request: Mapping[str, Any], job: Job, send: SendMessage) ->
         for length in lengths:
             send(("row", method.model_copy(update={"prefill": length}).model_dump()))
         return
-    trained = sum(parameter.numel() for parameter in method.modules().parameters())
+    n_parameters = sum(parameter.numel() for parameter in method.modules().parameters())
     notes = [lift_note] if lift_note else []
     send(
         (
             "method",
-            {"name": method.name, "growth": method.growth, "parameters": trained, "notes": notes},
+            {
+                "name": method.name,
+                "growth": method.growth,
+                "parameters": n_parameters,
+                "notes": notes,
+            },
         )
     )
     for length in lengths:
@@ -120,14 +125,14 @@ def _measure_lengths(request: Mapping[str, Any], job: Job, send: SendMessage) ->
         )
         send(("row", row.model_dump()))
         if row.status == "oom":
-            return  # leftover memory would count for the next length; a new process continues
+            return  # memory left over would count for the next length, so a new process continues
 
 
 def lift_positions(lm: LM, needed: int) -> str:
     """Raise the position limit of a rotary model to measure its cost beyond its trained length.
 
-    Rotary embeddings have no table with an end, and cost does not depend on values. Returns a note
-    for the record; "" if nothing was changed.
+    Rotary embeddings can be computed for any position, and the cost of a model does not depend on
+    its outputs. Returns a note for the record, or "" if nothing was changed.
     """
     if lm.max_positions >= needed or get_capabilities(lm).rotary is None:
         return ""
@@ -139,7 +144,7 @@ def lift_positions(lm: LM, needed: int) -> str:
 
 
 class TensorMemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lacks types
-    """Counts the peak bytes of tensors created inside (`peak_tensor_bytes`).
+    """Counter of the peak bytes of tensors that are created in its context (`peak_tensor_bytes`).
 
     Existing tensors, such as the model's, and buffers inside kernels are not included.
     """
@@ -158,11 +163,11 @@ class TensorMemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  
     ) -> Any:
         """Run the operation and count its new tensors."""
         out = func(*args, **(kwargs or {}))
-        given = {storage._cdata for storage in _storages((args, kwargs))}
-        # a storage of an argument is a view, or was changed in place
+        argument_storages = {storage._cdata for storage in _storages((args, kwargs))}
+        # an output that shares the storage of an argument is a view or was changed in place
         for storage in _storages(out):
             key, size = storage._cdata, storage.nbytes()
-            if size and key not in given and key not in self._live_bytes:
+            if size and key not in argument_storages and key not in self._live_bytes:
                 self._live_bytes[key] = size
                 live_bytes = sum(self._live_bytes.values())
                 self.peak_tensor_bytes = max(self.peak_tensor_bytes, live_bytes)
@@ -175,8 +180,10 @@ def _storages(values: Any) -> list[UntypedStorage]:
 
 
 def run_repeatedly(load: Load, work: Callable[[], T]) -> list[T]:
-    """Repeat the work and collect its results; stop after `repeat` results or `row_seconds`
-    seconds."""
+    """Run `work` repeatedly and collect its results.
+
+    Stops after `load.repeat` results or `load.row_seconds` seconds, but not before the first.
+    """
     results, started = list[T](), time.perf_counter()
     while not results or (
         len(results) < load.repeat and time.perf_counter() - started < load.row_seconds
@@ -186,7 +193,10 @@ def run_repeatedly(load: Load, work: Callable[[], T]) -> list[T]:
 
 
 def adapt(lm: LM, method: Method, read: Sequence[Sequence[Chunk]], meter: Meter) -> State:
-    """Read the chunks, one per sequence, in the meter's phase "adapt", and return the state."""
+    """Read chunks in the meter's phase "adapt", and return the state.
+
+    `read`: the chunks to read one after the other, each with one chunk per sequence.
+    """
     session = Session(lm, method, rows=len(read[0]))
     session.read_rows(read)
     with meter.phase("adapt"):
@@ -205,34 +215,34 @@ def ask(
     with meter.phase("first"):
         patch = Session(lm, method, state).patch(queries)
         start, is_continuation = text_start(lm, patch), continues_text(patch)
-        written = greedy_tokens(
+        new_tokens = greedy_tokens(
             lm,
             patch,
             [start + prompt_ids(lm, query, is_continuation=is_continuation) for query in queries],
             tokens,
         )
-        next(written).tolist()
-    with closing(written), meter.phase("decode"):
-        stamps = [time.perf_counter()]
-        for token_B in written:
+        next(new_tokens).tolist()
+    with closing(new_tokens), meter.phase("decode"):
+        times = [time.perf_counter()]
+        for token_B in new_tokens:
             token_B.tolist()
-            stamps.append(time.perf_counter())
-    return [after - before for before, after in pairwise(stamps)]
+            times.append(time.perf_counter())
+    return [after - before for before, after in pairwise(times)]
 
 
 def measure_reading(
     lm: LM, method: Method, texts: Sequence[Chunk], load: Load
 ) -> tuple[dict[str, Figure], State, int]:
-    """Measure reading: (figures, state, peak bytes of tensors).
+    """Measure reading, and return figures, the state, and the peak bytes of tensors.
 
     The first pass warms up and counts tensor bytes; the others are timed.
     """
-    read, meters, states = [[text] for text in texts], list[Meter](), list[State]()
+    chunks, meters, states = [[text] for text in texts], list[Meter](), list[State]()
 
     def run_pass() -> None:
         meters.append(Meter(lm.device))
         states.clear()  # frees the state of the last pass, so that two do not coexist
-        states.append(adapt(lm, method, read, meters[-1]))
+        states.append(adapt(lm, method, chunks, meters[-1]))
 
     with TensorMemoryCounter() as counter:
         run_pass()
@@ -246,8 +256,8 @@ def measure_reading(
 
 
 def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
-    """Measure reading a context and answering a query."""
-    figures, state, peak_bytes_seen = measure_reading(
+    """Measure the latency and memory of reading a context and answering a query."""
+    figures, state, reading_peak_bytes = measure_reading(
         lm, method, make_chunks(lm, tokens, load.piece_tokens), load
     )
     query, meters = make_query(lm, load.prompt_tokens, load.generate), list[Meter]()
@@ -276,10 +286,10 @@ def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     figures["total_seconds"] = sum_figures(
         [figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")]
     )
-    if peaks := [
+    if phase_peaks := [
         figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures
     ]:
-        figures["peak_memory_bytes"] = figure([max(peaks)])
+        figures["peak_memory_bytes"] = figure([max(phase_peaks)])
     if load.generate > 1:
         figures["token_ms"] = figure([1000 * median(seconds) for seconds in token_seconds])
         figures["tokens_per_second"] = figure(
@@ -289,7 +299,7 @@ def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
             with TensorMemoryCounter() as counter:
                 run_pass(2)
             figures["peak_tensor_bytes"] = figure(
-                [max(peak_bytes_seen, counter.peak_tensor_bytes + state.nbytes)]
+                [max(reading_peak_bytes, counter.peak_tensor_bytes + state.nbytes)]
             )
     return Row(method=method.name, prefill=tokens, figures=figures)
 
@@ -297,8 +307,8 @@ def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
 def measure_throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     """Measure rates at the fastest batch size, and memory at the largest.
 
-    A sample is one context and one query. Rates are given for answering alone, with the state
-    available as in the paper, and for both reading and answering.
+    A sample is one context and one query. `samples_per_second` is the rate of answering alone, as
+    in the paper. `whole_samples_per_second` also includes reading.
     """
     figures_by_batch: dict[int, dict[str, Figure]] = {}
     largest_fitting = smallest_failing = 0
@@ -315,7 +325,7 @@ def measure_throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
         call_device_function(accelerator_kind(), "empty_cache")
     if reason is not None and not figures_by_batch:
         raise reason
-    best = max(
+    fastest = max(
         figures_by_batch, key=lambda rows: figures_by_batch[rows]["samples_per_second"].value
     )
     memory = {
@@ -325,8 +335,8 @@ def measure_throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     }
     figures = {
         "largest_batch": figure([largest_fitting]),
-        "fastest_batch": figure([best]),
-        **figures_by_batch[best],
+        "fastest_batch": figure([fastest]),
+        **figures_by_batch[fastest],
         **memory,
     }
     notes = () if smallest_failing else (f"batch sizes above {largest_fitting} were not tried",)
@@ -334,9 +344,9 @@ def measure_throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
 
 
 def next_batch(largest_fitting: int, smallest_failing: int) -> int:
-    """Choose the next batch size to try; 0 if the largest one is known precisely enough.
+    """Return the next batch size to try, or 0 if the largest one is known precisely enough.
 
-    Arguments are the largest size that fits and the smallest that does not; 0 if unknown.
+    Arguments: largest size known to fit, and smallest known not to fit; 0 if there is none yet.
     """
     if not smallest_failing:
         return max(1, 2 * largest_fitting)
@@ -348,8 +358,8 @@ def next_batch(largest_fitting: int, smallest_failing: int) -> int:
 
 
 def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[str, Figure]:
-    """Figures of different contexts with one query each; after a warm-up, passes are timed."""
-    read = list(
+    """Measure one batch size: `rows` different contexts with one query each, after a warm-up."""
+    chunks = list(
         zip(
             *(make_chunks(lm, tokens, load.piece_tokens, sequence) for sequence in range(rows)),
             strict=True,
@@ -359,32 +369,34 @@ def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -
 
     def run_timed() -> tuple[Meter, int]:
         meter = Meter(lm.device)
-        state = adapt(lm, method, read, meter)
+        state = adapt(lm, method, chunks, meter)
         ask(lm, method, state, queries, load.generate, meter)
         return meter, state.nbytes
 
     run_timed()
-    meters, states = zip(*run_repeatedly(load, run_timed), strict=True)
+    meters, state_bytes = zip(*run_repeatedly(load, run_timed), strict=True)
     seconds = [
         (meter.seconds["adapt"], meter.seconds["first"] + meter.seconds["decode"])
         for meter in meters
     ]
     return {
         "samples_per_second": figure([rows / answering for _, answering in seconds]),
-        "whole_samples_per_second": figure([rows / sum(both) for both in seconds]),
+        "whole_samples_per_second": figure(
+            [rows / sum(reading_and_answering) for reading_and_answering in seconds]
+        ),
         "tokens_per_second": figure([rows * load.generate / answering for _, answering in seconds]),
-        "sample_state_bytes": figure([states[-1] / rows]),
+        "sample_state_bytes": figure([state_bytes[-1] / rows]),
         **peak_figure(
             "peak_memory_bytes",
-            [peak_bytes_seen for meter in meters for peak_bytes_seen in meter.peak_bytes.values()],
+            [peak_bytes for meter in meters for peak_bytes in meter.peak_bytes.values()],
         ),
     }
 
 
 def measure_training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
-    """Measure adapting to one document, and training steps of trainable methods.
+    """Measure adapting to one document, and the training steps of a trainable method.
 
-    The first of each warms up.
+    The first pass and the first step warm up, and are not timed.
     """
     figures = measure_reading(lm, method, make_chunks(lm, tokens, tokens), load)[0]
     if method.spec.trainable:
@@ -393,18 +405,18 @@ def measure_training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
 
 
 def _measure_training_steps(lm: LM, method: Method, tokens: int, load: Load) -> dict[str, Figure]:
-    ends, meter = list[float](), Meter(lm.device)
+    step_ends, meter = list[float](), Meter(lm.device)
 
     def on_step(_step: int, _figures: Mapping[str, float]) -> None:
-        ends.append(time.perf_counter())  # the loss was read back, so a GPU has finished
+        step_ends.append(time.perf_counter())  # the loss was read back, so a GPU has finished
 
-    # keeps the current weights, because the cost of a step does not depend on them
+    # fresh=False skips the initialisation: the cost of a step does not depend on the weights
     config = TrainConfig(steps=load.repeat + 1, fresh=False, lr=1e-6)
     with meter.phase("train"):
         train(method, _episodes(lm, tokens, load), config, on_step)
     return {
         "train_ms_per_sample": figure(
-            [1000 * (after - before) / SAMPLES_PER_STEP for before, after in pairwise(ends)]
+            [1000 * (after - before) / SAMPLES_PER_STEP for before, after in pairwise(step_ends)]
         ),
         **peak_figure("train_peak_bytes", [meter.peak_bytes["train"]]),
         "trained_parameters": figure(
@@ -415,18 +427,18 @@ def _measure_training_steps(lm: LM, method: Method, tokens: int, load: Load) -> 
 
 
 def _episodes(lm: LM, tokens: int, load: Load) -> Iterator[list[Episode]]:
-    """Endless training steps, each one episode of new documents with one query per document."""
+    """Yield endless batches of one episode each, with new documents and one query per document."""
     for step in count():
         numbers = range(step * SAMPLES_PER_STEP, (step + 1) * SAMPLES_PER_STEP)
-        read = [
+        chunks = [
             replace(make_chunks(lm, tokens, tokens, number)[0], key=f"document{number}")
             for number in numbers
         ]
         queries = [
             replace(make_query(lm, load.prompt_tokens, load.generate, number), source_key=chunk.key)
-            for number, chunk in zip(numbers, read, strict=True)
+            for number, chunk in zip(numbers, chunks, strict=True)
         ]
-        yield [Episode(key=f"episode{step}", steps=(*read, *queries))]
+        yield [Episode(key=f"episode{step}", steps=(*chunks, *queries))]
 
 
 MODES: Mapping[str, Callable[[LM, Method, int, Load], Row]] = {
@@ -439,28 +451,29 @@ MODES: Mapping[str, Callable[[LM, Method, int, Load], Row]] = {
 def make_chunks(lm: LM, tokens: int, piece_tokens: int, sequence: int = 0) -> list[Chunk]:
     """Make chunks of `piece_tokens` tokens each, `tokens` in total without BOS.
 
-    Cost does not depend on the content of a text. But methods may skip repeated text, so every
-    sentence is unique. A joiner counts with the chunk after it, and the first chunk has none. With
-    tokenizers whose texts cannot be cut at tokens, a chunk may have one token more or less.
+    Every sentence is unique, because methods may skip repeated text. Otherwise cost does not depend
+    on the content. The tokens of a joiner count as part of the chunk after it. The first chunk has
+    no joiner. If a tokenizer does not reproduce cut text exactly, a chunk may have one token more
+    or less.
     """
     texts: list[str] = []
-    left, joiner = tokens, len(lm.encode(Chunk(text="").joiner))
-    while left > 0:
+    remaining, joiner = tokens, len(lm.encode(Chunk(text="").joiner))
+    while remaining > 0:
         # no chunk consists of a joiner alone
-        chunk_tokens = left if left <= piece_tokens + joiner else piece_tokens
-        start = (
+        chunk_tokens = remaining if remaining <= piece_tokens + joiner else piece_tokens
+        first_number = (
             sequence * SENTENCE_NUMBER_STRIDE * SENTENCE_NUMBER_STRIDE
             + len(texts) * SENTENCE_NUMBER_STRIDE
         )
         texts.append(
             lm.decode(
                 lm.encode(
-                    _sentences(chunk_tokens, start),
+                    _sentences(chunk_tokens, first_number),
                     max(1, chunk_tokens - joiner if texts else chunk_tokens),
                 )
             )
         )
-        left -= chunk_tokens
+        remaining -= chunk_tokens
     return [Chunk(text=text, key=f"chunk{number}") for number, text in enumerate(texts)]
 
 
@@ -475,7 +488,7 @@ def make_query(lm: LM, prompt_tokens: int, new_tokens: int, number: int = 0) -> 
 
 
 def _sentences(tokens: int, start: int = 0) -> str:
-    """Text of more than `tokens` tokens in any tokenizer: each sentence has at least eight."""
+    """Return a text of more than `tokens` tokens; a sentence has at least 8 in any tokenizer."""
     numbers = islice(count(start), tokens // 8 + 2)
     return " ".join(
         f"Entry {number} of the log says that nothing happened on day {number}."

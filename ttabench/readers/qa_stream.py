@@ -3,16 +3,16 @@
 Protocols (`kind`):
     stream     Read every document, then answer every question about them (CaMeLS arXiv 2305.15076,
                MAC 2403.04317).
-    grouped    Documents in groups of equal number, as many as the total of tokens needs at
-               `group_tokens` each, or of `group_documents`; one episode per group (Generative
-               Adapter, arXiv 2411.05877).
-    retention  Read `probe` documents and answer questions about them, then repeat these after every
-               `every` further documents (Figure 3 of MAC); the column `step` of the results numbers
-               the passes.
+    grouped    Split the documents into groups, with one episode per group (Generative Adapter,
+               arXiv 2411.05877). Groups have equally many documents: `group_documents`, or as many
+               as give `group_tokens` tokens per group on average.
+    retention  Read `probe` documents and answer the questions about them. Repeat these questions
+               after every `every` further documents (Figure 3 of MAC). The column `step` of the
+               results numbers these passes.
 
     Episode("streamingqa/test/seed0", [Chunk(doc 1), ..., Chunk(doc K), Query(1), ..., Query(N)])
 
-With one seed, fewer documents are a prefix of more, so a curve over their number nests.
+With the same seed, a run with fewer documents reads the first documents of a run with more.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ttabench.readers.tokens import TokenCount, Tokens
 from ttabench.stats.clusters import SamplingUnit
 
 SYNTHETIC_DOCUMENTS = 1665
-"""Documents of a mini source for "all": the source is endless, so as many as the papers read."""
+"""Documents for documents=all from a mini source, which is endless; as many as the papers read."""
 
 
 class Settings(ProtocolSettings):
@@ -58,26 +58,26 @@ class Settings(ProtocolSettings):
     ] = 1665
     """Number of documents to read; "all" for every one."""
     articles: Annotated[str, Field(pattern=r"^(\d+:\d+)?$")] = ""
-    """Titles to use, as a range counted from 0 in source order: 0:12 for the first twelve; empty
-    for all.
+    """Range of titles to use, in source order and counted from 0. 0:12: the first twelve. Empty:
+    all.
     """
     order: Literal["random", "titles", "file"] = "random"
-    """Reading order; titles: titles in random order, the paragraphs of a title in their own."""
+    """Reading order. titles: titles in random order, paragraphs of a title in original order."""
     capitalise: bool = False
-    """Raise the first letter of answers."""
+    """True to capitalise the first letter of answers."""
     prompt: str = "bare"
     """Name of a question template of the card."""
     examples: Annotated[int, Field(ge=0)] = 0
     """Worked examples of the card before every question, in its template."""
     max_new_tokens: TokenCount = 16
     window: bool = False
-    """True if the documents are in the window of every query, and no method adapts to them."""
+    """True to put the documents into the window of every query. No method then adapts to them."""
     group_tokens: TokenCount = 1024
     """Grouped: tokens per group, on average."""
     group_documents: Annotated[int | None, Field(gt=0)] = None
-    """Grouped: documents per group, in place of `group_tokens`; the last group has the rest."""
+    """Grouped: documents per group, instead of `group_tokens`. The last group may have fewer."""
     probe: Annotated[int, Field(gt=0)] = 200
-    """Retention: number of first documents with repeated questions."""
+    """Retention: number of first documents, whose questions are repeated."""
     every: Annotated[int, Field(gt=0)] = 200
     """Retention: documents between two passes over the questions."""
 
@@ -93,15 +93,16 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class QAStream(Task[Settings]):
-    """A `Task` over question-answering rows."""
+    """Task over question-answering rows, with the protocols of this module."""
 
     shares_training_draws: ClassVar[bool] = True
     rows: Sequence[QARow]
 
     @property
     def unit(self) -> SamplingUnit:
-        """Sampling unit: "group" only with `group_documents`, because `group_tokens` may give only
-        one or two groups.
+        """Sampling unit of the statistics.
+
+        With `group_tokens`, groups are no sampling units, because there may be only one or two.
         """
         return "group" if self.settings.group_documents else self.card.unit
 
@@ -112,19 +113,17 @@ class QAStream(Task[Settings]):
 
     def _order_documents(self, rows: Sequence[QARow]) -> list[Document]:
         documents = group_by_text(rows)
-        source = random.Random(self.seed)
+        rng = random.Random(self.seed)
         order = self.settings.order
         if order == "random":
-            return source.sample(documents, len(documents))
+            return rng.sample(documents, len(documents))
         if order == "titles":
             _require_titles("order=titles", [document.rows[0] for document in documents])
             titles = list(dict.fromkeys(document.rows[0].title for document in documents))
-            places = {
-                title: place for place, title in enumerate(source.sample(titles, len(titles)))
-            }
+            title_rank = {title: rank for rank, title in enumerate(rng.sample(titles, len(titles)))}
             documents.sort(
                 key=lambda document: (
-                    places[document.rows[0].title],
+                    title_rank[document.rows[0].title],
                     document.rows[0].position or 0,
                 )
             )
@@ -132,9 +131,9 @@ class QAStream(Task[Settings]):
 
     @cached_property
     def query_rows(self) -> Sequence[QARow]:
-        """Questions in order, after `limit`; in retention only those about probe documents."""
-        probed = self.settings.probe if self.settings.kind == "retention" else None
-        rows = [row for document in self.documents[:probed] for row in document.rows]
+        """Questions in order, at most `limit`. With kind=retention, only about probe documents."""
+        n_probed = self.settings.probe if self.settings.kind == "retention" else None
+        rows = [row for document in self.documents[:n_probed] for row in document.rows]
         return pick_evenly(rows, self.limit)
 
     def episodes_with_source(
@@ -167,26 +166,34 @@ class QAStream(Task[Settings]):
 
     @cached_property
     def unread(self) -> list[Document]:
-        """Documents that are not read, in the same order; for a mini source another draw, about
-        other entities.
+        """Documents that are not read, in the same order.
+
+        For a mini source, they are drawn anew with another seed, and are about other entities.
         """
         if not self.is_synthetic:
             return self._order_documents(self.rows)[len(self.documents) :]
         names = {name for document in self.documents for name in names_in(document.text)}
-        drawn = self._order_documents(
+        other_documents = self._order_documents(
             self._generate_rows(next(swap_seeds(self.seed)), 2 * len(self.documents))
         )
-        return [document for document in drawn if names.isdisjoint(names_in(document.text))]
+        return [
+            document for document in other_documents if names.isdisjoint(names_in(document.text))
+        ]
 
     def swap_context(self, own: Sequence[Document], tokens: Tokens | None) -> Iterator[Chunk]:  # noqa: ARG002
-        """Return as many of the next documents in order, from other articles if there are any."""
-        place, texts = self.documents.index(own[0]), {document.text for document in own}
-        following = (*self.documents[place + len(own) :], *self.documents[:place], *self.unread)
-        fresh = [document for document in following if document.text not in texts]
+        """Return as many other documents, next in order, to replace the context `own`.
+
+        They come from other articles if there are any.
+        """
+        begin, texts = self.documents.index(own[0]), {document.text for document in own}
+        following = (*self.documents[begin + len(own) :], *self.documents[:begin], *self.unread)
+        new_documents = [document for document in following if document.text not in texts]
         other_articles = [
-            document for document in fresh if titles_of(own).isdisjoint(titles_of([document]))
+            document
+            for document in new_documents
+            if titles_of(own).isdisjoint(titles_of([document]))
         ]
-        return map(self._chunk, (other_articles or fresh)[: len(own)])
+        return map(self._chunk, (other_articles or new_documents)[: len(own)])
 
     def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
         total = len(self.documents)
@@ -204,21 +211,22 @@ class QAStream(Task[Settings]):
 
     def _retention_steps(self) -> Iterator[Step]:
         probe, every = self.settings.probe, self.settings.every
-        source = {
+        document_key = {
             row.id: document.key for document in self.documents[:probe] for row in document.rows
         }
-        first = min(probe, len(self.documents))
+        first_pass = min(probe, len(self.documents))
         for number, document in enumerate(self.documents, start=1):
             yield self._chunk(document)
-            if number >= first and (number - first) % every == 0:
+            if number >= first_pass and (number - first_pass) % every == 0:
                 for row in self.query_rows:
-                    yield self._query(row, source[row.id], number, key=f"{row.id}@{number}")
+                    yield self._query(row, document_key[row.id], number, key=f"{row.id}@{number}")
 
     def _episode_steps(
         self, documents: Sequence[Document], queries: Sequence[Query]
     ) -> tuple[Step, ...]:
-        """Return documents, then the queries about them; with `window`, queries with the documents
-        in their windows.
+        """Return the documents and then the queries.
+
+        With `settings.window`, only the queries are steps, and the documents are in their windows.
         """
         episode = Episode(
             key="", steps=tuple(move_blanks_forward([*map(self._chunk, documents), *queries]))
@@ -232,27 +240,26 @@ class QAStream(Task[Settings]):
         return Chunk(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
 
     def _query(self, row: QARow, source_key: str, n_read: int, key: str = "") -> Query:
-        # the first of the shortest, which the papers train on and score against
+        # the papers train on the shortest answer and score against it; the first one wins a tie
         target = min(row.answers, key=len)
-        golds = dict.fromkeys((target, *row.answers, *row.answers_additional))
+        gold_answers = dict.fromkeys((target, *row.answers, *row.answers_additional))
         prompt = self.card.prompt
         return Query(
             prompt=prompt.fill_template(row.question, self.settings.prompt, self.settings.examples),
             question=row.question,
             key=key or row.id,
-            want=prompt.make_generate(tuple(golds), self.settings.max_new_tokens),
+            want=prompt.make_generate(tuple(gold_answers), self.settings.max_new_tokens),
             joiner=prompt.joiner,
             source_key=source_key,
             at=StreamPosition(n_read),
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
-        """Yield streams of `documents` distinct texts, with `questions` about each, drawn with
-        replacement.
+        """Yield training episodes of `documents` distinct texts, with `questions` about each.
 
-        A mini source draws new texts for every episode. Files are read in epochs, each in a new
-        order; the rest of an epoch that does not fill an episode is left out. A source of fewer
-        texts gives episodes of all its texts.
+        Questions are drawn with replacement. A mini source draws new texts for every episode. Files
+        are read in epochs, each in a new order. Texts at the end of an epoch that do not fill an
+        episode are skipped. If a source has too few texts, every episode has all of them.
         """
         pool, queue, size = group_by_text(self.rows), list[Document](), training.documents
         for number in count():
@@ -289,7 +296,7 @@ class QAStream(Task[Settings]):
 
 
 def titles_of(documents: Iterable[Document]) -> set[str]:
-    """Return the titles of the articles that documents come from, if rows have titles."""
+    """Return the article titles of documents. Rows without a title are skipped."""
     return {row.title for document in documents for row in document.rows if row.title}
 
 
@@ -309,15 +316,16 @@ def select_articles(rows: Sequence[QARow], selection: str) -> list[QARow]:
 
 
 def group_by_text(rows: Sequence[QARow]) -> list[Document]:
-    """Group rows into one document per text, by first appearance, with questions in file order;
-    keys are text hashes.
+    """Group rows into one document per text, in order of first appearance.
+
+    Questions stay in file order. The key of a document is a hash of its text.
     """
     by_text: dict[str, list[QARow]] = {}
     for row in rows:
         by_text.setdefault(row.text, []).append(row)
     return [
-        Document(key=fingerprint(text), text=text, rows=tuple(same))
-        for text, same in by_text.items()
+        Document(key=fingerprint(text), text=text, rows=tuple(rows_of_text))
+        for text, rows_of_text in by_text.items()
     ]
 
 
@@ -327,7 +335,7 @@ def _require_titles(option: str, rows: Sequence[QARow]) -> None:
 
 
 def read(card: Card, request: Request) -> QAStream:
-    """Bind a card of this reader to its data; see `readers.load`."""
+    """Load the data of a card as a task; see `readers.load`."""
     settings, arguments = resolve_settings(card, request, Settings)
     if settings.group_documents and settings.kind != "grouped":
         raise UserError(

@@ -1,9 +1,12 @@
 """Suites and their runs: methods x tasks x models x seeds x other options that are lists.
 
-A suite is a YAML file or typed options. Pydantic models validate it: the options of `ttabench eval`
-and lists of them. Options of the suite, of a model, a task and a method are merged in this order.
-The later value wins, and settings are merged by key. Budgets and task options of the whole suite
-apply to the methods and tasks that support them.
+A suite is a YAML file or typed options, validated by pydantic models. An option is one of `ttabench
+eval`, with one value or a list of values. Options of the suite, a model, a task and a method are
+merged in this order. The later value wins, and settings are merged by key. Budgets and task options
+of the whole suite apply only to the methods and tasks that support them.
+
+A layer holds the options of one level. A cell is one run before it is planned. A job is a planned
+run.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ BUDGET_OPTIONS = ("keep", "keep_tokens")
 
 
 def _option_type(field: Option) -> Any:
-    """Type annotation of a value, without `None`: unset options are left out."""
+    """Return the type annotation of an option's value, without `None`."""
     if field.name in OPTION_OF_FIELD:
         return dict[Key, Value | list[Value]]
     plain = next((kind for kind in get_args(field.kind) if kind is not type(None)), field.kind)
@@ -125,7 +128,7 @@ def make_request(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest
 
 
 class _NamedEntry(BaseModel):
-    """An entry of a list; a string stands for its name."""
+    """Entry of `methods`, `tasks` or `models`. A plain string is an entry with only a name."""
 
     model_config = STRICT_CONFIG
     axis: ClassVar[str]
@@ -137,19 +140,19 @@ class _NamedEntry(BaseModel):
 
 
 def _value_or_list_fields(kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Model fields that accept one value or a list each."""
-    lists = {
+    """Return pydantic fields that accept one value or a list of values each."""
+    types_with_lists = {
         name: kind | Annotated[list[kind], Field(min_length=1)]  # type: ignore[valid-type]
         for name, kind in kinds.items()
     }
     return {
         name: (kinds[name] if name in FIELD_OF_OPTION else kind, None)
-        for name, kind in lists.items()
+        for name, kind in types_with_lists.items()
     }
 
 
 def _make_entry_model(axis: str) -> type[_NamedEntry]:
-    """Model of a method, task or model entry: its name and options of its runs."""
+    """Create the pydantic model of an entry: a name on one axis, and options of its runs."""
     entry_model: type[_NamedEntry] = create_model(
         axis.capitalize(),
         __base__=_NamedEntry,
@@ -169,7 +172,7 @@ RunPattern = create_model(
     __config__=STRICT_CONFIG,
     **_value_or_list_fields({**dict.fromkeys(AXES, str), "seed": SEED, **OPTIONS}),
 )
-"""A set of runs, selected by any of their options."""
+"""Option values that select runs, such as an entry of `include` or `exclude`."""
 Suite = create_model(
     "Suite",
     __config__=STRICT_CONFIG,
@@ -185,7 +188,7 @@ Suite = create_model(
 
 
 def check_suite(data: Json) -> dict[str, Json]:
-    """Validate a suite and expand the names of its entries; unset options stay unset."""
+    """Validate a suite, and convert entries that are plain strings. Defaults are not filled in."""
     if not isinstance(data, dict):
         raise UserError(
             f"This is not a {SUITE_KIND}.",
@@ -214,17 +217,20 @@ class _Layer:
 
     values: Mapping[str, Json]
     strict_axes: frozenset[str] = frozenset()
-    """Axes among `method` and `task` that must accept these options."""
+    """Axes on which an unsupported option is an error, not ignored: "method", "task" or both."""
 
 
 @dataclass
 class _Grid:
-    """Expansion of a suite, with the suite-wide options by (option, setting key)."""
+    """Expansion of a suite to cells. It tracks which suite-wide options are supported anywhere.
+
+    Both fields identify an option by (option, setting key); the key is "" for plain options.
+    """
 
     options_by_key: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """Task options known to the tasks, for error messages."""
+    """Task options that the tasks know, by suite-wide option, for error messages."""
     accepted: set[tuple[str, str]] = field(default_factory=set)
-    """Options that at least one method or task accepts."""
+    """Suite-wide options that at least one method or task accepts."""
 
     def expand(
         self, layers: Mapping[str, Sequence[_Layer]], seeds: Sequence[int], common: Sequence[_Layer]
@@ -236,15 +242,15 @@ class _Grid:
                 for axis, layer in zip(AXES, (method, task, model), strict=False)
             }
             spec = registry.find_method(names["method"])
-            order = [common[0], model, task, method, *common[1:]]
-            options = _task_options(names, order)
-            flat = {
+            layers_in_order = [common[0], model, task, method, *common[1:]]
+            options = _task_options(names, layers_in_order)
+            values_by_key = {
                 (name, key): value
-                for layer in order
+                for layer in layers_in_order
                 for name, key, value in _layer_items(layer)
                 if self._applies(layer, name, key, spec, options)
             }
-            for chosen in _expand_choices(flat):
+            for chosen in _expand_choices(values_by_key):
                 swapped = chosen.pop(SWAP_OPTION, False)
                 for state in ANSWERING_STATES if swapped else ("own",):
                     request = make_request({**names, **chosen}, state)
@@ -257,7 +263,10 @@ class _Grid:
     def _applies(
         self, layer: _Layer, name: str, key: str, spec: MethodSpec, options: Collection[str] | None
     ) -> bool:
-        """True if an option of a layer applies to this method and to a task with these options."""
+        """Return True if an option of a layer applies to this method and task.
+
+        `options`: option names that the task knows; None if they are unknown.
+        """
         if name == "task_set" and "task" not in layer.strict_axes:
             is_accepted = options is None or resolve_key(key, options) in options
         elif name in BUDGET_OPTIONS and "method" not in layer.strict_axes:
@@ -280,17 +289,19 @@ class _Grid:
             )
 
 
-def _task_options(names: Mapping[str, str], order: Sequence[_Layer]) -> Collection[str] | None:
-    """Options of a task for the last source given; `None` if they are unknown."""
+def _task_options(
+    names: Mapping[str, str], layers_in_order: Sequence[_Layer]
+) -> Collection[str] | None:
+    """Return the options that a task knows with the last given source; None if unknown."""
     card = load_card(OWN_QUESTIONS_TASK if is_readable(Path(names["task"])) else names["task"])
-    sources = [layer.values["source"] for layer in order if layer.values.get("source")]
+    sources = [layer.values["source"] for layer in layers_in_order if layer.values.get("source")]
     return known_options(
         card, str(sources[-1] if sources else default_source(card, nano=names["model"] == NANO))
     )
 
 
 def _has_budget(spec: MethodSpec, name: str) -> bool:
-    """True if a method has a budget of this kind, a share or tokens."""
+    """Return True if a method supports this budget option (`keep`: a share, `keep_tokens`)."""
     with suppress(ValueError):
         return spec.keep is not None and bool(spec.keep(0.5 if name == "keep" else 1024))
     return False
@@ -312,12 +323,14 @@ def expand_suite(data: Json) -> list[Cell]:
     top = _Layer({key: value for key, value in suite.items() if key not in _LISTS})
     run_cells = _limit_runs(grid.expand(axes, seeds, [top]))
     for pattern in suite.get("exclude", []):
-        kept = [(words, cell) for words, cell in run_cells if not matches_pattern(pattern, words)]
+        kept = [
+            (options, cell) for options, cell in run_cells if not matches_pattern(pattern, options)
+        ]
         if len(kept) == len(run_cells):
             raise UserError(f"exclude: {pattern} matches no run.", "Fix or remove it.")
         run_cells = kept
-    for more in suite.get("include", []):
-        run_cells = _limit_runs(chain(run_cells, _included_cells(grid, more, axes, seeds, top)))
+    for addition in suite.get("include", []):
+        run_cells = _limit_runs(chain(run_cells, _included_cells(grid, addition, axes, seeds, top)))
     grid.refuse_unaccepted()
     if not run_cells:
         raise UserError("The suite has no runs.", "Add methods and tasks.")
@@ -328,24 +341,24 @@ _LISTS = {*AXES.values(), "include", "exclude"}
 
 
 def _limit_runs(runs: Iterator[tuple[dict[str, Json], Cell]]) -> list[tuple[dict[str, Json], Cell]]:
-    """The runs as a list, at most `MAX_RUNS`."""
-    limited = list(islice(runs, MAX_RUNS + 1))
-    if len(limited) > MAX_RUNS:
+    """Return the runs as a list. Raises a UserError if there are more than `MAX_RUNS`."""
+    first_runs = list(islice(runs, MAX_RUNS + 1))
+    if len(first_runs) > MAX_RUNS:
         raise UserError(
             f"The suite has more than {MAX_RUNS:,} runs.", "Use shorter lists, or several suites."
         )
-    return limited
+    return first_runs
 
 
 def _included_cells(
     grid: _Grid,
-    more: Mapping[str, Json],
+    addition: Mapping[str, Json],
     axes: Mapping[str, Sequence[_Layer]],
     seeds: Sequence[int],
     top: _Layer,
 ) -> Iterator[tuple[dict[str, Json], Cell]]:
-    """Cells of an `include` entry; axes that it does not name come from the suite."""
-    named_axes = {axis: _as_list(value) for axis, value in more.items() if axis in AXES}
+    """Expand an entry of `include`. Axes that it does not name come from the suite."""
+    named_axes = {axis: _as_list(value) for axis, value in addition.items() if axis in AXES}
     axis_layers = {
         axis: [_Layer({axis: name}) for name in named_axes[axis]]
         if axis in named_axes
@@ -355,15 +368,15 @@ def _included_cells(
     for axis, layers in axis_layers.items():
         if not layers:
             raise UserError(
-                f"include: {more} has no {axis}, and neither has the suite.", f"Add {axis}."
+                f"include: {addition} has no {axis}, and neither has the suite.", f"Add {axis}."
             )
-    options = {name: value for name, value in more.items() if name not in AXES}
+    options = {name: value for name, value in addition.items() if name not in AXES}
     layer = _Layer(options, strict_axes=frozenset(named_axes) - {"seed"})
     return grid.expand(axis_layers, named_axes.get("seed", seeds), [top, layer])
 
 
 def _layer_items(layer: _Layer) -> Iterator[tuple[str, str, Json]]:
-    """(option, key, value) of a layer without its names; the key is empty except for settings."""
+    """Yield (option, setting key, value) of a layer, without axes; key "" for plain options."""
     for name, value in layer.values.items():
         if name in FIELD_OF_OPTION:
             yield from ((name, key, part) for key, part in value.items())
@@ -371,11 +384,11 @@ def _layer_items(layer: _Layer) -> Iterator[tuple[str, str, Json]]:
             yield name, "", value
 
 
-def _expand_choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
-    """Options with one value each, for every combination of listed values."""
-    for values in product(*map(_as_list, flat.values())):
+def _expand_choices(values_by_key: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
+    """Yield options with one value each, for every combination of listed values."""
+    for values in product(*map(_as_list, values_by_key.values())):
         chosen: dict[str, Json] = {}
-        for (name, key), value in zip(flat, values, strict=True):
+        for (name, key), value in zip(values_by_key, values, strict=True):
             if key:
                 chosen.setdefault(name, {})[key] = value
             else:
@@ -388,12 +401,12 @@ def _as_list(value: Json) -> list[Json]:
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:
-    """Unique values in order; 1, 1.0 and True are different values."""
+    """Remove duplicates, in order. 1, 1.0 and True are different values."""
     return list({repr(value): value for value in values}.values())
 
 
 def matches_pattern(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:
-    """Return True if option values match a pattern, such as an entry of `exclude`."""
+    """Return True if option values (`words`) match a pattern, such as an entry of `exclude`."""
     for name, expected in pattern.items():
         present, expected_settings = (
             (words.get(name, {}), expected)
@@ -412,23 +425,24 @@ def plan_jobs(cells: Sequence[Cell]) -> list[Job]:
     """Plan the jobs of cells, without duplicates, grouped by base model."""
     job_of_cell: dict[int, Job] = {}
 
-    def rows(run: tuple[int, Cell]) -> tuple[str, int]:
+    def rows_key(run: tuple[int, Cell]) -> tuple[str, int]:
         return run[1].request.task, run[1].seed
 
     # cells that read the same rows are adjacent, so that only one set of rows is in memory
-    for _, group in groupby(sorted(enumerate(cells), key=rows), rows):
-        shared = PlanCache()
+    for _, group in groupby(sorted(enumerate(cells), key=rows_key), rows_key):
+        cache = PlanCache()
         job_of_cell |= {
-            number: _make_job(cell, make_plan(cell.request, cell.seed, shared))
+            number: _make_job(cell, make_plan(cell.request, cell.seed, cache))
             for number, cell in group
         }
-    runs: dict[str, Job] = {}
+    jobs_by_id: dict[str, Job] = {}
     for number in range(len(cells)):
-        runs.setdefault(job_of_cell[number].id, job_of_cell[number])
+        jobs_by_id.setdefault(job_of_cell[number].id, job_of_cell[number])
     order = {
-        base: index for index, base in enumerate(dict.fromkeys(run.base for run in runs.values()))
+        base: index
+        for index, base in enumerate(dict.fromkeys(run.base for run in jobs_by_id.values()))
     }
-    return sorted(runs.values(), key=lambda run: order[run.base])
+    return sorted(jobs_by_id.values(), key=lambda run: order[run.base])
 
 
 def select_shard(runs: Sequence[Job], part: str) -> list[Job]:
@@ -444,8 +458,8 @@ def select_shard(runs: Sequence[Job], part: str) -> list[Job]:
 
 def _make_job(cell: Cell, plan: Plan) -> Job:
     request, config = cell.request, plan.config
-    values = {name: getattr(request, name) for name in (*BUDGET_OPTIONS, "preset", "checkpoint")}
-    labels = [f"{name}={value}" for name, value in values.items() if value not in (None, "")]
+    labelled = {name: getattr(request, name) for name in (*BUDGET_OPTIONS, "preset", "checkpoint")}
+    labels = [f"{name}={value}" for name, value in labelled.items() if value not in (None, "")]
     return Job(
         id=config.identity(),
         request=request,

@@ -1,5 +1,6 @@
-"""Training loop for all methods, from episodes to checkpoints and a loss curve; and the optimiser
-Muon.
+"""Training loop for all methods, and the optimiser Muon.
+
+The loop takes batches of episodes, and writes checkpoints and a loss curve.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from ttabench.training import training_state
 from ttabench.training.config import TrainConfig, TrainRecord, learning_rate, untrainable_error
 
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
+"""Callback with the number of a step and its metrics, see `train`."""
 MAX_UNSAVED_SECONDS = 300.0
-"""Maximum time between saves if a training saves at all, however few its steps."""
+"""Maximum time between saves if `save_every` is set, even before `save_every` steps are done."""
 
 
 def train(
@@ -41,12 +43,13 @@ def train(
 ) -> TrainRecord:
     """Train a method in place and leave it ready for use.
 
-    SIGINT and SIGTERM take effect after the current step, once it is saved; a second one takes
-    effect immediately.
+    SIGINT and SIGTERM end the training after the current step is saved. A second signal ends it
+    immediately.
 
     Args:
-        batches: the episodes of each step; long enough, and the same from the start at every call
-            (`stages.make_batches`).
+        batches: the episodes of each step, from the first step on, for at least `config.steps`
+            steps. A resumed training skips the steps it has taken, so every call must get the same
+            batches (`stages.make_batches`).
         on_step: called after every step with its number (from 1), the named parts of the loss,
             their sum ("loss"), the norm of the gradient before clipping ("gradient"), the learning
             rate ("lr") and "tokens_per_second".
@@ -109,9 +112,9 @@ class _Training:
         method, config, record = self.method, self.config, self.record
         stream: Iterator[Sequence[Episode]] = islice(batches, record.steps, None)
         if config.fresh and not record.steps:
-            first = _next_batch(stream, 1)
-            method.prepare_training(first)
-            stream = chain([first], stream)
+            first_batch = _next_batch(stream, 1)
+            method.prepare_training(first_batch)
+            stream = chain([first_batch], stream)
         last_save = clock()
         is_interrupted = False
         try:
@@ -145,8 +148,9 @@ class _Training:
         return record
 
     def _step(self, stream: Iterator[Sequence[Episode]]) -> dict[str, float]:
-        """Update the parameters once; randomness (dropout, subsets) depends only on the seed and
-        the step.
+        """Update the parameters once, and return the metrics of the step.
+
+        Randomness (dropout, subsets) depends only on the seed and the step.
         """
         step = self.record.steps + 1
         started = time.perf_counter()
@@ -184,8 +188,8 @@ class _Training:
             by_task = {
                 task: self.method.validate(episodes) for task, episodes in validation.items()
             }
-        (metrics, *further) = by_task.values()
-        if further:
+        (metrics, *more_tasks) = by_task.values()
+        if more_tasks:
             mean = sum(each["loss"] for each in by_task.values()) / len(by_task)
             task_metrics = {
                 f"{task} {name}": value
@@ -203,9 +207,7 @@ class _Training:
 
 
 def _is_due(step: int, every: int, last: int) -> bool:
-    """Return True if an action due every `every` steps (0: never) and at the last step is due after
-    this one.
-    """
+    """Return True at the last step, and at every multiple of `every` (0: at the last step only)."""
     return step == last or bool(every and step % every == 0)
 
 
@@ -220,12 +222,14 @@ def _next_batch(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Epis
 
 def _count_tokens(lm: LM, batch: Sequence[Episode]) -> int:
     queries = [query for episode in batch for query in episode.queries()]
-    answers = sum(len(gold_ids(lm, query)) for query in queries if query.answers)
-    read = sum(
+    answer_tokens = sum(len(gold_ids(lm, query)) for query in queries if query.answers)
+    chunk_tokens = sum(
         len(chunk_ids(lm, chunk, first=False)) for episode in batch for chunk in episode.chunks()
     )
     return (
-        read + answers + sum(len(prompt_ids(lm, query, is_continuation=True)) for query in queries)
+        chunk_tokens
+        + answer_tokens
+        + sum(len(prompt_ids(lm, query, is_continuation=True)) for query in queries)
     )
 
 
@@ -237,16 +241,17 @@ ADAM_UPDATE_RMS = 0.2
 
 
 class Muon(torch.optim.AdamW):
-    """Muon for matrices; Adam for all other parameters: embeddings, gains, shifts, prompts.
+    """Muon for matrices, and AdamW for all other parameters, such as embeddings, norms and prompts.
 
         M <- b M + (1 - b) G                             mean of the gradients G
         U ~ orthogonal factor of b M + (1 - b) G         five Newton-Schulz steps
         W <- W - lr 0.2 sqrt(max(rows, columns)) U       about as large as an update of Adam
 
-    The singular values of U are near 1. One learning rate serves both optimisers.
+    b is `MOMENTUM`. The singular values of U are near 1. One learning rate serves both optimisers.
 
-    Jordan et al., 2024; the factor: Liu et al., arXiv 2502.16982. A parameter of three dimensions
-    is a stack of matrices. `torch.optim.Muon` does not support these, and computes in bfloat16.
+    Source: Jordan et al., 2024; the factor 0.2 sqrt(...) is from Liu et al., arXiv 2502.16982. A
+    parameter of three dimensions is a stack of matrices. `torch.optim.Muon` does not support these,
+    and computes in bfloat16.
 
     Shape letters: S matrices of one shape · M rows · N columns.
 
@@ -259,7 +264,7 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient; this clears the gradients of matrices."""
+        """Update every parameter that has a gradient. Clears the gradients of matrices."""
         assert closure is None, "Muon supports no closure"
         for group in self.param_groups:
             with_gradient = [
@@ -275,18 +280,20 @@ class Muon(torch.optim.AdamW):
         self, same_shape: list[nn.Parameter], learning_rate: float, decay: float
     ) -> None:
         """Update matrices of one shape [M, N], or stacks of them, together."""
-        lookahead = []
+        nesterov_momenta = []
         for matrix in same_shape:
             gradient = matrix.grad
-            matrix.grad = None  # Adam skips parameters without one
+            matrix.grad = None  # so that AdamW skips this parameter
             state = self.state[matrix]
             assert gradient is not None
             if not state:
                 state["step"], state["exp_avg"] = torch.zeros(()), torch.zeros_like(matrix)
             state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
-            lookahead.append(gradient.lerp(state["exp_avg"], MOMENTUM).reshape(-1, *_shape(matrix)))
+            nesterov_momenta.append(
+                gradient.lerp(state["exp_avg"], MOMENTUM).reshape(-1, *_shape(matrix))
+            )
         updates = torch.split(
-            orthogonalize(torch.cat(lookahead)), [len(stack) for stack in lookahead]
+            orthogonalize(torch.cat(nesterov_momenta)), [len(stack) for stack in nesterov_momenta]
         )
         scale = ADAM_UPDATE_RMS * max(_shape(same_shape[0])) ** 0.5
         for matrix, update in zip(same_shape, updates, strict=True):
@@ -295,11 +302,11 @@ class Muon(torch.optim.AdamW):
 
 
 def matrix_parameters(modules: nn.Module) -> Iterable[nn.Parameter]:
-    """Yield weights that map vectors to vectors: of linear layers, stacks of them, and low-rank
-    factors (`ParameterList`).
+    """Yield the parameters that Muon updates: those that map vectors to vectors.
 
-    Other two-dimensional parameters are lists of vectors: learned queries, gains of several slots,
-    embeddings.
+    These are weights of linear layers, stacks of such weights, and low-rank factors
+    (`ParameterList`). Other two-dimensional parameters are lists of vectors, such as learned
+    queries and embeddings.
     """
     for module in modules.modules():
         if isinstance(module, nn.ParameterList):
@@ -313,17 +320,18 @@ def matrix_parameters(modules: nn.Module) -> Iterable[nn.Parameter]:
 
 
 def orthogonalize(stacked_SMN: Tensor) -> Tensor:
-    """Return matrices [S, M, N] with the same singular vectors and singular values near 1 (about
-    0.7 to 1.2).
+    """Return matrices [S, M, N] with the same singular vectors, and all singular values near 1.
+
+    Five Newton-Schulz steps give singular values of about 0.7 to 1.2.
     """
-    tall = stacked_SMN.shape[1] > stacked_SMN.shape[2]
-    x: Tensor = stacked_SMN.mT if tall else stacked_SMN
+    is_tall = stacked_SMN.shape[1] > stacked_SMN.shape[2]
+    x: Tensor = stacked_SMN.mT if is_tall else stacked_SMN
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     a, b, c = NEWTON_SCHULZ_COEFFICIENTS
     for _ in range(NEWTON_SCHULZ_STEPS):
-        square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    return x.mT if tall else x
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if is_tall else x
 
 
 def _shape(parameter: Tensor) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Answers of the frozen LM to queries under a patch, in batches that fit; greedy decoding.
+"""Answers of the frozen LM to queries under a patch: greedy decoding, choices and scores.
 
     generate(lm, patch, [prompt ids, ...], max_new_tokens=16)       # ids after each prompt, no EOS
     for samples in run_in_batches(queries, BatchSize(64), answer):  # 64, 64, out of memory, 32, ...
@@ -40,7 +40,7 @@ from ttabench.lm.patch import Patch
 
 
 def answer_queries(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[Answer]:
-    """Answer queries of one mode in one batch.
+    """Answer queries of one mode (`Generate`, `Choose` or `Score`) in one batch.
 
     Raises a UserError if a query exceeds the position limit or its logits are not finite.
     """
@@ -59,15 +59,18 @@ def _answer_by_generating(lm: LM, patch: Patch, queries: Sequence[Query]) -> lis
 
     longest = max(want.max_new_tokens for want in wants)
     stops = should_stop if any(want.stops for want in wants) else None
-    rows = generate(
+    generated = generate(
         lm, patch, prompts, max_new_tokens=longest, batch_size=len(queries), should_stop=stops
     )
-    written = [_extract_answer(lm, want, ids) for want, ids in zip(wants, rows, strict=True)]
-    return [Answer(prediction=text, ended=ended) for text, ended in written]
+    extracted = [_extract_answer(lm, want, ids) for want, ids in zip(wants, generated, strict=True)]
+    return [Answer(prediction=text, ended=ended) for text, ended in extracted]
 
 
 def _extract_answer(lm: LM, want: Generate, ids: list[int]) -> tuple[str, bool]:
-    """Extract the answer from generated tokens; True if it ended within its limit."""
+    """Return the answer in generated tokens, and True if it ended within `max_new_tokens`.
+
+    The answer ends before the first stop text. `want.leads` are removed from its start.
+    """
     text = lm.decode(ids[: want.max_new_tokens])
     end = _find_stop(text, want.stops)
     ended = end is not None or len(ids) < want.max_new_tokens
@@ -79,22 +82,23 @@ def _extract_answer(lm: LM, want: Generate, ids: list[int]) -> tuple[str, bool]:
 
 
 def _find_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Return the offset of the first stop text after the leading blanks; None if there is none."""
+    """Return the offset of the first stop text after leading white space, or None."""
     begin = len(text) - len(text.lstrip())
-    places = [place for stop in stops if (place := text.find(stop, begin)) >= 0]
-    return min(places, default=None)
+    offsets = [offset for stop in stops if (offset := text.find(stop, begin)) >= 0]
+    return min(offsets, default=None)
 
 
 def _answer_by_choosing(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[Answer]:
     """Choose the option with the highest summed log-probability."""
-    by_query = choice_ids(lm, queries, is_continuation=patching.continues_text(patch))
-    owners = [row for row, pairs in enumerate(by_query) for _ in pairs]
-    items = [pair for pairs in by_query for pair in pairs]
+    # a pair is prompt ids and ids of options; a query may have several
+    pairs_by_query = choice_ids(lm, queries, is_continuation=patching.continues_text(patch))
+    owners = [row for row, pairs in enumerate(pairs_by_query) for _ in pairs]
+    items = [pair for pairs in pairs_by_query for pair in pairs]
     scores = iter(
         option_logprobs(lm, patching.select_rows(patch, owners), items, batch_size=len(queries))
     )
     answers = []
-    for want, pairs in zip(wants_of_kind(queries, Choose), by_query, strict=True):
+    for want, pairs in zip(wants_of_kind(queries, Choose), pairs_by_query, strict=True):
         logprobs = torch.cat([next(scores) for _ in pairs]).tolist()
         tokens = tuple(len(option) for _, options in pairs for option in options)
         best = want.options[max(range(len(logprobs)), key=logprobs.__getitem__)]
@@ -105,8 +109,8 @@ def _answer_by_choosing(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[
 def gold_logprobs(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[tuple[float, int]]:
     """Score the first gold answer with EOS of each `Generate` query.
 
-    Returns (summed log-probability, number of tokens), a smooth measure when the F1 of a small
-    model is noise. The generated answer plays no part.
+    Returns (summed log-probability, number of tokens). For a small model this measure is smoother
+    than F1. The generated answer is not used.
     """
     return [
         (answer.logprobs[0], answer.tokens[0]) for answer in _answer_by_scoring(lm, patch, queries)
@@ -134,6 +138,7 @@ _ANSWER_FUNCTIONS = {
 
 
 StopCondition: TypeAlias = Callable[[int, list[int]], bool]
+"""Function from prompt number and its new tokens to True if generation ends."""
 TokenSelector: TypeAlias = Callable[[Tensor], Tensor]
 """Function from logits [B, V] to next tokens [B]."""
 GREEDY: TokenSelector = partial(torch.argmax, dim=-1)
@@ -155,7 +160,8 @@ def generate(
     Args:
         patch: patch with 1 row (shared) or one row per prompt.
         prompts: token ids without BOS.
-        should_stop: called after each token with prompt number and new tokens. True ends it.
+        should_stop: called with the number of a prompt and its new tokens, after each of them.
+            True ends the generation for this prompt.
         select_token: selects the next token of every row; the most likely one by default.
     """
     assert max_new_tokens > 0, f"max_new_tokens {max_new_tokens}"
@@ -170,18 +176,18 @@ def generate(
     # The last generated token is never read.
     patching.check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
     results: list[list[int]] = [[] for _ in texts]
-    for chosen in batches_by_length(lm, list(map(len, texts)), batch_size):
-        active = set(chosen)
+    for indices in batches_by_length(lm, list(map(len, texts)), batch_size):
+        active = set(indices)
         batch = greedy_tokens(
             lm,
-            patching.select_rows(patch, chosen),
-            [texts[i] for i in chosen],
+            patching.select_rows(patch, indices),
+            [texts[i] for i in indices],
             max_new_tokens,
             select_token,
         )
-        with closing(batch) as tokens:
-            for fresh_B in tokens:
-                for index, token in zip(chosen, fresh_B.tolist(), strict=True):
+        with closing(batch) as new_tokens:
+            for new_B in new_tokens:
+                for index, token in zip(indices, new_B.tolist(), strict=True):
                     if index not in active:
                         continue
                     results[index] += [] if token in lm.eos_ids else [token]
@@ -204,9 +210,9 @@ def greedy_tokens(
 ) -> Generator[Tensor, None, None]:
     """Yield the next token int64 [B] of every row, `count` times, even after EOS.
 
-    `texts` are token ids including the text start (`patching.text_start`). A token is read only
-    when the next one is requested. The encoded patch stays applied until the iterator is exhausted
-    or closed.
+    `texts`: token ids including the text start (`patching.text_start`). `patch`: encoded; it stays
+    applied until the iterator is exhausted or closed. The model reads a token only when the caller
+    requests the next one.
     """
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(texts), capacity=ids_BT.shape[1] + count)
@@ -226,16 +232,17 @@ def greedy_tokens(
 
 
 AUTO_BATCH_SIZE = 0
-"""Select the largest size that fits, starting from `INITIAL_BATCH_SIZES`."""
+"""Requested batch size that stands for the largest one that fits, see `INITIAL_BATCH_SIZES`."""
 INITIAL_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
-"""First sizes by device type. More rows do not help a CPU, which can run out of memory silently."""
+"""First batch sizes to try, by device type. More rows do not help a CPU, which can run out
+of memory silently."""
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 
 class BatchSize:
-    """Current batch size. `AUTO_BATCH_SIZE` starts with that of the device type."""
+    """Current batch size, which `run_in_batches` lowers when memory runs out."""
 
     def __init__(self, requested: int, device: str = "cpu") -> None:
         self.rows = (
@@ -249,17 +256,20 @@ class BatchSize:
 def run_in_batches(
     rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]], Result]
 ) -> Iterator[Result]:
-    """Run `work` on all rows in batches. Out of memory halves the batch size for good."""
+    """Run `work` on all rows in batches.
+
+    If a batch runs out of memory, `size` is halved for it and for all later batches.
+    """
     begin = 0
     while begin < len(rows):
         batch = list(rows[begin : begin + size.rows])
         try:
-            done = work(batch)
+            result = work(batch)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         else:
-            yield done
+            yield result
             begin += len(batch)
             continue
         if len(batch) == 1:
@@ -275,7 +285,8 @@ def run_in_batches(
 def group_by_mode(lm: LM, queries: Sequence[Query]) -> Iterator[list[Query]]:
     """Group queries by mode and answer length, sorted by length, longest first.
 
-    Queries that do not fit fail at once. A resumed run gets the same batches.
+    The longest queries come first, so that a query that does not fit fails at once. The order is
+    deterministic, so that a resumed run gets the same batches.
     """
     # a prompt and its options are read in one row
     texts = [

@@ -1,12 +1,11 @@
 """Log-probabilities of continuations and options under a patch, and the training loss.
 
-    logprobs_of(lm, hidden_ND, targets_N)     float32 [N], without storing all logits at once
-
 The text of an item starts with BOS unless the patch contains one. With an empty prompt and no BOS,
-the first target is not scored. Logits are computed only where they predict targets. A prompt is
-read once for all its options.
+the first target is not scored. Logits are computed only where they predict targets, and never all
+at once (`logprobs_of`). A prompt is read once for all its options.
 
-Shape letters: N tokens · D width · V vocabulary.
+Shape letters: B texts · T tokens of a text · N target tokens · D width · V vocabulary · R options
+as rows · S longest option · X tokens of a slice.
 """
 
 from __future__ import annotations
@@ -34,17 +33,20 @@ ChoiceItem = tuple[list[int], list[list[int]]]
 """Prompt ids and the ids of each option, without BOS."""
 
 TargetFunction = Callable[[LM, Tensor, Tensor], Tensor]
-"""Function (lm, hidden_ND of predicting positions, targets_N) -> one row of values per target."""
+"""Function (lm, hidden_ND, targets_N) -> values [N] or [N, ...].
+
+`hidden_ND`: last hidden states at the positions that predict the targets.
+"""
 
 
 @dataclass(frozen=True)
 class ScoredContinuation:
-    """Scores of a continuation."""
+    """Log-probabilities of a continuation, and its comparison with greedy decoding."""
 
     logprobs: Tensor
     """float32 on the CPU, one natural log per token."""
     greedy: bool
-    """True if every token is the most likely one."""
+    """True if every token is the most likely one, as in lm-eval's `is_greedy`."""
 
 
 @torch.no_grad()
@@ -52,14 +54,15 @@ def token_logprobs(
     lm: LM, patch: Patch, items: Sequence[ScoringItem], batch_size: int = 32
 ) -> list[Tensor]:
     """Compute the natural-log probability of every target token, float32 on the CPU, per item."""
-    questions = [(prompt, [target]) for prompt, target in items]
+    one_option_items = [(prompt, [target]) for prompt, target in items]
     return [
-        values for (values,) in _score_in_batches(lm, patch, questions, batch_size, logprobs_of)
+        values
+        for (values,) in _score_in_batches(lm, patch, one_option_items, batch_size, logprobs_of)
     ]
 
 
 def answer_nll(lm: LM, patch: Patch, items: Sequence[ScoringItem]) -> tuple[Tensor, int]:
-    """Return (summed negative log-likelihood of the targets, their number) of one forward.
+    """Return the summed NLL of all targets in nats, and their number, from one forward pass.
 
     Differentiable.
     """
@@ -70,15 +73,15 @@ def answer_nll(lm: LM, patch: Patch, items: Sequence[ScoringItem]) -> tuple[Tens
 def target_logprobs(
     lm: LM, patch: Patch, items: Sequence[ScoringItem], read: TargetFunction | None = None
 ) -> list[Tensor]:
-    """Apply `read` (default: log-probabilities) to the targets of each item, in one forward.
+    """Apply `read` (default: log-probabilities) to the targets of each item, in one forward pass.
 
     Differentiable.
     """
-    questions = [(prompt, [target]) for prompt, target in items]
+    one_option_items = [(prompt, [target]) for prompt, target in items]
     return [
         values
         for (values,) in _score_options(
-            lm, patching.encode_patch(lm, patch), questions, read or logprobs_of
+            lm, patching.encode_patch(lm, patch), one_option_items, read or logprobs_of
         )
     ]
 
@@ -101,7 +104,7 @@ def option_logprobs(
 def score_options(
     lm: LM, patch: Patch, items: Sequence[ChoiceItem], batch_size: int = 32
 ) -> list[list[ScoredContinuation]]:
-    """Score every token of each option after its prompt, and compare with greedy decoding."""
+    """Score every token of each option after its prompt, and compare it with greedy decoding."""
     scores = _score_in_batches(lm, patch, items, batch_size, logprobs_and_best)
     pairs = [[values_N2.view(-1, 2).unbind(1) for values_N2 in options] for options in scores]
     return [
@@ -113,18 +116,21 @@ def score_options(
 def _score_in_batches(
     lm: LM, patch: Patch, items: Sequence[ChoiceItem], batch_size: int, read: TargetFunction
 ) -> list[list[Tensor]]:
-    """Apply `read` to the tokens of each option of each item, in batches, on the CPU."""
+    """Apply `read` to the tokens of each option of each item, in batches.
+
+    The results are moved to the CPU.
+    """
     patch = patching.encode_patch(lm, patch)
     assert patching.patch_batch_size(patch) in (1, len(items)), (
         f"patch of {patching.patch_batch_size(patch)} rows for {len(items)} items"
     )
     results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    for chosen in batches_by_length(lm, lengths, batch_size):
+    for batch in batches_by_length(lm, lengths, batch_size):
         scores = _score_options(
-            lm, patching.select_rows(patch, chosen), [items[i] for i in chosen], read
+            lm, patching.select_rows(patch, batch), [items[i] for i in batch], read
         )
-        for index, options in zip(chosen, scores, strict=True):
+        for index, options in zip(batch, scores, strict=True):
             results[index] = [values.cpu() for values in options]
     return results
 
@@ -132,28 +138,31 @@ def _score_in_batches(
 def _score_options(
     lm: LM, patch: Patch, items: Sequence[ChoiceItem], read: TargetFunction
 ) -> list[list[Tensor]]:
-    """Apply `read` to the targets of each option of each item, under an encoded patch."""
+    """Apply `read` to the tokens of each option of each item, in one batch.
+
+    `patch` must be encoded (`patching.encode_patch`).
+    """
     start = patching.text_start(lm, patch)
     texts = [(start + prompt, options) for prompt, options in items]
     evicts = patch.prefix is not None and patch.prefix.eviction is not None
     if evicts and all(len(option) < 2 for _, options in items for option in options):
         assert patch.prefix is not None
-        # nothing is read after the prompt
+        # options of one token: nothing is read after the prompt, so nothing is evicted
         patch = replace(patch, prefix=replace(patch.prefix, eviction=None))
         evicts = False
     if evicts or any(len(options) != 1 for _, options in items):
-        of_options = iter(_score_after_prompts(lm, patch, texts, read, evicts=evicts))
+        results = iter(_score_after_prompts(lm, patch, texts, read, evicts=evicts))
     else:
-        of_options = iter(
+        results = iter(
             _score_in_one_forward(lm, patch, [(text, option) for text, (option,) in texts], read)
         )
-    return [[next(of_options) for _ in options] for _, options in items]
+    return [[next(results) for _ in options] for _, options in items]
 
 
 def _score_in_one_forward(
     lm: LM, patch: Patch, items: Sequence[ScoringItem], read: TargetFunction
 ) -> list[Tensor]:
-    """Read text and targets in one forward of right-padded rows; apply `read` to the targets."""
+    """Read texts and targets as right-padded rows in one forward pass, then apply `read`."""
     rows = [text + target[:-1] for text, target in items]
     targets = [target if text else target[1:] for text, target in items]
     counts = list(map(len, targets))
@@ -162,14 +171,18 @@ def _score_in_one_forward(
     patching.check_fits(lm, patch.prefix, list(map(len, rows)))
     ids_BT = pad(rows, lm.pad_id, "right")[0].to(lm.device)
     ends = [row * ids_BT.shape[1] + len(ids) for row, ids in enumerate(rows)]
-    places = [
-        place for end, count in zip(ends, counts, strict=True) for place in range(end - count, end)
+    target_positions = [
+        position
+        for end, count in zip(ends, counts, strict=True)
+        for position in range(end - count, end)
     ]
     targets_N = torch.tensor([token for target in targets for token in target], device=lm.device)
     with patching.deltas_applied(lm, patch.deltas, len(rows)):
         # causal attention never sees padding after the text: no mask, and a fast kernel
         hidden_BTD = Window(lm, patch.prefix, len(rows), retain=False).feed(ids_BT)
-        hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, torch.tensor(places, device=lm.device))
+        hidden_ND = hidden_BTD.flatten(0, 1).index_select(
+            0, torch.tensor(target_positions, device=lm.device)
+        )
         return list(torch.split(read(lm, hidden_ND, targets_N), counts))
 
 
@@ -181,7 +194,7 @@ def _score_after_prompts(
     *,
     evicts: bool,
 ) -> list[Tensor]:
-    """Read the prompts in one forward, then each option as a row, and apply `read` to the targets.
+    """Read the prompts once, then each option as a row of its own, and apply `read` to the targets.
 
     If the prefix evicts, options are read token by token, as in decoding.
     """
@@ -189,7 +202,7 @@ def _score_after_prompts(
     for item, (text, options) in enumerate(items):
         if text:
             rows.append((item, text, options))
-        else:  # each option starts a text with its first token, which is not predicted
+        else:  # no text: the first token of an option serves as prompt, and is not scored
             rows += [(item, option[:1], [option[1:]]) for option in options]
     texts, options = (
         [text for _, text, _ in rows],
@@ -199,9 +212,16 @@ def _score_after_prompts(
         [row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device
     )
     patch = patching.select_rows(patch, [item for item, _, _ in rows])
-    longest = [max(0, *(len(option) - 1 for option in continuation)) for *_, continuation in rows]
+    longest_options = [
+        max(0, *(len(option) - 1 for option in continuation)) for *_, continuation in rows
+    ]
     patching.check_fits(
-        lm, patch.prefix, [len(text) + more for text, more in zip(texts, longest, strict=True)]
+        lm,
+        patch.prefix,
+        [
+            len(text) + option_tokens
+            for text, option_tokens in zip(texts, longest_options, strict=True)
+        ],
     )
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(rows))
@@ -212,23 +232,26 @@ def _score_after_prompts(
     rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right")[0].to(lm.device)
     with patching.deltas_applied(lm, patching.select_rows(patch, owner_R).deltas, len(options)):
         # Finished rows go on with padding; its output is not used.
-        for part_RT in (
+        for next_RT in (
             torch.split(rest_RT, 1 if evicts else rest_RT.shape[1], 1) if rest_RT.shape[1] else ()
         ):
-            hidden.append(window.feed(part_RT))
+            hidden.append(window.feed(next_RT))
         hidden_RSD = torch.cat(hidden, dim=1)
         counts = [len(option) for option in options]
         targets_N = torch.tensor(
             [token for option in options for token in option], device=lm.device
         )
-        scored_RS = torch.arange(hidden_RSD.shape[1]) < torch.tensor(counts)[:, None]
-        return list(torch.split(read(lm, hidden_RSD[scored_RS.to(lm.device)], targets_N), counts))
+        is_scored_RS = torch.arange(hidden_RSD.shape[1]) < torch.tensor(counts)[:, None]
+        return list(
+            torch.split(read(lm, hidden_RSD[is_scored_RS.to(lm.device)], targets_N), counts)
+        )
 
 
 MAX_LOGITS = 2**26
-"""Largest number of float32 logits in memory without gradients, or of a trained head (256 MiB)."""
+"""Most float32 logits in memory at once, without gradients or with a trained head (256 MiB)."""
 MAX_LOGITS_WITH_GRADIENTS = {"cpu": 2**22, "cuda": 2**26}
-"""Limit with gradients through a frozen head. On a CPU, blocks of 16 MiB are reused at no cost."""
+"""Most logits in memory at once with gradients through a frozen head, by device type. A CPU reuses
+blocks of 16 MiB at no cost."""
 
 
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
@@ -246,15 +269,16 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         refuse_non_finite(values_N)
         return values_N
     head = lm.model.get_output_embeddings()
-    plain = lm.has_linear_head and type(head) is nn.Linear and not head._forward_hooks
-    is_trained = plain and any(
+    is_plain_head = lm.has_linear_head and type(head) is nn.Linear and not head._forward_hooks
+    is_trained = is_plain_head and any(
         part is not None and part.requires_grad for part in (head.weight, head.bias)
     )
-    if not plain or is_trained or head.weight.device != hidden_ND.device:
-        slices = _split_by_logits(lm, MAX_LOGITS, hidden_ND, targets_N)
-        if not plain or len(slices) == 1:
+    if not is_plain_head or is_trained or head.weight.device != hidden_ND.device:
+        parts = _split_by_logits(lm, MAX_LOGITS, hidden_ND, targets_N)
+        if not is_plain_head or len(parts) == 1:
             return _gather_logprobs(lm.logits(hidden_ND), targets_N)
-        weight_VD, bias_V = head.weight, head.bias  # the values of this forward, even if replaced
+        # the weights of this forward pass, even if they are replaced before the backward pass
+        weight_VD, bias_V = head.weight, head.bias
 
         def of_slice(hidden: Tensor, targets: Tensor) -> Tensor:
             return _gather_logprobs(
@@ -264,7 +288,7 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         # logits are computed again in the backward pass
         values = [
             checkpoint(of_slice, *part, use_reentrant=False, preserve_rng_state=False)
-            for part in slices
+            for part in parts
         ]
         return torch.cat(values).to(hidden_ND.device)
     frozen_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head.weight, head.bias)  # type: ignore[no-untyped-call]
@@ -274,9 +298,9 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
 class _FrozenHead(torch.autograd.Function):
     """Log-probabilities of targets through a frozen linear head, without storing logits.
 
-    A value depends on its own hidden state alone. Its slope [N, D] is computed in the forward pass,
-    and the backward pass scales it. All slices of logits share two tensors. Torch computes second
-    derivatives.
+    A log-probability depends only on its own hidden state. The forward pass therefore computes its
+    gradient (slope [N, D]), and the backward pass scales it. All slices of logits share two
+    buffers. For second derivatives, the backward pass computes the logits again with autograd.
     """
 
     @staticmethod
@@ -346,7 +370,10 @@ def _gather_logprobs(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
 
 
 def batches_by_length(lm: LM, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield batches of at most `size` row indices, longest first: long rows fail at once."""
+    """Yield batches of at most `size` row indices, longest rows first.
+
+    If a row does not fit into memory, the first batch shows it.
+    """
     size = size if get_capabilities(lm).supports_batching else 1
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     for begin in range(0, len(order), size):
@@ -356,8 +383,7 @@ def batches_by_length(lm: LM, lengths: Sequence[int], size: int) -> Iterator[lis
 class NonFiniteError(UserError):
     """Error for log-probabilities that are not finite.
 
-    This includes minus infinity: a probability of 0 has an infinite perplexity, and so has any mean
-    with it.
+    This includes minus infinity, because it would make every mean infinite.
     """
 
 

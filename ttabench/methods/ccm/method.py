@@ -1,10 +1,12 @@
-"""CCM, compressed context memory: COMP tokens read chunk and memory, then join the memory.
+"""CCM (compressed context memory), Gisting, and online Gisting.
 
-Kim et al., arXiv 2312.03414. Streams (section 4.2 and figure 8) follow the released code. When the
-cache is full, its oldest text is compressed to COMP slots and its oldest COMP slots are dropped.
-Keys are stored unrotated, and rotated by their slot when they are used.
+Kim et al., arXiv 2312.03414. COMP tokens after each chunk attend to the chunk and to the memory.
+Their keys and values are then added to the memory. Streams (section 4.2 and figure 8) follow the
+released code. When the cache of a stream is full, its oldest text is compressed to COMP slots. Its
+oldest COMP slots are dropped. Keys are stored unrotated, and rotated by their slot when used.
 
-Shape letters: L layers · B rows · H key/value heads · P slots · D head size · n COMP tokens.
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · n COMP tokens ·
+    T tokens of a row · K chunks of an episode · E = K * n merged slots.
 """
 
 from __future__ import annotations
@@ -63,12 +65,12 @@ class Ccm(CompTokens[CcmSettings]):
         rows, counts = new_chunk_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         if self.stream is not None:
             return self.stream.adapt(state, rows[0])
-        memory, steps = state_to_memory(state), state.meta["pieces_read"][0]
+        memory, step = state_to_memory(state), state.meta["pieces_read"][0]
         for number in range(len(chunks)):
-            texts, steps = [row[number] for row in rows], steps + 1
-            memory = self._update_memory(memory, texts, self.next_positions(counts), steps)
+            texts, step = [row[number] for row in rows], step + 1
+            memory = self._update_memory(memory, texts, self.next_positions(counts), step)
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
-        return self.build_state(state, memory, counts, pieces_read=[steps] * state.rows)
+        return self.build_state(state, memory, counts, pieces_read=[step] * state.rows)
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
         """Return the memory, or the slots of a stream, as a prefix."""
@@ -86,6 +88,7 @@ class Ccm(CompTokens[CcmSettings]):
         s = self.settings
 
         def compress(row: Row, ids: list[int], first: int) -> None:
+            # blocks that the chunk attends to, and number of chunks that it sees as merged slots
             sees, memory = visible_blocks(row, first) if s.recursive else ([], 0)
             if s.sink or not row.texts:
                 sees = [*row.starts, *sees]
@@ -102,22 +105,22 @@ class Ccm(CompTokens[CcmSettings]):
         return episode_row(self.lm, episode, compress, visible_blocks)
 
     def merge_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
-        """Return merged memories as slots: after the first chunk, after the second, and so on."""
+        """Return the merged memory after each chunk as slots, for training in one forward pass."""
         count = self.settings.comp_tokens
         steps = max(len(row.comps) for row in rows)
         device = batch.ids_BT.device
-        # weight of each chunk in the mean after each step
-        weights_SS = torch.ones(max(1, steps), max(1, steps), device=device).tril()
-        weights_SS /= weights_SS.sum(1, keepdim=True)
-        mix_BSnT = torch.zeros(
-            len(rows), len(weights_SS), count, batch.ids_BT.shape[1], device=device
+        # row k: weights of the chunks in the mean after chunk k
+        weights_KK = torch.ones(max(1, steps), max(1, steps), device=device).tril()
+        weights_KK /= weights_KK.sum(1, keepdim=True)
+        mix_BKnT = torch.zeros(
+            len(rows), len(weights_KK), count, batch.ids_BT.shape[1], device=device
         )
-        for mix_SnT, row in zip(mix_BSnT, rows, strict=True):
+        for mix_KnT, row in zip(mix_BKnT, rows, strict=True):
             for number, block in enumerate(row.comps):
                 for slot, position in enumerate(row.spans[block]):
-                    mix_SnT[:, slot, position] = weights_SS[:, number]
-        step_E = torch.arange(1, len(weights_SS) + 1, device=device).repeat_interleave(count)
-        mix_B1ET = mix_BSnT.flatten(1, 2)[:, None]
+                    mix_KnT[:, slot, position] = weights_KK[:, number]
+        step_E = torch.arange(1, len(weights_KK) + 1, device=device).repeat_interleave(count)
+        mix_B1ET = mix_BKnT.flatten(1, 2)[:, None]
         return (
             lambda call: (
                 mix_B1ET.to(call.key.dtype) @ call.key,
@@ -129,7 +132,7 @@ class Ccm(CompTokens[CcmSettings]):
     def _update_memory(
         self, memory: Memory | None, texts: Sequence[list[int]], next_B: Tensor, step: int
     ) -> Memory:
-        """Return the memory after this step, Mem(t) of the paper."""
+        """Return the memory Mem(t) of the paper, after step t (from 1)."""
         s = self.settings
         visible = self.encode_start(len(texts)) if memory is None else self._visible_memory(memory)
         new_slots = self.compress_texts(memory_to_prefix(visible, next_B), texts, next_B)
@@ -148,11 +151,11 @@ class Ccm(CompTokens[CcmSettings]):
 
 
 class Gisting(CompTokens[GistingSettings]):
-    """Gisting.
+    """Gisting of the whole text read so far.
 
     State: keys and values of the COMP tokens, the position of the next text token, and the ids of
-    all tokens read. Queries do not attend to these tokens; they are read again together with later
-    text.
+    all tokens read. Every `adapt` compresses all these tokens again, together with the new ones.
+    Queries attend to the COMP tokens only.
     """
 
     spec = GISTING
@@ -181,7 +184,7 @@ class Gisting(CompTokens[GistingSettings]):
         return self.row_loss([self.episode_row(episode) for episode in episodes])
 
     def episode_row(self, episode: Episode) -> Row:
-        """Lay out an episode as one row; COMP tokens precede each run of queries."""
+        """Lay out an episode as one row, with COMP tokens before the first query after a chunk."""
 
         def compress(row: Row, first: int) -> tuple[list[int], int]:
             if not row.comps or row.comps[-1] < row.texts[-1]:
@@ -209,16 +212,16 @@ class GistingOnline(Gisting):
         memory = state_to_memory(state)
         for number in range(len(chunks)):
             texts, first_B = [row[number] for row in rows], self.next_positions(counts)
-            start_memory = self.encode_start(state.rows) if memory is None else None
+            start = self.encode_start(state.rows) if memory is None else None
             memory = concat_memories(
-                memory, self.compress_texts(memory_to_prefix(start_memory, first_B), texts, first_B)
+                memory, self.compress_texts(memory_to_prefix(start, first_B), texts, first_B)
             )
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
         return self.build_state(state, memory, counts)
 
 
 class StreamMemory:
-    """Memory of a stream, for one sequence, with the COMP tokens of a method."""
+    """CCM memory of a stream, for one sequence: sinks, COMP slots and recent text."""
 
     def __init__(self, method: CompTokens[CcmSettings], window: int) -> None:
         self.method, self.settings, self.window, lm = method, method.settings, window, method.lm
@@ -226,7 +229,7 @@ class StreamMemory:
         self.sink_slots = (
             max(1, len(lm.start_ids)) if self.settings.n_sink is None else self.settings.n_sink
         )
-        """Number of slots that are never dropped."""
+        """Number of first slots that are never dropped."""
         min_window = self.sink_slots + self.settings.memory + self.settings.piece
         max_window = lm.max_positions - 1
         if min_window > window:
@@ -238,7 +241,7 @@ class StreamMemory:
             raise UserError(fault, f"Use --set window={max_window} or less.")
 
     def adapt(self, state: State, chunk_ids: Sequence[list[int]]) -> State:
-        """Return the state after these chunks; chunk boundaries do not matter.
+        """Return the state after these chunks, read as one text.
 
         The state is padded at the front to the window, so its size does not depend on the tokens
         read.
@@ -273,8 +276,8 @@ class StreamMemory:
     ) -> tuple[EvictedCache | None, int]:
         """Read further tokens, and return the cache and the number of compressions.
 
-        `cache`: one row without padding; None at the start of a text, if `ids` begins with the
-        start tokens. `compressions`: number of compressions before.
+        `cache`: one row without padding. If it is None, `ids` must begin with the start tokens.
+        `compressions`: number of compressions so far.
         """
         s, lm, unread_ids = self.settings, self.method.lm, list(ids)
         while unread_ids:
@@ -291,7 +294,10 @@ class StreamMemory:
         return cache, compressions
 
     def _evict_oldest(self, cache: EvictedCache, memory: int) -> EvictedCache:
-        """Compress the oldest chunk of text, or drop it except for its newest tokens."""
+        """Compress the oldest chunk of text. Without `compress`, keep only its last tokens.
+
+        `memory`: number of memory slots after the sinks.
+        """
         s, end = self.settings, self.sink_slots + memory + self.settings.piece
         front, newer = _slice_cache(cache, 0, end), _slice_cache(cache, end, cache.index.shape[-1])
         kept_slots = min(s.memory, memory + s.comp_tokens)
@@ -309,23 +315,23 @@ class StreamMemory:
         )
 
     def _compress_front(self, front: EvictedCache) -> EvictedCache:
-        """Return the COMP slots that read all of `front`."""
+        """Return the slots of COMP tokens that attend to all of `front`."""
         count = self.settings.comp_tokens
         prefix = front.prefix(self.rotary)
-        position = front.index[:, :, :, -1:]
+        last_position = front.index[:, :, :, -1:]
         if self.rotary is None:
-            prefix = replace(prefix, next_position_B=position[0, :, 0, 0].long() + 1)
+            prefix = replace(prefix, next_position_B=last_position[0, :, 0, 0].long() + 1)
         keys, values = self.method.compress_texts(prefix, [[]], prefix.next_position_B)
         if self.rotary is not None:
             positions_BT = prefix.next_position_B[:, None] + torch.arange(count, device=keys.device)
             keys = self.rotary.rotate(keys, positions_BT, inverse=True)
         return EvictedCache(
-            keys, values, position.expand(-1, -1, -1, count).contiguous(), front.next
+            keys, values, last_position.expand(-1, -1, -1, count).contiguous(), front.next
         )
 
 
 def _cache_from_state(tensors: Mapping[str, Tensor]) -> EvictedCache | None:
-    """Return the slots of a state without padding; None if nothing was read."""
+    """Return the cache of a state without its padding; None if nothing was read."""
     if not tensors:
         return None
     cache = EvictedCache(**tensors)

@@ -1,4 +1,6 @@
-"""Base class for evicting methods, caches of kept slots, and selection of slots.
+"""Base class for evicting methods, their caches (states), and the selection of kept slots.
+
+One slot is one key and value of the KV cache. A row is one sequence of the batch.
 
 Shape letters: L layers · B rows · N query heads · H key/value heads · G = N / H · T queries ·
     S slots · P slots kept · D head size.
@@ -34,7 +36,7 @@ SettingsT = TypeVar("SettingsT", bound=EvictionSettings)
 
 @dataclass(frozen=True)
 class CacheTensors:
-    """Tensors of a state of kept keys and values, by name."""
+    """Base class of caches: dataclasses whose fields are the tensors of a state."""
 
     @classmethod
     def of(cls, state: State) -> Self | None:
@@ -49,7 +51,7 @@ class CacheTensors:
 
 @dataclass(frozen=True)
 class EvictedCache(CacheTensors):
-    """Kept keys and values of a text, with padding in front of the slots of a row."""
+    """Kept keys and values of a batch of rows. Shorter rows are padded in front."""
 
     keys: Tensor
     """[L, B, H, P, D]"""
@@ -68,26 +70,32 @@ class EvictedCache(CacheTensors):
         return self.index[0, :, 0] >= 0
 
     def slots(self) -> Tensor:
-        """Number the slots of each row without padding, int64 [B, P]."""
+        """Return the index of each slot among those of its row, int64 [B, P]; 0 for padding."""
         return (self.valid.long().cumsum(1) - 1).clamp(min=0)
 
     def prefix(self, rotary: Rotary | None) -> Prefix:
-        """Return a prefix with rotated keys and the position of the text that follows."""
+        """Return the cache as a prefix.
+
+        With `rotary`, the keys are rotated by their slot, so the text continues at the next slot.
+        Otherwise the text continues at its original position.
+        """
         valid_BP = self.valid
         if rotary is None:
             keys = self.keys
-            following_B = self.next
-            places = tuple(self.index.long().unbind(0))
+            next_position_B = self.next
+            positions_LBHP = tuple(self.index.long().unbind(0))
         else:
             keys = rotary.rotate(self.keys, self.slots(), inverse=False)
-            following_B = valid_BP.sum(1)
-            places = None
+            next_position_B = valid_BP.sum(1)
+            positions_LBHP = None
         mask_BP = None if bool(valid_BP.all()) else valid_BP
         layers = tuple(keys.unbind(0)), tuple(self.values.unbind(0))
-        return Prefix(*layers, following_B, mask_BP, holds_bos=True, positions_LBHP=places)
+        return Prefix(
+            *layers, next_position_B, mask_BP, holds_bos=True, positions_LBHP=positions_LBHP
+        )
 
     def select(self, rows_N: Tensor) -> EvictedCache:
-        """Select rows in this order. A single row is expanded without a copy."""
+        """Select rows by index, in this order. A single row is expanded without a copy."""
 
         def pick(tensor: Tensor, dim: int) -> Tensor:
             if tensor.shape[dim] > 1:
@@ -106,7 +114,7 @@ class EvictedCache(CacheTensors):
         return self.take(valid_BS.long().argsort(dim=1, stable=True)[None, :, None])
 
     def take(self, slots_LBHP: Tensor) -> EvictedCache:
-        """Keep only these slots, -1 for padding.
+        """Keep only these slots, given by their index; -1 adds padding.
 
         L and H may be 1 if all layers or heads keep the same slots. A single row is expanded.
         """
@@ -122,13 +130,18 @@ class EvictedCache(CacheTensors):
 
 
 def _gather_slots(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
-    """Gather slots of a tensor [L, B, H, S] or [L, B, H, S, D]; leading sizes of 1 broadcast."""
+    """Gather slots of a tensor [L, B, H, S] or [L, B, H, S, D].
+
+    L, B or H may be 1 in either tensor, and are then broadcast.
+    """
     *sizes, slots = source_LBHS.shape[:4]
-    front = [max(pair) for pair in zip(sizes, slots_LBHP.shape[:3], strict=True)]
-    first_LBH1 = torch.arange(math.prod(sizes), device=slots_LBHP.device).view(*sizes, 1) * slots
-    rows_N = (first_LBH1 + slots_LBHP).expand(*front, -1).flatten()
+    leading = [max(pair) for pair in zip(sizes, slots_LBHP.shape[:3], strict=True)]
+    row_start_LBH1 = (
+        torch.arange(math.prod(sizes), device=slots_LBHP.device).view(*sizes, 1) * slots
+    )
+    flat_index = (row_start_LBH1 + slots_LBHP).expand(*leading, -1).flatten()
     table = source_LBHS.reshape(-1, *source_LBHS.shape[4:])
-    return table.index_select(0, rows_N).view(*front, -1, *source_LBHS.shape[4:])
+    return table.index_select(0, flat_index).view(*leading, -1, *source_LBHS.shape[4:])
 
 
 READ_LESS_HINT = "Use --task-set documents=N to read less, or a --model with more positions."
@@ -174,24 +187,29 @@ def extend_cache(
 def append_text(
     kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None
 ) -> EvictedCache:
-    """Append the text at the end of a prefix to the kept cache."""
+    """Append new text to the kept cache.
+
+    Args:
+        whole: prefix whose last slots are the new text.
+        mask_BT: bool, False for padding of the new text.
+    """
     tokens = mask_BT.shape[1]
     # layers may be on several devices
-    text = whole.map_layers(lambda layer: layer[:, :, -tokens:].to(mask_BT.device))
-    keys, values = torch.stack(text.keys_LBHPD), torch.stack(text.values_LBHPD)
-    steps_BT = mask_BT.long().cumsum(1) - 1
+    new_text = whole.map_layers(lambda layer: layer[:, :, -tokens:].to(mask_BT.device))
+    keys, values = torch.stack(new_text.keys_LBHPD), torch.stack(new_text.values_LBHPD)
+    offset_BT = mask_BT.long().cumsum(1) - 1
     if rotary is not None:
-        first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
-        keys = rotary.rotate(keys, (first_B1 + steps_BT).clamp(min=0), inverse=True)
+        first_slot_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
+        keys = rotary.rotate(keys, (first_slot_B1 + offset_BT).clamp(min=0), inverse=True)
     new_B = mask_BT.sum(1)
     read_B = new_B if kept is None else kept.next + new_B
-    index_BT = ((read_B - new_B)[:, None] + steps_BT).masked_fill(~mask_BT, -1).int()
+    index_BT = ((read_B - new_B)[:, None] + offset_BT).masked_fill(~mask_BT, -1).int()
     new = EvictedCache(keys, values, index_BT[None, :, None], read_B)
     return new if kept is None else concat_caches(kept, new)
 
 
 def concat_caches(one: EvictedCache, other: EvictedCache) -> EvictedCache:
-    """Concatenate the slots of two caches; `next` is that of the second."""
+    """Concatenate the slots of two caches. `next` comes from `other`, the later text."""
     keys = torch.cat([one.keys, other.keys], 3)
     values = torch.cat([one.values, other.values], 3)
     index = other.index.expand(one.index.shape[0], -1, one.index.shape[2], -1)
@@ -230,9 +248,10 @@ class RaggedCache(CacheTensors):
         return padded
 
     def prefix(self, rotary: None = None) -> Prefix:  # noqa: ARG002  # keys keep their positions
-        """Return a prefix with hidden padding and the position of the text that follows."""
+        """Return the cache as a prefix. A bias of -inf hides padding."""
         mask_LBHP = self.slot_mask()
-        places = torch.where(mask_LBHP, self.padded(self.index, 0).long(), self.next - 1)
+        # any position will do for padding, which the bias hides
+        positions_LBHP = torch.where(mask_LBHP, self.padded(self.index, 0).long(), self.next - 1)
         bias_S = self.keys.new_zeros(len(self.keys)) if self.bias is None else self.bias
         bias_LBHP = tuple(self.padded(bias_S, -math.inf).unbind(0))
         return Prefix(
@@ -241,7 +260,7 @@ class RaggedCache(CacheTensors):
             self.next,
             holds_bos=True,
             bias_LBHP=None if self.bias is None and bool(mask_LBHP.all()) else bias_LBHP,
-            positions_LBHP=tuple(places.unbind(0)),
+            positions_LBHP=tuple(positions_LBHP.unbind(0)),
         )
 
 
@@ -253,46 +272,49 @@ class EvictingMethod(BaseMethod[SettingsT]):
     cache_class: ClassVar[type[Any]] = EvictedCache
     """Class of the state's tensors: `EvictedCache` or `RaggedCache`."""
     reserved_tokens = 0
-    """Tokens of prompt and answer that must fit the budget in `evicts_nothing`."""
+    """Tokens of the budget for prompt and answer, if a method evicts while decoding."""
     rotary: Rotary | None
     chunk: int | None
     """Maximum tokens between evictions."""
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         super().__init__(lm, settings)
-        moving = settings.positions == "cache" or (
+        moves_keys = settings.positions == "cache" or (
             settings.positions == "auto" and get_capabilities(lm).rotary is not None
         )
-        self.rotary = get_rotary(lm) if moving else None
+        self.rotary = get_rotary(lm) if moves_keys else None
         self.chunk = settings.chunk
+        # a budget that is a share of the context grows with it; a budget in tokens does not
         self.growth = (
             "linear" if settings.kept_tokens(2**20) > settings.kept_tokens(2**19) else "constant"
         )
 
     @property
     def resolved_settings(self) -> Mapping[str, Json]:
-        """Positions of kept keys, if "auto"."""
+        """Value that `positions="auto"` was resolved to."""
         if self.settings.positions != "auto":
             return {}
         return {"positions": "cache" if self.rotary else "original"}
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
-        """Read chunks as one text."""
+        """Read the chunks of each row as one text, in parts of at most `chunk` tokens."""
         kept = self.cache_class.of(state)
         rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
         texts = [row if kept is not None else [*self.lm.start_ids, *row] for row in rows]
-        cut = [
+        parts_by_row = [
             [text[part.start : part.stop] for part in split_evenly(len(text), self.chunk)]
             for text in texts
         ]
-        for part in zip_longest(*cut, fillvalue=[]):
+        for part in zip_longest(*parts_by_row, fillvalue=[]):
             ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
             kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
-        read = [
+        tokens_read = [
             before + len(row) for before, row in zip(state.meta["tokens_read"], rows, strict=True)
         ]
-        return State(state.rows, {} if kept is None else kept.tensors(), {"tokens_read": read})
+        return State(
+            state.rows, {} if kept is None else kept.tensors(), {"tokens_read": tokens_read}
+        )
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # base class
         """Return the kept cache as a prefix."""
@@ -324,10 +346,10 @@ def read_with_observer(
 
 
 class ColumnSums:
-    """Attention observer that adds up `column_sums` over forward passes.
+    """Attention observer that adds up `column_sums` over the forward passes of one text.
 
     Args:
-        prefix_slots: slots in front of the text.
+        prefix_slots: slots of the kept cache, in front of the text.
         counted_BT: bool, True for tokens whose attention counts.
     """
 
@@ -339,8 +361,9 @@ class ColumnSums:
     def __call__(self, call: AttentionCall) -> None:
         """Add the sums of one forward pass of one layer."""
         tokens, slots = call.query.shape[2], call.key.shape[2]
-        begin = slots - tokens - self._prefix_slots
-        sums_BNS = column_sums(call, self._counted_BT[:, begin : begin + tokens])
+        # tokens of the text that earlier forward passes have read
+        tokens_before = slots - tokens - self._prefix_slots
+        sums_BNS = column_sums(call, self._counted_BT[:, tokens_before : tokens_before + tokens])
         before = self._sums[call.layer]
         if before is not None:
             sums_BNS[..., : before.shape[-1]] += before
@@ -358,16 +381,19 @@ def column_sums(
 ) -> Tensor:
     """Sum the attention that every slot receives from the counted queries, float32 [B, N, S].
 
-    `block` queries are processed at a time, which affects only memory.
+    Here a query is an attention query: one token of the text. `block` of them are processed at a
+    time, which affects only memory.
     """
     counted_BT = counted_BT.to(call.key.device)
     query_BHGTD = group_heads(call.query, call.key.shape[1], 1)
     sums_BHGS = query_BHGTD.new_zeros(
         (*query_BHGTD.shape[:3], call.key.shape[2]), dtype=torch.float32
     )
-    columns = counted_BT.any(0).nonzero().flatten().tolist()
-    for begin in range(columns[0], columns[-1] + 1, block) if columns else ():
-        part = slice(begin, min(begin + block, columns[-1] + 1))
+    counted_columns = counted_BT.any(0).nonzero().flatten().tolist()
+    for begin in (
+        range(counted_columns[0], counted_columns[-1] + 1, block) if counted_columns else ()
+    ):
+        part = slice(begin, min(begin + block, counted_columns[-1] + 1))
         scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ call.key.transpose(-1, -2)
         scores = scores.unflatten(2, (-1, part.stop - begin)).float() * call.scaling  # type: ignore[no-untyped-call]
         hidden_BH1TS = ~visible_slots(call, part)[:, :, None]
@@ -391,7 +417,7 @@ def group_heads(scores: Tensor, heads: int, dim: int = 0) -> Tensor:
 
 
 def amounts_by_row(amounts: Callable[[int], Sequence[int]], read_B: Tensor) -> tuple[Tensor, ...]:
-    """Apply `amounts` to the tokens read by each row; int64 [B] each."""
+    """Compute amounts from the tokens that each row has read; one int64 [B] per amount."""
     return read_B.new_tensor([amounts(read) for read in read_B.tolist()]).unbind(1)
 
 
@@ -407,7 +433,7 @@ def kept_slots(scores_LBHS: Tensor, budget_B: Tensor) -> Tensor:
     P is the largest number of slots kept by a row; other rows have -1 in front.
 
     Args:
-        scores_LBHS: +inf for slots that must be kept, -inf for padding.
+        scores_LBHS: scores of all slots; +inf if a slot must be kept, -inf for padding.
         budget_B: maximum slots per row.
     """
     count_B = torch.minimum((scores_LBHS > -math.inf).sum(-1).amax((0, 2)), budget_B)

@@ -1,11 +1,15 @@
-"""KVzip keeps the slots needed to repeat the text; Attention Matching fits their biases and values.
+"""KVzip and Attention Matching: eviction by the attention that a repetition of the text pays.
 
 Kim et al., arXiv 2505.23416 (section 3; released code: snu-mllab/KVzip): the text is repeated after
-itself, and the attention of the repetition scores the slots of all layers and heads.
+itself. A slot of any layer and head is scored by the attention it receives from the repetition.
+
 Zweiger et al., arXiv 2602.16284 (sections 3.2 and 3.3; released code: adamzweiger/compaction), with
-the queries of the repetition.
+the attention queries of the repetition. It fits biases and values of the kept slots, so that
+attention over them approximates attention over all slots.
+
 Shape letters: L layers · H key/value heads · N query heads · G = N / H · T tokens of a repetition ·
-    P slots of the text · C slots that compete · S slots kept · D head size.
+    P slots of the text · C columns of the softmax, or slots of a chunk · S slots kept · Q attention
+    queries of one key/value head · X = G * queries of a block · D head size.
 """
 
 from __future__ import annotations
@@ -61,10 +65,11 @@ class Repetition:
     """Attention observer of the repetition of one chunk."""
 
     text: int
-    """Slots of the text."""
+    """Number of slots before the repetition: kept slots and the new text."""
     chunk: tuple[int, int]
     """First slot of the chunk, and the slot after its end."""
     kept_queries: int = 0
+    """Maximum number of attention queries to store per layer."""
     scores: dict[int, Tensor] = field(default_factory=dict)
     """float32 [H, chunk], by layer: maximum attention that each slot of the chunk receives."""
     queries: dict[int, LayerQueries] = field(default_factory=dict)
@@ -75,12 +80,12 @@ class Repetition:
         if not self.kept_queries:
             return
         tokens = call.query.shape[2]
-        places = torch.linspace(
+        sampled = torch.linspace(
             0, tokens - 1, min(tokens, self.kept_queries), device=call.query.device
         ).long()
-        seen_HTP = visible_slots(call, slice(None))[0][:, places, : self.text]
+        seen_HTP = visible_slots(call, slice(None))[0][:, sampled, : self.text]
         self.queries[call.layer] = LayerQueries(
-            call.query[0, :, places].detach(), seen_HTP, call.scaling
+            call.query[0, :, sampled].detach(), seen_HTP, call.scaling
         )
 
     def _score(self, call: AttentionCall) -> Tensor:
@@ -88,31 +93,31 @@ class Repetition:
         tokens = call.query.shape[2]
         first, end = self.chunk
         sinks = min(SINK_TOKENS, first)
-        # the softmax is over sinks, chunk and repetition
-        shared = (0, sinks), (first, end), (slots - tokens, slots)
-        columns = torch.cat([torch.arange(*part, device=call.key.device) for part in shared])
+        # the softmax is over sinks, chunk and repetition only
+        spans = (0, sinks), (first, end), (slots - tokens, slots)
+        columns = torch.cat([torch.arange(*span, device=call.key.device) for span in spans])
         key_HDC = call.key[0][:, columns].float().transpose(1, 2)
-        best_HC = torch.full((heads, end - first), -1.0, device=call.key.device)
+        max_HC = torch.full((heads, end - first), -1.0, device=call.key.device)
         for begin in range(0, tokens, MAX_QUERIES_PER_BLOCK):
-            part = slice(begin, min(begin + MAX_QUERIES_PER_BLOCK, tokens))
-            query_HXD = group_heads(call.query[0, :, part].float(), heads).flatten(1, 2)
+            block = slice(begin, min(begin + MAX_QUERIES_PER_BLOCK, tokens))
+            query_HXD = group_heads(call.query[0, :, block].float(), heads).flatten(1, 2)
             scores = (query_HXD @ key_HDC * call.scaling).view(
-                heads, -1, part.stop - begin, len(columns)
+                heads, -1, block.stop - begin, len(columns)
             )
             if call.bias is not None:  # per key/value head or per query head
                 bias = pad_bias(call.bias.float(), slots)[0][:, columns]
                 scores = scores + group_heads(bias, heads)[:, :, None]
-            hidden = ~visible_slots(call, part)[0][..., columns]
+            hidden = ~visible_slots(call, block)[0][..., columns]
             lowest = torch.finfo(torch.float32).min
             weights = scores.masked_fill_(hidden[:, None], lowest).softmax(-1)
             chunk_weights = weights[..., sinks : sinks + end - first]
-            best_HC = torch.maximum(best_HC, chunk_weights.amax((1, 2)))
-        return best_HC
+            max_HC = torch.maximum(max_HC, chunk_weights.amax((1, 2)))
+        return max_HC
 
 
 @dataclass(frozen=True)
 class ScoredText:
-    """The kept slots and the new text of one sequence with scores, before the eviction."""
+    """Kept slots and new text of one sequence, scored but not yet evicted."""
 
     prefix: Prefix
     keys: Tensor
@@ -121,18 +126,23 @@ class ScoredText:
     index: Tensor
     """int32 [L, H, P]: positions in the text."""
     scores: Tensor
-    """float32 [L, H, P]: `MUST_STAY_SCORE` to keep a slot, -inf for padding and out of view."""
+    """float32 [L, H, P]: `MUST_STAY_SCORE` if a slot must be kept; -inf for padding, and for slots
+    that a local attention layer no longer sees."""
     chunks: list[Repetition]
+    """Observers of all repeated chunks."""
 
 
 class KVzip(EvictingMethod[KVzipSettings]):
-    """Slots with the most attention when the text is repeated. State: `RaggedCache`."""
+    """Eviction that keeps the slots with the most attention from a repetition of the text.
+
+    State: `RaggedCache`.
+    """
 
     spec = eviction.KVZIP
     cache_class = RaggedCache
     supports_batching = False
     query_tokens = 0
-    """Number of tokens of the repetitions with kept queries."""
+    """Number of attention queries to store in all repetitions together."""
 
     def _read(self, kept: RaggedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> RaggedCache:  # noqa: ARG002
         return self._evict(self._score(kept, ids_BT[0].tolist()))
@@ -156,46 +166,48 @@ class KVzip(EvictingMethod[KVzipSettings]):
         """Read a text after the kept cache, then repeat it chunk by chunk."""
         start = None if kept is None else kept.prefix()
         check_fits(self.lm, start, [len(ids)])
-        whole = extend_prefix(self.lm, start, torch.tensor([ids], device=self.lm.device))
-        before = 0 if kept is None else int(kept.counts.max())
-        repetitions = [*self._repetitions(ids, int(whole.next_position_B), first_text=kept is None)]
+        prefix = extend_prefix(self.lm, start, torch.tensor([ids], device=self.lm.device))
+        kept_slots = 0 if kept is None else int(kept.counts.max())
+        planned = [*self._repetitions(ids, int(prefix.next_position_B), first_text=kept is None)]
         chunks = []
-        kept_queries = self.query_tokens // len(repetitions)
-        for first, end, tokens in repetitions:
-            place = before + first, before + end
-            chunks.append(Repetition(before + len(ids), place, kept_queries))
+        kept_queries = self.query_tokens // len(planned)
+        for first, end, tokens in planned:
+            chunk_slots = kept_slots + first, kept_slots + end
+            chunks.append(Repetition(kept_slots + len(ids), chunk_slots, kept_queries))
             with torch.no_grad(), observe_attention(chunks[-1]):
-                window = Window(self.lm, whole, 1, capacity=len(tokens), retain=False)
+                window = Window(self.lm, prefix, 1, capacity=len(tokens), retain=False)
                 window.feed(torch.tensor([tokens], device=self.lm.device))
-        row = whole.map_layers(lambda layer: layer[0].to(self.lm.device))
+        row = prefix.map_layers(lambda layer: layer[0].to(self.lm.device))
         keys, values = torch.stack(row.keys_LBHPD), torch.stack(row.values_LBHPD)
-        steps_T = torch.arange(len(ids), device=keys.device).int()
-        index_T = whole.next_position_B.int() - len(ids) + steps_T
+        offset_T = torch.arange(len(ids), device=keys.device).int()
+        index_T = prefix.next_position_B.int() - len(ids) + offset_T
         index = index_T.expand(*keys.shape[:2], -1)
         scores = torch.full(index.shape, -1.0, device=keys.device)
         for chunk in chunks:
             part = torch.stack([chunk.scores[layer].to(keys.device) for layer in range(len(keys))])
-            scores[..., chunk.chunk[0] - before : chunk.chunk[1] - before] = part
+            scores[..., chunk.chunk[0] - kept_slots : chunk.chunk[1] - kept_slots] = part
         if kept is None:
             scores[..., :SINK_TOKENS] = MUST_STAY_SCORE
         else:
             assert kept.scores is not None, "the kept cache has no scores"
             index = torch.cat([kept.padded(kept.index, -1)[:, 0], index], dim=2)
             scores = torch.cat([kept.padded(kept.scores, -math.inf)[:, 0], scores], dim=2)
-        following = whole.next_position_B.to(index.device)
+        next_position = prefix.next_position_B.to(index.device)
         # drop slots of local attention layers that the next token does not see
-        for layer, near in get_capabilities(self.lm).local_masks.items():
-            scores[layer].masked_fill_(~near(0, 0, following, index[layer].long()), -math.inf)
-        return ScoredText(whole, keys, values, index, scores, chunks)
+        for layer, is_visible in get_capabilities(self.lm).local_masks.items():
+            scores[layer].masked_fill_(
+                ~is_visible(0, 0, next_position, index[layer].long()), -math.inf
+            )
+        return ScoredText(prefix, keys, values, index, scores, chunks)
 
     def _repetitions(
         self, ids: list[int], position: int, *, first_text: bool
     ) -> Iterator[tuple[int, int, list[int]]]:
-        """Yield (first token, token after the end, tokens to read) of every chunk."""
+        """Yield (first token, token after the last, ids of prompt and text) of every chunk."""
         encode = self.lm.encode
         first_prompt = encode(REPEAT_PROMPT, is_continuation=True)
         later_prompt = encode(LATER_REPEAT_PROMPT, is_continuation=True)
-        opening = 0  # tokens that are scored, but not repeated
+        opening = 0  # tokens that are scored with the first chunk, but not repeated
         if self.lm.chat is None:
             end = encode("\n", is_continuation=True)
         else:
@@ -219,7 +231,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
 
 
 def pack_slots(text: ScoredText, stays_LHP: Tensor, **changed: Tensor) -> RaggedCache:
-    """Pack the kept slots; `changed` replaces their values [S, D] or bias [S]."""
+    """Pack the kept slots into a cache. `changed` replaces values [S, D] or sets the bias [S]."""
     parts: dict[str, Any] = {
         name: getattr(text, name)[stays_LHP] for name in ("keys", "values", "index", "scores")
     }
@@ -236,67 +248,74 @@ MIN_WEIGHT, MAX_WEIGHT = math.exp(-3.0), math.exp(3.0)
 
 
 def fit_weights(columns_QS: Tensor, mass_Q: Tensor) -> Tensor:
-    """Fit bounded weights [S], so that the weighted columns sum to `mass_Q` (least squares).
+    """Fit bounded weights [S] by least squares: columns_QS @ weights_S approximates `mass_Q`.
 
-    The method is FISTA (Beck and Teboulle 2009).
+    `mass_Q`: sum of exp(score) over all slots. Solver: FISTA (Beck and Teboulle 2009).
     """
     gram_SS = columns_QS.T @ columns_QS
-    right_S = columns_QS.T @ mass_Q
+    rhs_S = columns_QS.T @ mass_Q
     step = 1 / gram_SS.norm().clamp(min=1e-9)  # at most 1 over the largest eigenvalue
-    weights_S = ahead_S = torch.ones_like(right_S)
+    weights_S = lookahead_S = torch.ones_like(rhs_S)
     momentum = 1.0
     for _ in range(FIT_STEPS):
-        before_S = weights_S
-        gradient_S = gram_SS @ ahead_S - right_S
-        weights_S = (ahead_S - step * gradient_S).clamp(MIN_WEIGHT, MAX_WEIGHT)
-        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        ahead_S = weights_S + (momentum - 1) / following * (weights_S - before_S)
-        momentum = following
+        previous_S = weights_S
+        gradient_S = gram_SS @ lookahead_S - rhs_S
+        weights_S = (lookahead_S - step * gradient_S).clamp(MIN_WEIGHT, MAX_WEIGHT)
+        next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        lookahead_S = weights_S + (momentum - 1) / next_momentum * (weights_S - previous_S)
+        momentum = next_momentum
     return weights_S
 
 
 def fit_values(scores_QP: Tensor, values_PD: Tensor, picked_S: Tensor, bias_S: Tensor) -> Tensor:
     """Fit values [S, D] of the kept slots to the output of all slots, by ridge regression."""
-    read_SD = values_PD[picked_S]
+    kept_SD = values_PD[picked_S]
     output_QD = scores_QP.softmax(-1) @ values_PD
     # NaN if a query sees no kept slot
     weights_QS = (scores_QP[:, picked_S] + bias_S).softmax(-1).nan_to_num()
     gram_SS = weights_QS.T @ weights_QS
     gram_SS.diagonal().add_(RIDGE_WEIGHT * gram_SS.diagonal().mean().clamp(min=1e-12))
-    residual_QD = output_QD - weights_QS @ read_SD
+    residual_QD = output_QD - weights_QS @ kept_SD
     change_SD: Tensor = torch.linalg.solve(gram_SS, weights_QS.T @ residual_QD)
-    return read_SD + change_SD
+    return kept_SD + change_SD
 
 
 class AttentionMatching(KVzip):
-    """Attention Matching. State: KVzip's, with a bias for every slot."""
+    """KVzip's selection of slots, with fitted biases and values (Attention Matching).
+
+    State: `RaggedCache` with a bias for every slot.
+    """
 
     spec = eviction.ATTENTION_MATCHING
     query_tokens = 1024
 
     @torch.no_grad()
     def _evict(self, text: ScoredText) -> RaggedCache:
-        stays_LHP = self._select_slots(text)
+        is_kept_LHP = self._select_slots(text)
         bias, values = [], []
         for layer in range(self.lm.layers):
-            added_HP = torch.zeros_like(text.scores[layer])
+            earlier_bias_HP = torch.zeros_like(text.scores[layer])
             queries = [chunk.queries[layer] for chunk in text.chunks]
             if text.prefix.bias_LBHP is not None:  # earlier biases, -inf for padding
-                added_HP = added_HP + text.prefix.bias_LBHP[layer][0].to(added_HP)
-            for head, scores_QP in enumerate(query_scores(queries, text.keys[layer], added_HP)):
-                picked_S = stays_LHP[layer, head].nonzero()[:, 0]
+                earlier_bias_HP = earlier_bias_HP + text.prefix.bias_LBHP[layer][0].to(
+                    earlier_bias_HP
+                )
+            for head, scores_QP in enumerate(
+                query_scores(queries, text.keys[layer], earlier_bias_HP)
+            ):
+                kept_S = is_kept_LHP[layer, head].nonzero()[:, 0]
                 values_PD = text.values[layer, head].float()
-                if not len(picked_S) or not len(scores_QP):
-                    bias_S = torch.zeros(len(picked_S), device=picked_S.device)
-                    values_SD = values_PD[picked_S]
+                if not len(kept_S) or not len(scores_QP):
+                    bias_S = torch.zeros(len(kept_S), device=kept_S.device)
+                    values_SD = values_PD[kept_S]
                 else:
-                    columns_QP = (scores_QP - scores_QP.amax(-1, keepdim=True)).exp()
-                    bias_S = fit_weights(columns_QP[:, picked_S], columns_QP.sum(-1)).log()
-                    values_SD = fit_values(scores_QP, values_PD, picked_S, bias_S)
-                bias.append(added_HP[head, picked_S] + bias_S)
+                    exp_scores_QP = (scores_QP - scores_QP.amax(-1, keepdim=True)).exp()
+                    bias_S = fit_weights(exp_scores_QP[:, kept_S], exp_scores_QP.sum(-1)).log()
+                    values_SD = fit_values(scores_QP, values_PD, kept_S, bias_S)
+                bias.append(earlier_bias_HP[head, kept_S] + bias_S)
                 values.append(values_SD)
         return pack_slots(
-            text, stays_LHP, bias=torch.cat(bias), values=torch.cat(values).to(text.values.dtype)
+            text, is_kept_LHP, bias=torch.cat(bias), values=torch.cat(values).to(text.values.dtype)
         )
 
 

@@ -1,9 +1,11 @@
 """Networks of Generative Adapter: a generator of low-rank deltas for every adapted linear map.
 
-Chen et al., arXiv 2411.05877. The RMSNorm n with a learned weight is from the released code.
+Chen et al., arXiv 2411.05877. Each hidden state gives a value and a key. The state is the sum of
+their outer products. A low-rank factorisation of the sum gives the delta. The RMSNorm with a
+learned weight is from the released code.
 
 Shape letters: N adapted maps, one a layer · B rows · T tokens · C width of the model · R values · K
-keys · Q rank · I/O features in and out.
+keys · Q rank · I/O features in and out. In functions of singular values, N is their number.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class GenerativeAdapterNetworks(nn.Module):
         *,
         sum_outer_products: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Read texts separately under weight deltas.
+        """Read one text per row under weight deltas.
 
         Returns ids [B, T], right-padded, last hidden states, and, with `sum_outer_products`, the
         summed outer products [N, B, R, K] of each map.
@@ -92,9 +94,10 @@ class GenerativeAdapterNetworks(nn.Module):
         return ids_BT, hidden_BTC, torch.stack(sums) if sum_outer_products else None
 
     def state_tensors(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
-        """Return the sums, and with `norm=svd` the factors `a0` [N, B, Q, I] and `b0` [N, B, O, Q].
+        """Return the tensors of a state: the sums, and with `norm=svd` the factors of the deltas.
 
-        Other deltas are computed for each query.
+        The factors are `a0` [N, B, Q, I] and `b0` [N, B, O, Q]. With another norm, deltas are
+        computed from the sums for each query.
         """
         finite_N = torch.isfinite(sum_NBRK.sum((1, 2, 3))).tolist()
         if not all(finite_N):
@@ -117,10 +120,10 @@ class GenerativeAdapterNetworks(nn.Module):
     def compute_deltas(
         self, sum_NBRK: Tensor, *, differentiable: bool = False
     ) -> dict[str, LowRank]:
-        """Compute the deltas of sums.
+        """Compute the deltas of all maps from their sums.
 
-        `differentiable`: by the method that training backpropagates through. Exact decompositions
-        of all maps are one batched call, which is faster on a GPU.
+        `differentiable`: use the decomposition that has gradients, for training. Otherwise one
+        batched call decomposes all maps, which is faster on a GPU.
         """
         is_batched = self.settings.norm == "svd" and not differentiable
         known_vectors = (
@@ -143,17 +146,22 @@ INITIAL_DELTA_RATIO = 0.1
 
 @torch.no_grad()
 def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
-    """Initialise keys and queries in one space, values and outputs in another.
+    """Initialise the generators for `init=aligned`.
 
-    The deltas start at `INITIAL_DELTA_RATIO` of the outputs of their maps.
+    Keys and queries share one space, and values and outputs share another. The deltas start
+    at `INITIAL_DELTA_RATIO` of the outputs of their maps.
     """
     lm = networks.lm
     with torch.random.fork_rng():
         torch.manual_seed(networks.settings.seed)
         for layer, generator in enumerate(networks.layer_generators):
-            sizes = (module._parameters.get("weight") for module in lm.blocks()[layer].modules())
-            norms = (size for size in sizes if size is not None and size.shape == (lm.hidden_size,))
-            generator.norm.copy_(next(norms))
+            weights = (module._parameters.get("weight") for module in lm.blocks()[layer].modules())
+            norm_weights = (
+                weight
+                for weight in weights
+                if weight is not None and weight.shape == (lm.hidden_size,)
+            )
+            generator.norm.copy_(next(norm_weights))
             nn.init.orthogonal_(generator.values)
             nn.init.orthogonal_(generator.queries)
             generator.outputs.copy_(generator.values.T)
@@ -164,7 +172,7 @@ def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> N
 
 
 def _scale_outputs(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
-    """Scale the outputs so that the deltas have their initial size."""
+    """Scale the `outputs` weights, so that deltas have `INITIAL_DELTA_RATIO` on these chunks."""
     lm, names = networks.lm, networks.names
     ids_BT, real_BT = (padded.to(lm.device) for padded in pad(chunks, lm.pad_id, "right"))
     inputs: dict[InputLocation, Tensor] = {}
@@ -240,11 +248,13 @@ class DeltaGenerator(nn.Module):
         differentiable: bool = False,
         known_vectors: tuple[Tensor, Tensor] | None = None,
     ) -> LowRank:
-        """Compute the delta of a sum, as factors.
+        """Compute the delta of a sum, as factors. A sum of zero gives a delta of zero.
 
-        `differentiable`: by the method that training backpropagates through. `known_vectors`: its
-        `singular_vectors`, if known. The rank is `rank`, or R with another norm; zero sums give
-        zeros.
+        The rank of the factors is `settings.rank` with `norm=svd`, and R otherwise.
+
+        Args:
+            differentiable: use the decomposition that has gradients, for training.
+            known_vectors: `singular_vectors` of the sum, if they are already computed.
         """
         s = self.settings
         if s.norm == "svd":
@@ -262,19 +272,21 @@ def _kaiming(rows: int, columns: int) -> nn.Parameter:
 
 
 MIN_SINGULAR_GAP = 1e-7
-"""Minimum gap of two kept singular values. Below it the gradient of their vectors explodes, and the
-released code omits the delta."""
+"""Minimum gap of two kept singular values. Below it, the gradient of their vectors explodes. The
+released code then omits the delta."""
 TIE_TOLERANCE = 1e-6
-"""Tolerance for ties of a kept and a dropped singular value: difference of squares, as a share of
-the largest square. In a tie the kept direction is arbitrary, and has no useful gradient."""
-
+"""Tolerance for a tie of a kept and a dropped singular value: the difference of their squares,
+relative to the largest square. In a tie, the kept direction is arbitrary and has no useful
+gradient."""
 ZERO_TOLERANCE = 1e-6
-"""Singular values up to this share of the largest have vectors that cannot be distinguished from
-noise."""
+"""Singular values up to this share of the largest count as zero; their vectors are noise."""
 
 
 def singular_vectors(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
-    """Return the first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros for noise."""
+    """Return the first singular vectors, left [B, R, Q] and right [B, Q, K].
+
+    Left vectors are zero where the singular value is noise (`rank_tol`).
+    """
     left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
     rank = settings.rank
     return left_BRN[..., :rank] * _above_noise(values_BN[..., :rank], settings)[
@@ -285,10 +297,11 @@ def singular_vectors(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tu
 def differentiable_singular_vectors(
     sum_BRK: Tensor, settings: GenerativeAdapterSettings
 ) -> tuple[Tensor, Tensor]:
-    """Return the same vectors with gradients, exact or of the randomised decomposition.
+    """Return `singular_vectors` with gradients, by the method of `settings.gradient`.
 
-    The latter gives zeros if two singular values are too close for a gradient, as in the released
-    code, for example with fewer tokens than `rank`.
+    exact: full decomposition. released: randomised decomposition, as in the released code. It gives
+    zeros if two singular values are closer than `MIN_SINGULAR_GAP`, for example with fewer tokens
+    than `rank`.
     """
     if settings.gradient == "exact":
         return _SingularVectors.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
@@ -298,23 +311,28 @@ def differentiable_singular_vectors(
     )[..., None, None]
     if bool(is_distinct_B11.all()):
         return left_BRQ, right_BQK
-    # their gradients may be infinite or NaN, and remain so if multiplied by zero
-    placeholder_RK = torch.zeros_like(sum_BRK[0])
-    placeholder_RK.diagonal().copy_(torch.arange(1, min(placeholder_RK.shape) + 1))
+    # A gradient of infinity or NaN times zero is NaN. Rows with too small a gap are therefore
+    # replaced by a matrix with distinct singular values before their result is set to zero.
+    safe_input_RK = torch.zeros_like(sum_BRK[0])
+    safe_input_RK.diagonal().copy_(torch.arange(1, min(safe_input_RK.shape) + 1))
     left_BRQ, _, right_BQK = _randomised_svd(
-        torch.where(is_distinct_B11, sum_BRK, placeholder_RK), settings
+        torch.where(is_distinct_B11, sum_BRK, safe_input_RK), settings
     )
     return left_BRQ * is_distinct_B11, right_BQK
 
 
 class _SingularVectors(torch.autograd.Function):
-    """First singular vectors, with the gradient of their product.
+    """First singular vectors, with the exact gradient of their product.
 
-    Let S = U diag(s) V', F = U' dS V, and h be 1 for kept values and 0 for others. Then d(U diag(h)
-    V') is U (a * F + b * F') V' with a_ij = (h_i s_i - h_j s_j) / (s_i^2 - s_j^2) and b_ij = (h_i
-    s_j - h_j s_i) / (s_i^2 - s_j^2). For two kept values a is 1 / (s_i + s_j) and b its negative;
-    for two dropped values both are 0. In the null space of S, s_j is 0, a is 1 / s_i and b is 0.
-    All its directions together are a projection, which needs no vectors.
+    Only the product U diag(h) V' of left and right vectors is used. Here S = U diag(s) V' is the
+    sum, and h is 1 for kept singular values and 0 for dropped ones. With F = U' dS V:
+
+        d(U diag(h) V') = U (a * F + b * F') V'
+        a_ij = (h_i s_i - h_j s_j) / (s_i^2 - s_j^2)
+        b_ij = (h_i s_j - h_j s_i) / (s_i^2 - s_j^2)
+
+    Two kept values: a = 1 / (s_i + s_j), b = -a. Two dropped values: a = b = 0. In the null space
+    of S, s_j = 0, so a = 1 / s_i and b = 0. The null space enters as a projection, without vectors.
     """
 
     @staticmethod
@@ -332,49 +350,63 @@ class _SingularVectors(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_left_BRQ: Tensor, to_right_BQK: Tensor) -> tuple[Tensor, None]:
+    def backward(
+        ctx: Any, left_gradient_BRQ: Tensor, right_gradient_BQK: Tensor
+    ) -> tuple[Tensor, None]:
         left_BRN, values_BN, kept_BN, right_BNK = ctx.saved_tensors
-        rank = to_left_BRQ.shape[-1]
+        rank = left_gradient_BRQ.shape[-1]
         kept_BQ1 = kept_BN[..., :rank, None]
-        to_left_BRQ, to_right_BQK = to_left_BRQ * kept_BQ1.mT, to_right_BQK * kept_BQ1
-        # gradient in the basis of singular vectors; pairs of dropped vectors do not contribute
-        columns_BNQ, rows_BQN = left_BRN.mT @ to_left_BRQ, to_right_BQK @ right_BNK.mT
-        whole_BNN = nn.functional.pad(columns_BNQ, (0, values_BN.shape[-1] - rank))
-        whole_BNN[..., :rank, :] = torch.where(kept_BQ1, rows_BQN, whole_BNN[..., :rank, :])
-        same_BNN, turned_BNN = _gradient_weights(values_BN, kept_BN)
-        inner_BNN = same_BNN * whole_BNN + (turned_BNN * whole_BNN).mT
-        over_BQ1 = kept_BQ1 / values_BN[..., :rank, None].masked_fill(~kept_BQ1, 1.0)
-        orthogonal_BRQ = (to_left_BRQ - left_BRN @ columns_BNQ) * over_BQ1.mT
-        orthogonal_BQK = (to_right_BQK - rows_BQN @ right_BNK) * over_BQ1
-        first = left_BRN[..., :rank] @ orthogonal_BQK + orthogonal_BRQ @ right_BNK[..., :rank, :]
-        return left_BRN @ inner_BNN @ right_BNK + first, None
+        left_gradient_BRQ, right_gradient_BQK = (
+            left_gradient_BRQ * kept_BQ1.mT,
+            right_gradient_BQK * kept_BQ1,
+        )
+        # the gradient in the basis of singular vectors; entries of two dropped vectors stay 0
+        left_in_basis_BNQ, right_in_basis_BQN = (
+            left_BRN.mT @ left_gradient_BRQ,
+            right_gradient_BQK @ right_BNK.mT,
+        )
+        inner_gradient_BNN = nn.functional.pad(left_in_basis_BNQ, (0, values_BN.shape[-1] - rank))
+        inner_gradient_BNN[..., :rank, :] = torch.where(
+            kept_BQ1, right_in_basis_BQN, inner_gradient_BNN[..., :rank, :]
+        )
+        a_BNN, b_BNN = _gradient_weights(values_BN, kept_BN)
+        inner_BNN = a_BNN * inner_gradient_BNN + (b_BNN * inner_gradient_BNN).mT
+        inverse_values_BQ1 = kept_BQ1 / values_BN[..., :rank, None].masked_fill(~kept_BQ1, 1.0)
+        null_left_BRQ = (left_gradient_BRQ - left_BRN @ left_in_basis_BNQ) * inverse_values_BQ1.mT
+        null_right_BQK = (right_gradient_BQK - right_in_basis_BQN @ right_BNK) * inverse_values_BQ1
+        null_space_BRK = (
+            left_BRN[..., :rank] @ null_right_BQK + null_left_BRQ @ right_BNK[..., :rank, :]
+        )
+        return left_BRN @ inner_BNN @ right_BNK + null_space_BRK, None
 
 
 def _gradient_weights(values_BN: Tensor, kept_BN: Tensor) -> tuple[Tensor, Tensor]:
     """Return a and b of `_SingularVectors`, [B, N, N]."""
     first, second = values_BN[..., :, None], values_BN[..., None, :]
     kept_first, kept_second = kept_BN[..., :, None], kept_BN[..., None, :]
-    both, either = kept_first & kept_second, kept_first ^ kept_second
-    sums = (first + second).masked_fill(~both, 1.0)
-    squares = first.square() - second.square()
-    is_distinct = either & (squares.abs() > TIE_TOLERANCE * values_BN[..., :1, None].square())
-    safe = squares.masked_fill(~is_distinct, 1.0)
-    cross_same = (kept_first * first - kept_second * second) / safe * is_distinct
-    cross_turned = (kept_first * second - kept_second * first) / safe * is_distinct
-    return both / sums + cross_same, cross_turned - both / sums
+    both_kept, one_kept = kept_first & kept_second, kept_first ^ kept_second
+    value_sums = (first + second).masked_fill(~both_kept, 1.0)
+    square_differences = first.square() - second.square()
+    is_distinct = one_kept & (
+        square_differences.abs() > TIE_TOLERANCE * values_BN[..., :1, None].square()
+    )
+    safe_differences = square_differences.masked_fill(~is_distinct, 1.0)
+    mixed_a = (kept_first * first - kept_second * second) / safe_differences * is_distinct
+    mixed_b = (kept_first * second - kept_second * first) / safe_differences * is_distinct
+    return both_kept / value_sums + mixed_a, mixed_b - both_kept / value_sums
 
 
 def _above_noise(values_BQ: Tensor, settings: GenerativeAdapterSettings) -> Tensor:
-    """Return bool [B, Q], false for singular values that are noise."""
+    """Return the mask of singular values above `settings.rank_tol`, bool [B, Q]."""
     return (values_BQ > settings.rank_tol * values_BQ[..., :1]) & (values_BQ > 0)
 
 
 def _randomised_svd(
     sum_BRK: Tensor, settings: GenerativeAdapterSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the randomised decomposition.
+    """Return left vectors, singular values and right vectors of a randomised decomposition.
 
-    Its randomness depends on the seed only, and is the same for all rows.
+    The random numbers depend only on the seed, and are the same for all rows.
     """
     with isolated_rng(sum_BRK.device):
         torch.manual_seed(settings.seed)

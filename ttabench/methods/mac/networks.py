@@ -1,4 +1,7 @@
-"""Networks of MAC for one base model: amortiser, query encoder, aggregator and prefix expansion.
+"""Networks of MAC: amortiser, query encoder, aggregator and prefix expansion.
+
+The amortiser encodes a document as latent tokens. A bank is the latents of all documents read. The
+aggregator combines the bank into one latent per query. The expansion turns it into a prefix.
 
 Paper: Tack et al., arXiv 2403.04317, section 3 and appendix A.1. Equation 3: query tokens attend to
 a bank of document latents, in pre-norm cross-attention blocks. Algorithm 3 (hierarchy) is
@@ -60,7 +63,7 @@ class SlotLinear(nn.Module):
 
 
 class SlotNorm(nn.Module):
-    """S parallel layer norms: shared statistics, S gains and shifts."""
+    """S parallel layer norms, each with its own weight and bias."""
 
     def __init__(self, slots: int, features: int) -> None:
         super().__init__()
@@ -75,8 +78,8 @@ class SlotNorm(nn.Module):
 class Amortiser(nn.Module):
     """T5 that maps a text to T latent tokens of the base model's width D.
 
-    Its decoder reads T learnable tokens with causal attention. `mask_pads` of the settings masks
-    padding. The released code attends to padding, so that a latent depends on the padded length.
+    Its decoder reads T learnable tokens with causal attention. The released code also attends to
+    padding, so a latent depends on the padded length. `settings.mask_pads` masks the padding.
     """
 
     def __init__(self, t5: T5Model, width: int, settings: MacSettings) -> None:
@@ -111,7 +114,10 @@ class Amortiser(nn.Module):
 
 
 class TokenExpansion(nn.Module):
-    """Expansion of T latent tokens to A tokens, each by its own residual feed-forward."""
+    """Expansion of T latent tokens to A tokens.
+
+    Each of the A tokens has its own residual feed-forward network.
+    """
 
     source: Tensor
 
@@ -139,7 +145,7 @@ class PrefixExpansion(nn.Module):
     """Expansion of a latent to the keys and values of slots in every layer (P-tuning v2).
 
     The token with index v * 2L + 2 * layer + (0 key | 1 value) fills slot v. Keys are raw vectors,
-    not rotated. `shape`: P, layers L, H and E of the base model's cache.
+    not rotated. `shape`: P prefix positions, L layers, H heads and head size E of the base model.
     """
 
     def __init__(
@@ -160,7 +166,10 @@ class PrefixExpansion(nn.Module):
 
 
 class MacNetworks(nn.Module):
-    """g_amort, g_input, h_psi and the expansion, with weights drawn from `settings.seed`."""
+    """All networks of MAC: g_amort, g_input and h_psi of the paper, and the expansion.
+
+    Initial weights are drawn from `settings.seed`.
+    """
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__()
@@ -170,17 +179,17 @@ class MacNetworks(nn.Module):
         texts = (s.amortiser, self.document_tokenizer), (s.input_encoder, self.question_tokenizer)
         with torch.random.fork_rng():
             torch.manual_seed(s.seed)
-            sizes = [
+            t5_sizes = [
                 (name, lm.vocab_size if is_scratch(name) else len(text.tokenizer))
                 for name, text in texts
             ]
-            t5s = [T5Model(t5_config(*size)) for size in sizes]
+            t5s = [T5Model(t5_config(*size)) for size in t5_sizes]
             self.amortiser, self.input_encoder = (Amortiser(t5, lm.hidden_size, s) for t5 in t5s)
             self.aggregator = Aggregator(lm.hidden_size, s.blocks, s.heads, s.head_dim)
             prefix_tokens = 2 * lm.layers * s.prefix_length
             if prefix_tokens < s.num_virtual_tokens:
-                given = f"num_virtual_tokens={s.num_virtual_tokens}"
-                fault = f"{given} exceeds the {prefix_tokens} prefix tokens of {lm.name}."
+                setting = f"num_virtual_tokens={s.num_virtual_tokens}"
+                fault = f"{setting} exceeds the {prefix_tokens} prefix tokens of {lm.name}."
                 raise UserError(
                     fault,
                     f"Use --set num_virtual_tokens={prefix_tokens}, or a larger prefix_length.",
@@ -199,7 +208,11 @@ class MacNetworks(nn.Module):
         return TextTokenizer(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
 
     def load_pretrained(self) -> None:
-        """Initialise T5s from their published weights, or from the base model's embeddings."""
+        """Load the published weights of the T5s, or copy embeddings from the base model.
+
+        Scratch T5s have no published weights. `settings.embeddings_from_base` sets whether they
+        start with the embeddings of the base model.
+        """
         s = self.settings
         for amortiser, name in (
             (self.amortiser, s.amortiser),
@@ -213,7 +226,7 @@ class MacNetworks(nn.Module):
                 )
 
     def encode_questions(self, texts: Sequence[str]) -> Tensor:
-        """Encode queries (g_input) to tokens [B, T, D]; long queries keep their end."""
+        """Encode queries (g_input) to tokens [B, T, D]; long queries are truncated at the front."""
         ids, _ = self.question_tokenizer.encode(texts, self.settings.question_tokens, "end")
         ids_BN, mask_BN = self.question_tokenizer.pad(ids)
         return self.input_encoder(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
@@ -240,10 +253,10 @@ class MacNetworks(nn.Module):
         return latents
 
     def modulate(self, latent_BTD: Tensor, filled_B: Tensor | None = None) -> Patch:
-        """Expand latents to keys and values before the text.
+        """Expand latents to a prefix.
 
-        `filled_B`: bool, false for queries to an empty bank, which must not change the base model;
-        None if all banks have entries.
+        `filled_B`: bool, false if the bank of a query is empty; its prefix is masked, so that it
+        does not change the base model. None if all banks have entries.
         """
         filled_B = (
             latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool) if filled_B is None else filled_B
@@ -254,7 +267,7 @@ class MacNetworks(nn.Module):
 class BankAttention(nn.Module):
     """Cross-attention from query tokens to the bank, and a feed-forward network.
 
-    `heads`: H. The inner width H * head_dim does not depend on D (8 x 96 in the paper's code).
+    The inner width H * head_dim does not depend on D (8 x 96 in the paper's code).
     """
 
     def __init__(self, width: int, heads: int = 8, head_dim: int = 96) -> None:
@@ -272,7 +285,7 @@ class BankAttention(nn.Module):
         self.feed_out = nn.Linear(hidden, width)
 
     def forward(self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None) -> Tensor:
-        """Map [R, X, D] to [R, X, D]; the mask is true on entries."""
+        """Update query tokens [R, X, D] from the bank; the mask is false on padding of the bank."""
         normed_RND = self._normalise_bank(bank_RND)
         query = self._project_query(x_RXD)
         key = self._split_heads(self.key(normed_RND))
@@ -303,14 +316,14 @@ class BankAttention(nn.Module):
 
 
 class Aggregator(nn.Module):
-    """Aggregation network h_psi: query tokens and a bank to one latent per query."""
+    """Aggregation network h_psi, from query tokens and a bank to one latent per query."""
 
     def __init__(self, width: int, blocks: int = 4, heads: int = 8, head_dim: int = 96) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(BankAttention(width, heads, head_dim) for _ in range(blocks))
 
     def forward(self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None) -> Tensor:
-        """Return phi* [R, Q, T, D] of every query over all documents of its sequence.
+        """Return the latent phi* [R, Q, T, D] of every query, from all documents of its sequence.
 
         `mask_RK`: true where a sequence has a document; None if all have K.
         """
@@ -348,10 +361,10 @@ def _flatten_inputs(
 def aggregate_hierarchy(
     aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int, by: str = "aggregated"
 ) -> Tensor:
-    """Return phi* [Q, T, D] of every query over the documents of one sequence, by a tree.
+    """Aggregate the documents of one sequence in levels of groups, to phi* [Q, T, D] of each query.
 
-    `group`: M, at least 2; the last group of a level may be smaller. `by`: entry of a group at the
-    next level, see `MacSettings.hierarchy_by`.
+    `group`: maximum group size, at least 2. `by`: how a group becomes one entry of the next level,
+    see `MacSettings.hierarchy_by`.
     """
     if by == "attended":
         return apply_by_group(
@@ -366,17 +379,22 @@ def aggregate_hierarchy(
 def _select_most_attended(
     aggregator: Aggregator, x_QTD: Tensor, bank_KTD: Tensor, group: int
 ) -> Tensor:
-    """Return at most `group` documents, the most attended in the groups of every level."""
+    """Select at most `group` documents for each query, [O, M, T, D].
+
+    At every level, each group passes on only the document with the most attention.
+    """
     entries_OKTD = bank_KTD[None]
     while (count := entries_OKTD.shape[1]) > group:
-        shares_QGM = apply_by_group(aggregator.document_attention, x_QTD, entries_OKTD, group)
-        index_QG = torch.arange(0, count, group, device=shares_QGM.device) + shares_QGM.argmax(-1)
-        owner_Q1 = (
+        attention_QGM = apply_by_group(aggregator.document_attention, x_QTD, entries_OKTD, group)
+        index_QG = torch.arange(
+            0, count, group, device=attention_QGM.device
+        ) + attention_QGM.argmax(-1)
+        owner_index = (
             torch.arange(len(index_QG), device=index_QG.device)[:, None]
             if len(entries_OKTD) > 1
             else 0
         )
-        entries_OKTD = entries_OKTD[owner_Q1, index_QG]
+        entries_OKTD = entries_OKTD[owner_index, index_QG]
     return entries_OKTD
 
 
@@ -386,18 +404,22 @@ def apply_by_group(
     entries_OKTD: Tensor,
     group: int,
 ) -> Tensor:
-    """Apply `function` (queries, entries, mask) to every query and group: [Q, G, ...]."""
+    """Apply `function` to every pair of a query and a group of entries, [Q, G, ...].
+
+    Arguments of `function`: query tokens, entries of the group, and a mask that is false on padding
+    of the last group, or None.
+    """
     owners, count = entries_OKTD.shape[:2]
     groups, group = math.ceil(count / group), min(group, count)
-    missing, mask_RM = groups * group - count, None
-    rows_RMTD = nn.functional.pad(entries_OKTD, (0, 0, 0, 0, 0, missing)).reshape(
+    padding, mask_RM = groups * group - count, None
+    groups_RMTD = nn.functional.pad(entries_OKTD, (0, 0, 0, 0, 0, padding)).reshape(
         -1, group, *entries_OKTD.shape[2:]
     )
-    if missing:
+    if padding:
         filled_GM = (torch.arange(groups * group, device=x_QTD.device) < count).view(groups, group)
         mask_RM = filled_GM.repeat(owners, 1)
     if owners == 1:  # one row per group, with all queries
-        return function(x_QTD.expand(groups, *x_QTD.shape), rows_RMTD, mask_RM).transpose(0, 1)
+        return function(x_QTD.expand(groups, *x_QTD.shape), groups_RMTD, mask_RM).transpose(0, 1)
     x_R1TD = x_QTD.repeat_interleave(groups, dim=0)[:, None]
-    outputs = function(x_R1TD, rows_RMTD, mask_RM)[:, 0]
+    outputs = function(x_R1TD, groups_RMTD, mask_RM)[:, 0]
     return outputs.reshape(owners, groups, *outputs.shape[1:])

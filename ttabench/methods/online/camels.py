@@ -1,5 +1,8 @@
 """CaMeLS: online finetuning with token weights from a small meta-learned LM.
 
+The small LM weights each token of the finetuning loss. Meta-training backpropagates through the
+finetuning steps of an episode. A locality loss keeps the finetuned model close to the base model.
+
 Hu et al., arXiv 2305.15076.
 """
 
@@ -26,11 +29,11 @@ from ttabench.methods.parts.lora import split_vector
 from ttabench.methods.trainable import Trainable, training_item
 
 N_LOCALITY_TEXTS = 16
-"""Texts written by the base model; the locality loss of each episode uses one of them."""
+"""Number of texts sampled from the base model. The locality loss of an episode uses one of them."""
 
 
 class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
-    """Context-aware meta-learned loss scaling."""
+    """Context-aware meta-learned loss scaling (CaMeLS)."""
 
     spec = CAMELS
 
@@ -40,12 +43,12 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
         self._texts: list[list[int]] = []
 
     def modules(self) -> nn.ModuleDict:
-        """Return the decoder that reads documents, and its head."""
+        """Return the trained modules of the weight network: decoder and head."""
         return nn.ModuleDict(dict(self.weight_network.named_children()))
 
     @torch.no_grad()
     def token_weights(self, document: Chunk, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # interface
-        """Return token weights of the small LM."""
+        """Return the weights [T] of the tokens of a document."""
         return self._compute_weights([list(ids)])[0]
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
@@ -55,31 +58,41 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
         """
         s = self.settings
         lm = self.lm
-        start = split_vector(self._weights.start(), self._weights.layout)
+        initial_weights = split_vector(self._weights.start(), self._weights.layout)
         self._texts = self._texts or sample_texts(lm, N_LOCALITY_TEXTS, s.kl_tokens, s.seed)
         answer, locality = [], []
         for episode in episodes:
             documents = episode.chunks()
-            rows = [chunk_ids(lm, document, first=True)[: s.max_tokens] for document in documents]
-            weights = self._compute_weights(rows)
-            before = {name: part.detach().requires_grad_() for name, part in start.items()}
+            document_ids = [
+                chunk_ids(lm, document, first=True)[: s.max_tokens] for document in documents
+            ]
+            token_weights = self._compute_weights(document_ids)
+            before = {
+                name: tensor.detach().requires_grad_() for name, tensor in initial_weights.items()
+            }
             steps = [
-                [document] for document in zip(rows, weights, strict=True) if len(document[0]) > 1
+                [document]
+                for document in zip(document_ids, token_weights, strict=True)
+                if len(document[0]) > 1
             ]
             after, _ = unroll_steps(lm, before, steps, s, s.inner_lr)
             items = [training_item(lm, query) for query in episode.queries()]
             answer.append(target_loss(lm, after, items))
-            # deterministic for each episode
+            # the same text for an episode every time
             locality_text = self._texts[sum(map(ord, str(episode.key))) % N_LOCALITY_TEXTS]
             locality.append(s.kl_weight * next_token_kl(lm, before, after, locality_text).mean())
         return {"answer": torch.stack(answer).mean(), "locality": torch.stack(locality).mean()}
 
     def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Accumulate gradients episode by episode, since each graph keeps weights per document."""
+        """Accumulate gradients episode by episode.
+
+        The graph of an episode holds a copy of the weights per document, so one graph is in memory
+        at a time.
+        """
         return self._mean_losses(episodes, accumulates_gradients=True)
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """Return the training loss and its parts; this also takes gradient steps."""
+        """Return the training loss and its parts. Needs gradients, for the finetuning steps."""
         return {name: float(mean) for name, mean in self._mean_losses(episodes).items()}
 
     def _mean_losses(
@@ -103,14 +116,18 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
         return dict(means)
 
     def _compute_weights(self, rows: list[list[int]]) -> list[Tensor]:
-        """Return differentiable token weights of each row; the start tokens are read, too."""
-        lm, begin = self.lm, list(self.lm.bos_ids)
+        """Return token weights of each row, differentiable.
+
+        The network also reads BOS, but its weight is not returned.
+        """
+        lm, bos_ids = self.lm, list(self.lm.bos_ids)
         ids_BT, mask_BT = (
-            part.to(lm.device) for part in pad([begin + row for row in rows], lm.pad_id, "right")
+            padded.to(lm.device)
+            for padded in pad([bos_ids + row for row in rows], lm.pad_id, "right")
         )
         weights_BT = self.weight_network(ids_BT, mask_BT)
         return [
-            weights_T[len(begin) : len(begin) + len(row)]
+            weights_T[len(bos_ids) : len(bos_ids) + len(row)]
             for weights_T, row in zip(weights_BT, rows, strict=True)
         ]
 
@@ -119,7 +136,7 @@ SOFTPLUS_BETA = 3.0
 
 
 class TokenWeightNetwork(nn.Module):
-    """Copy of an LM's decoder, with a head that maps each hidden state to a number."""
+    """Copy of an LM's decoder, with a head that maps each hidden state to a token weight."""
 
     def __init__(self, lm: LM, seed: int = 0) -> None:
         super().__init__()
@@ -132,7 +149,8 @@ class TokenWeightNetwork(nn.Module):
         nn.init.zeros_(self.mix.bias)
 
     def forward(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
-        """Return token weights [B, T], 0 on padding; padding on the right is never attended to."""
+        """Return token weights [B, T], 0 on padding. Padding must be on the right."""
+        # causal attention never sees padding on the right, so the decoder needs no mask
         hidden_BTC = self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
         weights_BT = softplus(self.mix(gelu(self.lift(hidden_BTC)))[..., 0], beta=SOFTPLUS_BETA)
         return weights_BT if mask_BT is None else weights_BT * mask_BT
@@ -168,9 +186,9 @@ def unroll_steps(
     settings: OnlineSettings,
     rate: float,
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Take plain gradient steps on batches of documents; differentiable.
+    """Take SGD steps, one per batch of documents, and keep them differentiable.
 
-    Returns the weights after all steps, and the loss before each.
+    `rate`: learning rate. Returns the weights after all steps, and the loss before each step.
     """
     weights_now, losses = dict(parts), []
     for documents in steps:
@@ -200,7 +218,10 @@ def target_loss(lm: LM, parts: NamedWeights, items: Sequence[ScoringItem]) -> Te
 
 
 def next_token_kl(lm: LM, before: NamedWeights, after: NamedWeights, ids: Sequence[int]) -> Tensor:
-    """Return KL(before || after) of the next token per token, [T]; differentiable in `after`."""
+    """Return KL(before || after) of the next-token distributions at each token, in nats, [T].
+
+    Differentiable in `after`.
+    """
     ids_BT = torch.tensor([list(ids)], device=lm.device)
     with torch.no_grad(), weights_replaced(lm, before):
         before_TV = _logprobs(lm, ids_BT)

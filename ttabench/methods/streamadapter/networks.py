@@ -1,7 +1,11 @@
-"""Trained networks of StreamAdapter: the mappers of all decoder layers, and their recurrent state.
+"""Trained networks of StreamAdapter: one mapper per decoder layer, and its recurrent state.
 
-Shape letters: L layers · B rows · H key/value heads · S slots · C chunk · D head size · M linear
-maps · R queries · E state channels of a query.
+A mapper reads the KV cache in chunks of `settings.chunk` slots. It updates its state h once per
+chunk. The tail is the slots of an unfinished chunk.
+
+Shape letters: L layers · B rows · H key/value heads · S slots · C slots of a chunk · D head size ·
+M linear maps of a layer · R learned queries of a map · E state channels of a query · N chunks, or
+rows times chunks · Q = M * R · V channels of a head after `down`.
 """
 
 from __future__ import annotations
@@ -20,10 +24,14 @@ from ttabench.methods.parts.lora import group_by_layer, target_names
 from ttabench.methods.streamadapter import StreamAdapterSettings
 
 CHUNK_BATCH_SIZE = 8
+"""Chunks of a row that a mapper processes at once, which affects only memory."""
 
 
 class StreamAdapterNetworks(nn.Module):
-    """One `ChunkMapper` per layer, with weights drawn from `settings.seed`; all differentiable."""
+    """One `ChunkMapper` per layer, with initial weights drawn from `settings.seed`.
+
+    All methods are differentiable.
+    """
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
         super().__init__()
@@ -50,7 +58,10 @@ class StreamAdapterNetworks(nn.Module):
     def advance(
         self, h_LBMRE: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], full_B: Tensor
     ) -> Tensor:
-        """Advance the state by `full_B` chunks of keys and values [B, H, S, D] per layer."""
+        """Update the state with whole chunks; row b has `full_B[b]` of them, from the front.
+
+        `keys`, `values`: one tensor [B, H, S, D] per layer.
+        """
         chunk, slots = self.settings.chunk, keys[0].shape[2]
         is_present_BN = torch.arange(slots // chunk, device=full_B.device) < full_B[:, None]
         layers = []
@@ -76,77 +87,94 @@ class StreamAdapterNetworks(nn.Module):
         values: Sequence[Tensor],
         valid_BS: Tensor,
     ) -> dict[str, Tensor]:
-        """Absorb further keys and values; an unfinished chunk is kept in the tail.
+        """Return the state after further keys and values.
 
-        `keys`: [B, H, S, D], one tensor a layer. `valid_BS`: bool, false where a row is padded.
+        Whole chunks update h. The rest becomes the new tail.
+
+        Args:
+            tensors: the state so far.
+            keys: one tensor [B, H, S, D] per layer.
+            values: like `keys`.
+            valid_BS: bool, False for padding.
         """
-        chunk, tail_B = self.settings.chunk, tensors.get("tail")
-        if tail_B is not None:
-            tail_valid_BS = torch.arange(chunk - 1, device=tail_B.device) < tail_B[:, None]
-            valid_BS = torch.cat([tail_valid_BS, valid_BS], dim=1)
+        chunk, old_tail_count_B = self.settings.chunk, tensors.get("tail")
+        if old_tail_count_B is not None:
+            old_tail_valid_BS = (
+                torch.arange(chunk - 1, device=old_tail_count_B.device) < old_tail_count_B[:, None]
+            )
+            valid_BS = torch.cat([old_tail_valid_BS, valid_BS], dim=1)
             keys = [torch.cat(pair, dim=2) for pair in zip(tensors["tail_keys"], keys, strict=True)]
             values = [
                 torch.cat(pair, dim=2) for pair in zip(tensors["tail_values"], values, strict=True)
             ]
-        order_BS, count_B = (~valid_BS).long().argsort(dim=1, stable=True), valid_BS.sum(1)
-        full_B, left_B = count_B // chunk, count_B % chunk
-        whole_BS = order_BS[:, : int(full_B.max()) * chunk]
-        index_N = torch.arange(chunk - 1, device=count_B.device)
-        rest_BN = (full_B[:, None] * chunk + index_N).clamp(max=order_BS.shape[1] - 1)
-        tail_BN = order_BS.gather(1, rest_BN).masked_fill(index_N >= left_B[:, None], -1)
-        full_keys, full_values = (
-            [_gather_slots(layer, whole_BS) for layer in layers] for layers in (keys, values)
+        valid_first_BS, count_B = (~valid_BS).long().argsort(dim=1, stable=True), valid_BS.sum(1)
+        whole_chunks_B, tail_count_B = count_B // chunk, count_B % chunk
+        whole_chunk_slots_BS = valid_first_BS[:, : int(whole_chunks_B.max()) * chunk]
+        tail_index_S = torch.arange(chunk - 1, device=count_B.device)
+        after_chunks_BS = (whole_chunks_B[:, None] * chunk + tail_index_S).clamp(
+            max=valid_first_BS.shape[1] - 1
         )
-        tails = (
-            torch.stack([_gather_slots(layer, tail_BN) for layer in layers])
+        tail_slots_BS = valid_first_BS.gather(1, after_chunks_BS).masked_fill(
+            tail_index_S >= tail_count_B[:, None], -1
+        )
+        full_keys, full_values = (
+            [_gather_slots(layer, whole_chunk_slots_BS) for layer in layers]
             for layers in (keys, values)
         )
-        h = self.advance(tensors["h"], full_keys, full_values, full_B)
+        tails = (
+            torch.stack([_gather_slots(layer, tail_slots_BS) for layer in layers])
+            for layers in (keys, values)
+        )
+        h = self.advance(tensors["h"], full_keys, full_values, whole_chunks_B)
         return {
             "h": h,
-            "tail": left_B,
+            "tail": tail_count_B,
             **dict(zip(("tail_keys", "tail_values"), tails, strict=True)),
         }
 
     def flush_tail(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return h [L, B, M, R, E] with the tail as a short last chunk; the state is unchanged."""
+        """Return h [L, B, M, R, E] as if the tail were a last chunk. The state does not change."""
         if "tail" not in tensors or not bool(tensors["tail"].any()):
             return tensors["h"]
-        left_B = tensors["tail"]
+        tail_count_B = tensors["tail"]
         tail_valid_BS = (
-            torch.arange(self.settings.chunk - 1, device=left_B.device) < left_B[:, None]
+            torch.arange(self.settings.chunk - 1, device=tail_count_B.device)
+            < tail_count_B[:, None]
         )
-        is_present_B1 = left_B[:, None] > 0
-        # a softmax over nothing is NaN; these rows are masked
+        is_present_B1 = tail_count_B[:, None] > 0
+        # A softmax over no slot is NaN, so rows without a tail see all slots. `is_present_B1`
+        # excludes them from the result.
         tail_valid_BS = tail_valid_BS | ~is_present_B1
-        each = zip(
+        layers = zip(
             self._layers, tensors["h"], tensors["tail_keys"], tensors["tail_values"], strict=True
         )
         return torch.stack(
             [
                 mapper(h, keys, values, is_present_B1, tail_valid_BS)
-                for mapper, h, keys, values in each
+                for mapper, h, keys, values in layers
             ]
         )
 
     def deltas(self, h_LBMRE: Tensor) -> dict[str, LowRank]:
         """Return deltas of all adapted linear maps by name."""
-        each = zip(self._layers, self.names, h_LBMRE, strict=True)
-        pairs = (zip(names, mapper.deltas(h_BMRE), strict=True) for mapper, names, h_BMRE in each)
-        return dict(chain.from_iterable(pairs))
+        layers = zip(self._layers, self.names, h_LBMRE, strict=True)
+        named_deltas = (
+            zip(names, mapper.deltas(h_BMRE), strict=True) for mapper, names, h_BMRE in layers
+        )
+        return dict(chain.from_iterable(named_deltas))
 
 
 def _gather_slots(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:
-    """Gather slots of every row; an index of -1 gives zeros."""
+    """Gather slots of every row, [B, H, slots, D]; an index of -1 gives zeros."""
     rows, heads, _, size = source_BHSD.shape
     index_BHSD = slots_BS.clamp(min=0)[:, None, :, None].expand(rows, heads, -1, size)
     return source_BHSD.gather(2, index_BHSD).masked_fill((slots_BS < 0)[:, None, :, None], 0.0)
 
 
 class ChunkMapper(nn.Module):
-    """Network that maps the cache of one decoder layer to deltas of its linear maps.
+    """Network that maps the KV cache of one decoder layer to deltas of its linear maps.
 
-    `sizes`: features in and out.
+    `sizes`: (features in, features out) of each map.
     """
 
     def __init__(
@@ -182,10 +210,14 @@ class ChunkMapper(nn.Module):
         is_present_BN: Tensor,
         tail_valid_BS: Tensor | None = None,
     ) -> Tensor:
-        """Return the state after N chunks of S / N slots: h_i = alpha_i h_{i-1} + S_i, as one sum.
+        """Return the state after N chunks of C = S / N slots each.
 
-        `is_present_BN`: false if a row has fewer chunks; then S = 0 and alpha = 1. `tail_valid_BS`:
-        false at masked slots of a single chunk.
+        The recurrence h_i = alpha_i h_{i-1} + summary_i, with gate alpha, is computed as one
+        weighted sum.
+
+        Args:
+            is_present_BN: False for chunks that a row does not have. They leave h unchanged.
+            tail_valid_BS: False for masked slots, if the only chunk is a tail.
         """
         (rows, heads, _, size), absent_BN = keys_BHSD.shape, ~is_present_BN
         keys_NHCD, values_NHCD = (
@@ -211,16 +243,16 @@ class ChunkMapper(nn.Module):
         summary_BNMRE = summary_NMRE.view(rows, -1, *self.shape).masked_fill(
             absent_BN[..., None, None, None], 0.0
         )
-        # gates are at most 1, so products of later gates, as sums of logarithms, never overflow
-        later_BNMR = log_gate_BNMR.flip(1).cumsum(1).flip(1)
+        # log of the product of this gate and all later ones; gates are at most 1: no overflow
+        log_decay_BNMR = log_gate_BNMR.flip(1).cumsum(1).flip(1)
         weights_BNMR = torch.cat(
-            [later_BNMR[:, 1:], torch.zeros_like(later_BNMR[:, :1])], dim=1
+            [log_decay_BNMR[:, 1:], torch.zeros_like(log_decay_BNMR[:, :1])], dim=1
         ).exp()
         added_BMRE = torch.einsum("bnmr,bnmre->bmre", weights_BNMR, summary_BNMRE)
-        return h_BMRE * later_BNMR[:, 0].exp()[..., None] + added_BMRE
+        return h_BMRE * log_decay_BNMR[:, 0].exp()[..., None] + added_BMRE
 
     def deltas(self, state_BMRE: Tensor) -> list[LowRank]:
-        """Return the weight delta of each linear map, of rank R."""
+        """Return the weight delta of each linear map as factors of rank R."""
         return [
             LowRank(
                 state_BMRE[:, index] * self.scale @ inner.transpose(0, 1),
@@ -231,7 +263,7 @@ class ChunkMapper(nn.Module):
 
 
 def _kaiming(state_width: int, features: int) -> nn.Parameter:
-    """Initialise W1 [I, E] like a linear map from E to I."""
+    """Initialise a matrix [features, state_width] like the weight of `nn.Linear`."""
     weight = torch.empty(features, state_width)
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
     return nn.Parameter(weight)
