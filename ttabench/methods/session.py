@@ -1,4 +1,4 @@
-"""A session: a method's state of the context read so far, and the model's answers with it."""
+"""Session of a method on a base model: its state after the chunks read, and its answers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ttabench.lm.patch import Patch, State, boost_deltas
 from ttabench.methods.base import BaseMethod
 
 MAX_CHUNKS_PER_ADAPT = 256
-"""Chunks in one call of `adapt` for granularity "chunk".
+"""Maximum number of chunks per sequence in one call of `adapt`, for granularity "chunk".
 
-Enough to batch by length, and few enough for a progress bar to move.
+Enough for methods to batch chunks by length, and few enough for a progress bar to move.
 """
 
 
@@ -28,7 +28,7 @@ class Session:
 
     Args:
         state: state to start from, an empty one by default.
-        rows: independent sequences, if there is no `state`.
+        rows: number of independent sequences (batch elements). Ignored if `state` is given.
         boost: see `lm.patch.boost_deltas`.
     """
 
@@ -45,7 +45,7 @@ class Session:
         self.method = method
         self._boost = boost
         self._state = state if state is not None else method.begin(rows)
-        self._unread: list[Sequence[Chunk]] = []
+        self._pending_chunks: list[Sequence[Chunk]] = []
         self._cached_patch: tuple[tuple[Chunk, ...], Patch] | None = None
 
     @property
@@ -55,7 +55,7 @@ class Session:
 
     @property
     def state(self) -> State:
-        """State of everything read so far."""
+        """State after all chunks read so far. Adapts to pending chunks first."""
         self.flush()
         return self._state
 
@@ -65,17 +65,19 @@ class Session:
         self.read_rows([[chunk] for chunk in chunks])
 
     def read_rows(self, chunks: Sequence[Sequence[Chunk]]) -> None:
-        """Append chunks to the contexts: each item of `chunks` holds one chunk per sequence."""
+        """Append chunks to the contexts. Each item of `chunks` has one chunk for each sequence."""
         assert all(len(row) == self.rows for row in chunks), f"need {self.rows} chunks per row"
-        self._unread += chunks
+        self._pending_chunks += chunks
 
     @property
     def pending(self) -> int:
-        """Number of chunks per sequence that were read and not adapted to yet."""
-        return len(self._unread)
+        """Number of chunks per sequence that `read` appended and `adapt` has not received yet."""
+        return len(self._pending_chunks)
 
     def adapt_pending(self) -> int:
-        """Call `adapt` once on pending chunks and return their number per sequence.
+        """Call `adapt` once on pending chunks.
+
+        Returns the number of chunks per sequence in this call; 0 if none were pending.
 
         Raises:
             UserError: the text does not fit the model, or the method rejects it.
@@ -87,8 +89,8 @@ class Session:
         )
         if count:
             self._cached_patch = None
-            self._state = self.method.adapt(self._state, self._unread[:count])
-            del self._unread[:count]
+            self._state = self.method.adapt(self._state, self._pending_chunks[:count])
+            del self._pending_chunks[:count]
         return count
 
     def flush(self) -> None:
@@ -103,8 +105,8 @@ class Session:
     def patch(self, queries: Sequence[Query]) -> Patch:
         """Return the encoded patch for queries that share a window.
 
-        A session of several rows takes one query per row. Unless the method is `query_aware`, the
-        patch is cached until more is read.
+        A session of several rows needs one query per row. Unless the method is `query_aware`, the
+        patch is cached until more chunks are read or the window changes.
 
         Raises:
             UserError: the window does not fit the model.
@@ -126,17 +128,18 @@ class Session:
         if self._boost != 1.0 and (patch.deltas or state.tensors or self.method.growth == "none"):
             patch = boost_deltas(patch, self._boost)
         patch = encode_patch(self.lm, patch)
-        ids = window_ids(self.lm, queries[0], is_continuation=continues_text(patch))
-        if not ids:
+        # the window's own text follows the context that the method put in the prefix
+        window_tokens = window_ids(self.lm, queries[0], is_continuation=continues_text(patch))
+        if not window_tokens:
             return patch
         return encode_patch(
-            self.lm, replace(patch, tokens_BT=torch.tensor([ids], device=self.lm.device))
+            self.lm, replace(patch, tokens_BT=torch.tensor([window_tokens], device=self.lm.device))
         )
 
     def count_context_slots(self, patch: Patch, query: Query, row: int = 0) -> int:
-        """Count the context slots that a query of a row reads, in tokens, averaged over heads.
+        """Count the key/value slots of context that a query reads, averaged over heads.
 
-        Slots of the query's own window are excluded.
+        Slots of the window's own text are excluded.
         """
         prefix = patch.prefix
         if prefix is None:
@@ -145,10 +148,11 @@ class Session:
         if prefix.mask_BP is not None:
             slots = int(prefix.mask_BP[row if len(prefix.mask_BP) > 1 else 0].sum())
         if prefix.bias_LBHP is not None:
-            hidden_LB = torch.stack(
+            # a bias of -inf hides a slot from a head
+            evicted_LB = torch.stack(
                 [bias.isneginf().float().mean(1).sum(1).cpu() for bias in prefix.bias_LBHP]
             )
-            slots -= int(hidden_LB.mean(0)[row if hidden_LB.shape[1] > 1 else 0])
+            slots -= int(evicted_LB.mean(0)[row if evicted_LB.shape[1] > 1 else 0])
         return slots - len(window_ids(self.lm, query, is_continuation=True))
 
     @torch.no_grad()

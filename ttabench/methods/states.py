@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 STATE_SCHEMA_VERSION = 2
 STATE_FILES = HEADER_FILE, TENSORS_FILE, PEFT_FOLDER = "state.json", "state.safetensors", "peft"
 STAGING_FOLDER = f".state{files.PART_SUFFIX}"
-"""Folder of complete files that are about to be moved to their final names."""
+"""Folder in which all files of a state are written before they are moved to their final names."""
 REMAKE_HINT = "Run `ttabench adapt` again."
 FILES_READ_KEY, FILES_READ_FIELDS = "read", ("file", "digest", "pieces")
-"""Header key of the files that the state has read, and the fields of each file."""
+"""Header key that lists the files adapted to, and the fields of each entry."""
 SETTING_PREFIX = "setting "
-"""Prefix of inputs given as paths or hub ids in settings. Their digests are compared, not names."""
+"""Prefix of the inputs that settings name by path or hub id.
+
+Their digests are compared instead of the paths or ids.
+"""
 IDENTITY_FIELDS = {
     "method": "method",
     "origin": "version of the method",
@@ -42,7 +45,7 @@ IDENTITY_FIELDS = {
     "start": "beginning of texts (--bos, --chat-template)",
     "inputs": "file",
 }
-"""Header fields that must match when a state is used, and their names in messages."""
+"""Header fields that must match the run that uses the state, and their names in messages."""
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -106,42 +109,51 @@ def load_state(
 
 
 def _comparable_identity(
-    side: Mapping[str, Any], identity: Mapping[str, Any], deprecated_settings: Mapping[str, Json]
+    header: Mapping[str, Any], expected: Mapping[str, Any], deprecated_settings: Mapping[str, Json]
 ) -> dict[str, Mapping[str, Any]]:
-    """Return an identity in a form for comparison."""
-    inputs = identity.get("inputs", {})
-    by_content = {
+    """Return a header or an identity in the form in which both are compared.
+
+    Settings that `expected` compares by the digests of their files are removed. Settings and inputs
+    that headers of earlier versions lack are filled.
+    """
+    inputs = expected.get("inputs", {})
+    keys_compared_by_digest = {
         name.removeprefix(SETTING_PREFIX) for name in inputs if name.startswith(SETTING_PREFIX)
     }
     settings = {
         key: value
-        for key, value in {**deprecated_settings, **side.get("settings", {})}.items()
-        if key not in by_content
+        for key, value in {**deprecated_settings, **header.get("settings", {})}.items()
+        if key not in keys_compared_by_digest
     }
-    # headers of earlier versions have no inputs; the fingerprint identifies their base model
-    before = {name: value for name, value in inputs.items() if not name.startswith(SETTING_PREFIX)}
-    return {**side, "settings": settings, "inputs": side.get("inputs", before)}
+    # Headers of earlier versions have no inputs. Their fingerprint identifies the base model.
+    default_inputs = {
+        name: value for name, value in inputs.items() if not name.startswith(SETTING_PREFIX)
+    }
+    return {**header, "settings": settings, "inputs": header.get("inputs", default_inputs)}
 
 
 def _describe_difference(
-    field: str, content: Mapping[str, Json], identity: Mapping[str, Json]
+    field: str, stored_identity: Mapping[str, Json], given_identity: Mapping[str, Json]
 ) -> str:
-    """Describe the stored and the given value, for dictionaries only the items that differ."""
+    """Describe the stored and the given value of a field. Of dictionaries, only differing items."""
     key = "model" if field == "fingerprint" else field
-    stored, given = content.get(key), identity.get(key)
+    stored, given = stored_identity.get(key), given_identity.get(key)
     if isinstance(stored, dict) and isinstance(given, dict):
-        names = [name for name in sorted({*stored, *given}) if stored.get(name) != given.get(name)]
+        changed = [
+            name for name in sorted({*stored, *given}) if stored.get(name) != given.get(name)
+        ]
         stored, given = (
-            ", ".join(f"{name}={side.get(name)}" for name in names) for side in (stored, given)
+            ", ".join(f"{name}={side.get(name)}" for name in changed) for side in (stored, given)
         )
     return f"{stored or 'none'}, not {given or 'none'}"
 
 
 @contextmanager
 def reporting_misfit(folder: Path | None, method: str) -> Iterator[None]:
-    """Convert errors of a method on tensors of a stored state to a UserError.
+    """Convert errors of a method that uses a stored state to a UserError.
 
-    Only the method knows which tensors it needs. With `folder` None, errors pass through.
+    Only the method knows which tensors it needs, so its errors are the only check. If `folder` is
+    None, errors are raised unchanged.
     """
     try:
         yield
@@ -156,17 +168,18 @@ def reporting_misfit(folder: Path | None, method: str) -> Iterator[None]:
 def check_writable(folder: Path, names: Sequence[str]) -> None:
     """Create a folder if needed, and check that files of these names can be written in it.
 
-    The list `.ttabench.json` marks files of ttabench. Other files are not replaced.
+    The index `.ttabench.json` lists the files that ttabench wrote. Other files are not replaced.
 
     Raises:
-        UserError: a foreign file has one of the names, or the folder is not writable.
+        UserError: a file that ttabench did not write has one of the names, or the folder is not
+            writable.
     """
-    listed = folder / files.INDEX_FILE
+    index = folder / files.INDEX_FILE
     try:
-        ours = not listed.is_symlink() and read_json_object(listed) == {"files": list(names)}
+        is_ours = not index.is_symlink() and read_json_object(index) == {"files": list(names)}
     except UserError:
-        ours = False
-    for name in () if ours else (*names, files.INDEX_FILE):
+        is_ours = False
+    for name in () if is_ours else (*names, files.INDEX_FILE):
         if os.path.lexists(folder / name):
             fault = (
                 f"{folder / name} was not written by this version of ttabench. It is not replaced"
@@ -179,7 +192,7 @@ def check_writable(folder: Path, names: Sequence[str]) -> None:
 def claim_folder(folder: Path, names: Sequence[str], busy: str) -> Iterator[None]:
     """Lock a folder while files of these names are written, see `check_writable`.
 
-    `busy` describes the work of another process with the lock.
+    `busy` is the verb phrase of the error if another process has the lock: "writes a state in".
     """
     check_writable(folder, names)
 
@@ -223,13 +236,16 @@ def _write_state(
 ) -> dict[str, Any]:
     """Write a state with its identity (`IDENTITY_FIELDS`) and return its header.
 
-    `for_peft` writes files for peft to a folder. All files are staged, and the header is moved
-    first: after a kill its digests do not match, so that a partial state is detected.
+    All files are written to a staging folder, then moved, the header first. If the process is
+    killed between two moves, digests in the header do not match, and the partial state is detected.
+
+    Args:
+        for_peft: callback that writes a peft adapter to a folder; None for no adapter.
     """
     from ttabench.lm.loading import safetensors_io
 
-    if broken := safetensors_io.first_non_finite_tensor(state.tensors.items()):
-        fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
+    if non_finite := safetensors_io.first_non_finite_tensor(state.tensors.items()):
+        fault = f"Tensor {non_finite} of the state is not finite (NaN or infinity)."
         raise UserError(
             fault, "Use --dtype float32, other settings, or another checkpoint or model."
         )
@@ -239,7 +255,7 @@ def _write_state(
             if for_peft is not None:
                 for_peft(scratch / PEFT_FOLDER)
             safetensors_io.write_tensors(scratch / TENSORS_FILE, state.tensors)
-            written = (scratch / TENSORS_FILE, *sorted((scratch / PEFT_FOLDER).glob("*")))
+            staged_files = (scratch / TENSORS_FILE, *sorted((scratch / PEFT_FOLDER).glob("*")))
             content = {
                 "schema_version": STATE_SCHEMA_VERSION,
                 "ttabench": __version__,
@@ -247,7 +263,9 @@ def _write_state(
                 "rows": state.rows,
                 "bytes": state.nbytes,
                 "meta": dict(state.meta),
-                "files": {str(file.relative_to(scratch)): digest_path(file) for file in written},
+                "files": {
+                    str(file.relative_to(scratch)): digest_path(file) for file in staged_files
+                },
             }
             content["digest"] = header_digest(content)
             files.write_atomically(

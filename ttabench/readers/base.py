@@ -1,4 +1,4 @@
-"""Base class of all tasks that are bound to their data.
+"""Base class of tasks, and helpers for dataset readers. A dataset reader subclasses `Task`:
 
 class MyTask(Task[MySettings]):               settings as `resolve_settings` returns them
     def episodes(self, tokens=None): ...      chunks and queries, in order
@@ -31,7 +31,7 @@ SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Size of training episodes."""
+    """Sizes and random generator of training episodes."""
 
     rng: random.Random
     documents: int
@@ -42,7 +42,7 @@ class Training:
     """Tokenizer of the base model, for protocols that cut by tokens."""
 
     def split(self, pool: Sequence[RowT]) -> tuple[Sequence[RowT], Sequence[RowT]]:
-        """Draw (rows to show, other rows to query) from a pool; a smaller pool shows fewer."""
+        """Draw (rows to read, other rows to query) from a pool; a small pool has fewer to read."""
         rows = self.rng.sample(pool, min(len(pool), self.documents + self.questions))
         border = max(0, len(rows) - self.questions)
         return rows[:border], rows[border:]
@@ -66,8 +66,8 @@ class Task(Generic[SettingsT]):
     data: RawTable
     """Source of the rows, its notes, and counts of unused rows."""
     shares_training_draws: ClassVar[bool] = False
-    """True if training draws do not depend on the task's name: tasks of one source then draw the
-    same.
+    """True if all tasks of one source draw the same training episodes. Otherwise the random seed of
+    the draws includes the name of the task.
     """
     _dropped_by_length: list[dict[str, int]] = field(
         init=False, default_factory=list, compare=False
@@ -106,8 +106,9 @@ class Task(Generic[SettingsT]):
         return self.source == "mini"
 
     def filter_by_length(self, tokens: Tokens | None) -> tuple[Any, dict[str, int]]:  # noqa: ARG002
-        """Return (rows within the length limits, counts of the others by reason); see
-        `select_fitting`.
+        """Return (rows within the length limits, counts of the other rows by reason).
+
+        Readers with length limits override it, and get their rows from `select_fitting`.
         """
         return None, {}
 
@@ -122,8 +123,8 @@ class Task(Generic[SettingsT]):
     def dropped(self) -> Mapping[str, int]:
         """Counts of unused source rows, by reason.
 
-        Lengths are counted by the base model's tokenizer once it asked for the episodes, and
-        estimated before.
+        Rows outside the length limits are counted with the base model's tokenizer. Before the first
+        use of that tokenizer, their number is an estimate.
         """
         if not self._dropped_by_length:
             self.select_fitting(None)
@@ -131,8 +132,8 @@ class Task(Generic[SettingsT]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences for a record on anything that readers of the results would not expect; tables
-        show them as warnings.
+        """Sentences on unexpected properties of the data, for records. Tables show them as
+        warnings.
         """
         note, unused = self.card.splits[self.split].note, self.data.unused
         sentences = (
@@ -160,7 +161,7 @@ class Task(Generic[SettingsT]):
         return (episode for episode, _ in self.episodes_with_source(tokens))
 
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Any]]:
-        """Yield every episode with its context, as `swap_context` takes it."""
+        """Yield every episode with its context, in the form that `swap_context` takes."""
         return ((episode, None) for episode in self.episodes(tokens))
 
     @cached_property
@@ -192,17 +193,21 @@ class Task(Generic[SettingsT]):
     def describe_swapped(self) -> dict[str, Json]:
         """Describe the swapped contexts for a record: `notes`, and a `digest` of their texts."""
         pairs = list(zip(self.episodes(), self.swapped_episodes(), strict=True))
-        fewer = sum(len(other.chunks()) < len(own.chunks()) for own, other in pairs)
+        n_shorter = sum(len(other.chunks()) < len(own.chunks()) for own, other in pairs)
         notes = (
-            [f"{fewer} of {len(pairs)} swapped contexts have fewer chunks than the own context"]
-            if fewer
+            [f"{n_shorter} of {len(pairs)} swapped contexts have fewer chunks than the own context"]
+            if n_shorter
             else []
         )
         digest = fingerprint(*(chunk.text for _, other in pairs for chunk in other.chunks()))
         return {"notes": notes, "digest": digest}
 
     def draw_synthetic(self, seed: int, **more: Scalar) -> RawTable:
-        """Draw other rows of the synthetic world; `more`: changed arguments of its generator."""
+        """Draw rows of the synthetic world with another seed.
+
+        Args:
+            more: arguments of its generator that replace those of the task.
+        """
         return synthetic_table(self.card, self.split, seed, {**self.arguments, **more})
 
     def candidates(
@@ -212,8 +217,10 @@ class Task(Generic[SettingsT]):
         parse: Callable[[RawTable], Iterable[RowT]],
         **more: Scalar,
     ) -> Iterator[RowT]:
-        """Yield the rows after `own`, cyclically; then those that `parse` makes of synthetic rows
-        of other seeds.
+        """Yield candidates for a swapped context: the rows of `every` after `own`, cyclically.
+
+        For a synthetic source, rows of other seeds follow. They are drawn with the generator
+        arguments `more` and converted by `parse`.
         """
         yield from rows_after(every, own)
         for seed in swap_seeds(self.seed) if self.is_synthetic else ():
@@ -229,16 +236,17 @@ class Task(Generic[SettingsT]):
     ) -> RowT:
         """Return the first of `others` that shares no content with `own_contents`.
 
-        `allow_overlap`: return the first of all if every one shares some.
+        Args:
+            allow_overlap: if all of them share content, return the first one instead of an error.
         """
-        first = list[RowT]()
+        overlapping = list[RowT]()
         for other in others:
             if own_contents.isdisjoint(contents_of(other)):
                 return other
-            first = first or [other]
-        if not (allow_overlap and first):
+            overlapping = overlapping or [other]
+        if not (allow_overlap and overlapping):
             raise self.no_swap_error()
-        return first[0]
+        return overlapping[0]
 
     def no_swap_error(self) -> UserError:
         """Return the error for a source without any swapped context."""
@@ -277,8 +285,8 @@ class Task(Generic[SettingsT]):
     ) -> Iterator[RowT]:
         """Yield training rows endlessly.
 
-        A mini source generates one new text after another with the arguments `more`, and yields
-        what `parse` makes of it. Other sources yield `available`, in a new order every epoch.
+        A `mini` source generates rows with the generator arguments `more`, converted by `parse`.
+        Other sources yield the rows in `available`, in a new order every epoch.
         """
         while True:
             yield from (
@@ -288,7 +296,7 @@ class Task(Generic[SettingsT]):
             )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterable[Step]]]:
-        """Yield (origin, steps) of each training episode, endlessly."""
+        """Yield (origin, steps) of training episodes, endlessly. Keys contain the origin."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, Json]:
@@ -296,8 +304,9 @@ class Task(Generic[SettingsT]):
         raise NotImplementedError
 
     def texts(self) -> Iterable[str]:
-        """Yield every text shown, queried or compared with, in order; the digest of a record covers
-        them.
+        """Yield every text that is read, queried or used as reference, in order.
+
+        The digest of a record covers these texts.
         """
         raise NotImplementedError
 
@@ -305,7 +314,8 @@ class Task(Generic[SettingsT]):
         """Describe the task as JSON for a record, with the resolved protocol and a digest of the
         rows.
 
-        `lengths`: text lengths whose metrics come from a single pass; see `types.StreamPosition`.
+        `counts` may include `lengths`: text lengths with metrics from a single pass, see
+        `types.StreamPosition`.
         """
         card = self.card
         return {
@@ -343,7 +353,7 @@ def pick_evenly(rows: Sequence[RowT], share: int | None) -> Sequence[RowT]:
     """Pick `share` evenly spaced rows; all of them for None."""
     if share is None or share >= len(rows):
         return rows
-    return tuple(rows[number * len(rows) // share] for number in range(share))
+    return tuple(rows[index * len(rows) // share] for index in range(share))
 
 
 def select_names(kind: str, known: Iterable[str], requested: str) -> list[str]:
@@ -356,28 +366,35 @@ def select_names(kind: str, known: Iterable[str], requested: str) -> list[str]:
 
 
 def interleave(chunks: Sequence[Chunk], queries: Iterable[tuple[int, Query]]) -> Iterator[Step]:
-    """Yield each query after its number of chunks; chunks after the last query are not read."""
-    read = 0
-    for place, query in sorted(queries, key=itemgetter(0)):
-        yield from chunks[read:place]
+    """Yield chunks and queries; each query is given with the number of chunks before it.
+
+    Chunks after the last query are left out.
+    """
+    n_read = 0
+    for n_before, query in sorted(queries, key=itemgetter(0)):
+        yield from chunks[n_read:n_before]
         yield query
-        read = place
+        n_read = n_before
 
 
 def sample_rows(rows: Sequence[RowT], requested: int | None, name: str) -> Sequence[RowT]:
-    """Draw `requested` rows with a seeded name, in their order; all of them for None."""
+    """Draw `requested` random rows, in their original order; all of them for None.
+
+    Args:
+        name: seed of the draw.
+    """
     if requested is None or requested >= len(rows):
         return rows
     return [
-        rows[place] for place in sorted(random.Random(name).sample(range(len(rows)), requested))
+        rows[index] for index in sorted(random.Random(name).sample(range(len(rows)), requested))
     ]
 
 
 def move_blanks_forward(steps: Iterable[Step]) -> Iterator[Step]:
-    """Move blanks from the end of each chunk to the front of the next step, as is done for breaks.
+    """Move blanks from the end of each chunk to the joiner of the next step.
 
-    Byte-level tokenizers join a blank with the text after it. Chunks with token ids, and chunks of
-    blanks only, stay.
+    Byte-level tokenizers merge a blank with the text after it. Chunks with token ids, and chunks of
+    blanks only, are unchanged.
 
         Chunk("Answer: yes "), Query("Question: ...")
             ->   Chunk("Answer: yes"), Query(joiner=" \\n\\n", ...)
@@ -397,8 +414,10 @@ def replace_chunks(episode: Episode, chunks: Iterable[Step]) -> Episode:
 
     replace_chunks(Episode("e", [a1, a2, query]), [b1, b2, b3])    Episode("e", [b1, b2, query])
     """
-    fresh = move_blanks_forward(chunk for chunk in chunks if isinstance(chunk, Chunk))
-    steps = [next(fresh, None) if isinstance(step, Chunk) else step for step in episode.steps]
+    replacements = move_blanks_forward(chunk for chunk in chunks if isinstance(chunk, Chunk))
+    steps = [
+        next(replacements, None) if isinstance(step, Chunk) else step for step in episode.steps
+    ]
     return Episode(key=episode.key, steps=tuple(step for step in steps if step is not None))
 
 
@@ -411,5 +430,5 @@ def swap_seeds(seed: int) -> Iterator[int]:
 
 def rows_after(every: Sequence[RowT], own: RowT) -> list[RowT]:
     """Return all other rows, cyclically from the one after `own`."""
-    place = every.index(own)
-    return [*every[place + 1 :], *every[:place]]
+    index = every.index(own)
+    return [*every[index + 1 :], *every[:index]]

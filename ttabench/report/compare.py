@@ -3,9 +3,10 @@
 1. Runs are sorted into comparison groups, and runs that differ only in their seed are pooled
    (`groups`).
 2. Rows with a smaller `--limit` are excluded (`method_rows`).
-3. Pairs of rows get their difference over the queries that both answered, and its mean over several
-   groups (`differences`).
-4. Only some pairs are tested. Holm's p counts all pairs of a family that could be tested.
+3. For some pairs of rows, the difference over the queries that both answered is tested, and its
+   mean over several groups (`differences`).
+4. Holm's p is adjusted for all pairs of a family that could have been tested, not only the tested
+   ones.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from ttabench.report.stored import Answers, StoredRun, join_answers, load_answer
 from ttabench.stats.estimate import SIGNIFICANCE_LEVEL
 
 FIGURE_TOLERANCE = 1e-6
-"""Relative and absolute difference of figures up to which two copies of a run are equal."""
+"""Relative and absolute tolerance when the scores of two copies of a run are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class ComparisonGroup:
     method_rows: tuple[MethodRow, ...]
     """Baselines first; the rows of a method are adjacent."""
     limited: tuple[MethodRow, ...] = ()
-    """Excluded rows, which have fewer queries."""
+    """Rows excluded because their `--limit` allows fewer queries."""
     differences: tuple[Difference, ...] = ()
     """Differences of the tested pairs."""
 
@@ -83,7 +84,10 @@ class Comparison:
     groups: tuple[ComparisonGroup, ...]
     ranking: Ranking | None = None
     overall: tuple[Difference, ...] = ()
-    """Mean differences over the ranked groups if there are several; of states over all groups."""
+    """Mean differences of rows over the ranked groups, if there are several such groups.
+
+    Differences between states of a method have their mean over all groups.
+    """
     runs_without_metric: tuple[str, ...] = ()
     """Ids of the runs that lack the metric."""
     damaged: tuple[str, ...] = ()
@@ -116,7 +120,7 @@ def compare_runs(
     all_pairs: bool = False,
     damaged: Sequence[str] = (),
 ) -> Comparison:
-    """Compare runs. A run that is in two folders counts once.
+    """Compare runs. Of a run that is in several folders, the first copy is used.
 
     Args:
         runs: the stored runs.
@@ -131,61 +135,69 @@ def compare_runs(
         raise UserError(
             "There are no runs to compare.", "Run `ttabench eval` first, or add paths or ids."
         )
-    run_by_id = {run[1].id: run for run in reversed(runs)}
-    repeated = [text for run in runs if (text := _conflict_message(run, run_by_id[run[1].id]))]
-    runs = list(run_by_id.values())[::-1]
+    first_copies = {run[1].id: run for run in reversed(runs)}
+    conflicts = [text for run in runs if (text := _conflict_message(run, first_copies[run[1].id]))]
+    runs = list(first_copies.values())[::-1]
     kept = [run for run in runs if run[1].value(metric or run[1].main_metric) is not None]
     if not kept:
         record = runs[0][1]
-        known = sorted({row.metric for row in record.rows})
-        raise UnknownName(f"metric of run {record.id}", metric or record.main_metric, known)
+        known_metrics = sorted({row.metric for row in record.rows})
+        raise UnknownName(f"metric of run {record.id}", metric or record.main_metric, known_metrics)
     lacking_metric = tuple(
         record.id for _, record in runs if record.value(metric or record.main_metric) is None
     )
     answers, damaged_samples = read_answers(kept, metric)
     kept = [run for run in kept if run[1].id in answers]
     refuse_all_damaged(len(kept), damaged_samples)
-    placed = comparison_groups(kept, metric)
-    labels = make_labels([seed_groups for _, seed_groups in placed])
-    methods = list(
+    seed_groups_by_key = comparison_groups(kept, metric)
+    labels = make_labels([seed_groups for _, seed_groups in seed_groups_by_key])
+    method_order = list(
         dict.fromkeys(
             [
                 NO_CONTEXT,
                 FULL_CONTEXT,
-                *(seed_group.method for _, seed_groups in placed for seed_group in seed_groups),
+                *(
+                    seed_group.method
+                    for _, seed_groups in seed_groups_by_key
+                    for seed_group in seed_groups
+                ),
             ]
         )
     )
     groups = []
-    for (group_key, seed_groups), own in zip(placed, labels, strict=True):
+    for (group_key, seed_groups), labels_of_group in zip(seed_groups_by_key, labels, strict=True):
         labelled_groups = sorted(
-            zip(seed_groups, own, strict=True),
-            key=lambda at: (methods.index(at[0].method), natural_sort_key(at[1])),
+            zip(seed_groups, labels_of_group, strict=True),
+            key=lambda item: (method_order.index(item[0].method), natural_sort_key(item[1])),
         )
         groups.append(_make_group(group_key, labelled_groups, answers))
     ranking = rank_rows([group.method_rows for group in groups])
     groups = _add_differences(groups, ranking, all_pairs=all_pairs)
-    places = ranking.groups if ranking else range(len(groups))
-    counting = [groups[place].differences for place in places] if len(places) > 1 else []
+    ranked_places = ranking.groups if ranking else range(len(groups))
+    ranked_differences = (
+        [groups[place].differences for place in ranked_places] if len(ranked_places) > 1 else []
+    )
     overall = mean_differences(
-        counting, [group.differences for group in groups], ranking.order if ranking else ()
+        ranked_differences,
+        [group.differences for group in groups],
+        ranking.order if ranking else (),
     )
     return Comparison(
         groups=tuple(groups),
         ranking=ranking,
         overall=tuple(overall),
-        damaged=(*damaged, *repeated, *damaged_samples),
+        damaged=(*damaged, *conflicts, *damaged_samples),
         runs_without_metric=lacking_metric,
     )
 
 
 def _conflict_message(run: StoredRun, kept: StoredRun) -> str:
-    """Return a message if two copies of a run have different figures; else an empty string."""
-    same = all(
+    """Return a message if two copies of a run have different scores; else an empty string."""
+    is_equal = all(
         math.isclose(one.value, other.value, rel_tol=FIGURE_TOLERANCE, abs_tol=FIGURE_TOLERANCE)
         for one, other in zip(run[1].rows, kept[1].rows, strict=False)
     )
-    if same:
+    if is_equal:
         return ""
     return f"{run[0]} and {kept[0]} have one run id and different scores. Compare only one of them."
 
@@ -215,7 +227,7 @@ def _make_group(
     answers: Mapping[str, Answers | None],
 ) -> ComparisonGroup:
     same_limit = select_same_limit([seed_group for seed_group, _ in labelled])
-    made = [
+    rows_with_limit = [
         (
             make_method_row(
                 group_key, label, seed_group, join_answers([answers[run] for run in seed_group.ids])
@@ -226,12 +238,14 @@ def _make_group(
     ]
     limited = (
         replace(method_row, exclusion_reason=format_limit(method_row))
-        for method_row, alike in made
-        if not alike
+        for method_row, has_same_limit in rows_with_limit
+        if not has_same_limit
     )
     return ComparisonGroup(
         group_key=group_key,
-        method_rows=tuple(method_row for method_row, alike in made if alike),
+        method_rows=tuple(
+            method_row for method_row, has_same_limit in rows_with_limit if has_same_limit
+        ),
         limited=tuple(limited),
     )
 
@@ -241,7 +255,8 @@ def _add_differences(
 ) -> list[ComparisonGroup]:
     """Add differences to the groups, with Holm's p by family over all groups.
 
-    The results decide which pairs are tested, so all pairs that could be tested count.
+    The results determine which pairs are tested. So the p values are adjusted for all pairs that
+    could have been tested.
     """
     counts, differences = Counter[Family](), list[list[Difference]]()
     for group in groups:
@@ -255,17 +270,22 @@ def _add_differences(
                 if (tested := difference(*(group.method_rows[place] for place in pair))) is not None
             ]
         )
-    holms = iter(adjust_p_values([one for own in differences for one in own], counts))
+    adjusted = iter(
+        adjust_p_values(
+            [each for own_differences in differences for each in own_differences], counts
+        )
+    )
     return [
-        replace(group, differences=tuple(next(holms) for _ in own))
-        for group, own in zip(groups, differences, strict=True)
+        replace(group, differences=tuple(next(adjusted) for _ in own_differences))
+        for group, own_differences in zip(groups, differences, strict=True)
     ]
 
 
 def recovered_in_group(group: ComparisonGroup, method_row: MethodRow) -> float | None:
     """Return the share of the improvement of `icl` over `none` that a row recovers in one group.
 
-    None for the baselines, and if that improvement is not significant by its unadjusted p.
+    None for the baselines themselves, if one of them is missing, if the unadjusted p of that
+    improvement is not significant, or if `recovered` returns None.
     """
     no_context = baseline_row(group.method_rows, NO_CONTEXT)
     full_context = baseline_row(group.method_rows, FULL_CONTEXT)
@@ -287,10 +307,10 @@ def recovered_over_groups(
 ) -> tuple[float | None, int]:
     """Return (share, number of groups): the mean gain of a row over the mean improvement of `icl`.
 
-    All groups count in which the row and both baselines have the same number of queries and the
-    same seeds, also those in which the row is below `none`.
+    The means are over the groups in which the row and both baselines have the same seeds and number
+    of queries. Groups in which the row is below `none` are included.
     """
-    gains, gaps = [], []
+    gains, baseline_gaps = [], []
     for group in groups:
         no_context = baseline_row(group.method_rows, NO_CONTEXT)
         full_context = baseline_row(group.method_rows, FULL_CONTEXT)
@@ -302,8 +322,10 @@ def recovered_over_groups(
             and recovered(method_row, no_context, full_context) is not None
         ):
             gains.append(method_row.oriented_value - no_context.oriented_value)
-            gaps.append(full_context.oriented_value - no_context.oriented_value)
-    return (fmean(gains) / fmean(gaps) if gaps and fmean(gaps) > 0 else None), len(gaps)
+            baseline_gaps.append(full_context.oriented_value - no_context.oriented_value)
+    return (
+        fmean(gains) / fmean(baseline_gaps) if baseline_gaps and fmean(baseline_gaps) > 0 else None
+    ), len(baseline_gaps)
 
 
 if not TYPE_CHECKING:

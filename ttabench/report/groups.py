@@ -3,9 +3,9 @@
 comparison_groups(runs)   one group per task, source, base model, metric and options (documents=16)
 make_labels(groups)       icl, mac, mac (theirs: lab-b), snapkv budget=0.1, templora (swapped state)
 
-Runs of a comparison group that differ only in their seed form a `SeedGroup`. A label names the
-settings in which the rows of a method differ within the group. A configuration has the same label
-in all groups.
+Runs of a comparison group that differ only in their seed form a `SeedGroup`, which gets one label.
+The label names the settings in which the configurations of a method differ within a group. If a
+configuration is in several groups, it has the same label in all of them.
 """
 
 from __future__ import annotations
@@ -42,11 +42,14 @@ IGNORED_FIELDS = (
     "keep",
     "keep_tokens",
 )
-"""Fields that do not distinguish rows: other keys do, or runs that differ in them are pooled."""
+"""Fields that do not distinguish configurations.
+
+Runs that differ in them are pooled, or differ in other keys, too.
+"""
 DATA_INPUTS = ("rows", "others")
 """Inputs that may differ between seeds; `source` names the data."""
 GROUP_INPUTS = ("card", "reader", "template")
-"""Inputs that distinguish comparison groups, like the code of the metric."""
+"""Inputs that distinguish comparison groups, as does the code of a custom metric."""
 UNLABELED_INPUTS = (*DATA_INPUTS, *GROUP_INPUTS, "model")
 """Inputs that labels do not name."""
 GROUP_FIELDS = ("split", "chat_template", "limit")
@@ -56,12 +59,13 @@ METHOD_INPUTS = ("method", "checkpoint", "base_checkpoint")
 DIGEST_DIGITS = 6
 """Digits of a digest that a label shows."""
 NON_GROUPING_OPTIONS = {"ratio": "demonstrations", "tokens": "book"}
-"""Options, with their dataset reader, that change neither the queries nor their context.
+"""Task options that change neither queries nor context, and the dataset reader with this option.
 
-They set the share of demonstrations that a method adapts to, and the text lengths with scores.
+`ratio` is the share of demonstrations that a method adapts to. `tokens` are the text lengths that
+get a score.
 """
 CHECKPOINT, SEED = "checkpoint file", "seed"
-"""Keys of a checkpoint and of the seed; the name of a checkpoint replaces both in labels."""
+"""Keys of `distinguishing_options`. In labels, the name of a checkpoint replaces both."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +75,11 @@ class SeedGroup:
     runs: tuple[StoredRun, ...]
     metric: str
     distinguishing_options: Mapping[str, Json]
-    """Options that distinguish it from other configurations of its method, task and model."""
+    """Options that distinguish the configuration from others of its method, task and model."""
     context_options: Mapping[str, Json]
     """Options that determine context and queries."""
     configuration_key: str
-    """Identity of the configuration, in all comparison groups and under all states."""
+    """Identity of the configuration, equal in all comparison groups and under all states."""
     submission: str = ""
     """Name of the submission with these runs; empty for local runs."""
 
@@ -167,51 +171,60 @@ def comparison_groups(
 ) -> list[tuple[GroupKey, list[SeedGroup]]]:
     """Return the comparison groups and their seed groups, in the order of their first runs.
 
-    Groups of the same task are adjacent. The metric is the main metric of each task for "".
+    Groups of the same task are adjacent. The metric "" is the main metric of each task.
     """
-    seed_groups: dict[str, list[StoredRun]] = {}
+    runs_by_configuration: dict[str, list[StoredRun]] = {}
     for folder, record in runs:
         identity = [record.config.get(key) for key in ("method", "task", "model")]
-        settings = sorted(
+        option_items = sorted(
             (key, repr(value)) for key, value in distinguishing_options(record).items()
         )
         code = _code_digests(record, metric or record.main_metric), inputs_of(record).get("model")
-        key = repr((submission_name(folder), *identity, record.source, settings, code))
-        seed_groups.setdefault(key, []).append((folder, record))
+        key = repr((submission_name(folder), *identity, record.source, option_items, code))
+        runs_by_configuration.setdefault(key, []).append((folder, record))
     groups_by_task: dict[str, dict[str, list[SeedGroup]]] = {}
-    for own in (
-        runs_of_group
-        for seed_group in seed_groups.values()
-        for runs_of_group in split_repeated_seeds(seed_group)
+    for pooled_runs in (
+        part
+        for runs_of_configuration in runs_by_configuration.values()
+        for part in split_repeated_seeds(runs_of_configuration)
     ):
-        folder, first = own[0]
-        compared, submission = metric or first.main_metric, submission_name(folder)
+        folder, first_record = pooled_runs[0]
+        compared_metric, submission = metric or first_record.main_metric, submission_name(folder)
         seed_group = SeedGroup(
-            runs=tuple(own),
-            metric=compared,
-            distinguishing_options=distinguishing_options(first),
-            configuration_key=_configuration_key(first, submission),
-            context_options={**_context_options(first), **_code_digests(first, compared)},
+            runs=tuple(pooled_runs),
+            metric=compared_metric,
+            distinguishing_options=distinguishing_options(first_record),
+            configuration_key=_configuration_key(first_record, submission),
+            context_options={
+                **_context_options(first_record),
+                **_code_digests(first_record, compared_metric),
+            },
             submission=submission,
         )
-        # submissions name files without their folders
+        # submissions store file names without folders, so only the names are compared
         task = repr(
-            (first.config.get("task"), short_source(first.source), base_identity(first), compared)
+            (
+                first_record.config.get("task"),
+                short_source(first_record.source),
+                base_identity(first_record),
+                compared_metric,
+            )
         )
         groups_by_task.setdefault(task, {}).setdefault(
             repr(sorted(seed_group.context_options.items())), []
         ).append(seed_group)
     return [
         members
-        for alike in groups_by_task.values()
-        for members in _with_group_keys(list(alike.values()))
+        for groups_by_options in groups_by_task.values()
+        for members in _with_group_keys(list(groups_by_options.values()))
     ]
 
 
 def split_repeated_seeds(runs: Sequence[StoredRun]) -> list[list[StoredRun]]:
-    """Split runs of one configuration by their rows, or else by run, so that no seed repeats.
+    """Split runs of one configuration so that no seed repeats within a part.
 
-    Seeds repeat if a file changed between runs, or if versions of ttabench name runs differently.
+    Parts are the runs with equal data rows, or single runs if that is not enough. Seeds repeat if a
+    file changed between runs, or if two versions of ttabench gave a run different ids.
     """
     if _has_distinct_seeds(runs):
         return [list(runs)]
@@ -240,9 +253,9 @@ def _code_digests(record: RunRecord, metric: str) -> dict[str, str]:
         short_hash(origin)[:DIGEST_DIGITS] if (origin := inputs.get(f"metric {metric}")) else ""
     )
     return {
-        name: value[:DIGEST_DIGITS] if name == "card" else value
-        for name, value in digests.items()
-        if value
+        name: digest[:DIGEST_DIGITS] if name == "card" else digest
+        for name, digest in digests.items()
+        if digest
     }
 
 
@@ -259,29 +272,36 @@ def _configuration_key(record: RunRecord, submission: str) -> str:
 
 
 def _with_group_keys(groups: Sequence[list[SeedGroup]]) -> list[tuple[GroupKey, list[SeedGroup]]]:
-    """Add keys to groups of one task, source and model; sorted by the options that differ."""
-    contexts = [members[0].context_options for members in groups]
-    keys = [
+    """Add keys to groups of one task, source and model. Sort them by the options that differ."""
+    options_of_groups = [members[0].context_options for members in groups]
+    differing_options = [
         key
-        for key in dict.fromkeys(key for context_options in contexts for key in context_options)
-        if len({repr(context_options.get(key)) for context_options in contexts}) > 1
+        for key in dict.fromkeys(
+            key for context_options in options_of_groups for key in context_options
+        )
+        if len({repr(context_options.get(key)) for context_options in options_of_groups}) > 1
     ]
-    keyed = []
-    for members, context_options in zip(groups, contexts, strict=True):
-        first = members[0].record
+    groups_with_keys = []
+    for members, context_options in zip(groups, options_of_groups, strict=True):
+        first_record = members[0].record
         options = {
-            key: context_options[key] for key in keys if context_options.get(key) is not None
+            key: context_options[key]
+            for key in differing_options
+            if context_options.get(key) is not None
         }
         group_key = GroupKey(
-            task=str(first.config.get("task")),
-            source=first.source,
-            model=first.base,
+            task=str(first_record.config.get("task")),
+            source=first_record.source,
+            model=first_record.base,
             metric=members[0].metric,
             options=options,
         )
-        keyed.append((group_key, members))
+        groups_with_keys.append((group_key, members))
     return sorted(
-        keyed, key=lambda at: [natural_sort_key(str(at[0].options.get(key))) for key in keys]
+        groups_with_keys,
+        key=lambda item: [
+            natural_sort_key(str(item[0].options.get(key))) for key in differing_options
+        ],
     )
 
 
@@ -302,7 +322,10 @@ def _context_options(record: RunRecord) -> dict[str, Json]:
 
 
 def distinguishing_options(record: RunRecord) -> dict[str, Json]:
-    """Return the options that distinguish a run from others of its method, task and model, flattened."""
+    """Return the options that distinguish a run from others of its method, task and model.
+
+    Nested options are flattened: each setting of method or task is one item.
+    """
     flat: dict[str, Json] = {STATE_OF: record.state_of}
     for key, value in fill_defaults(record.config).items():
         if key in IGNORED_FIELDS:
@@ -313,33 +336,37 @@ def distinguishing_options(record: RunRecord) -> dict[str, Json]:
                 for name, item in value.items()
                 if name not in UNLABELED_INPUTS and not name.startswith("metric ")
             }
-        for inner, item in value.items() if isinstance(value, dict) else [(key, value)]:
+        for inner_key, item in value.items() if isinstance(value, dict) else [(key, value)]:
             # a method and a task may have settings of the same name
-            flat[f"{key} {inner}" if inner in flat else inner] = item
+            flat[f"{key} {inner_key}" if inner_key in flat else inner_key] = item
     return flat
 
 
 def make_labels(groups: Sequence[Sequence[SeedGroup]]) -> list[list[str]]:
     """Return the labels of the seed groups of each comparison group; unique within a group."""
-    keys: dict[tuple[str, str], set[str]] = {}
+    keys_by_configuration: dict[tuple[str, str], set[str]] = {}
     for members in groups:
         for seed_group in members:
-            keys.setdefault((seed_group.configuration_key, seed_group.state_of), set()).update(
-                _distinguishing_keys(seed_group, members)
-            )
+            keys_by_configuration.setdefault(
+                (seed_group.configuration_key, seed_group.state_of), set()
+            ).update(_distinguishing_keys(seed_group, members))
     labels = [
         [
-            _label(seed_group, members, keys[seed_group.configuration_key, seed_group.state_of])
+            _label(
+                seed_group,
+                members,
+                keys_by_configuration[seed_group.configuration_key, seed_group.state_of],
+            )
             for seed_group in members
         ]
         for members in groups
     ]
     return [
         [
-            f"{label} #{seed_group.record.id[:6]}" if own.count(label) > 1 else label
-            for label, seed_group in zip(own, members, strict=True)
+            f"{label} #{seed_group.record.id[:6]}" if labels_of_group.count(label) > 1 else label
+            for label, seed_group in zip(labels_of_group, members, strict=True)
         ]
-        for own, members in zip(labels, groups, strict=True)
+        for labels_of_group, members in zip(labels, groups, strict=True)
     ]
 
 
@@ -355,28 +382,33 @@ def natural_sort_key(label: str) -> list[tuple[bool, float, str]]:
 
 def _distinguishing_keys(seed_group: SeedGroup, members: Sequence[SeedGroup]) -> list[str]:
     """Return the settings in which a seed group differs from others of its method in the group."""
-    alike = [other.distinguishing_options for other in members if other.method == seed_group.method]
+    options_of_method = [
+        other.distinguishing_options for other in members if other.method == seed_group.method
+    ]
     return [
         key
         for key, value in seed_group.distinguishing_options.items()
-        if any(other.get(key) != value for other in alike)
+        if any(other.get(key) != value for other in options_of_method)
     ]
 
 
 def _label(seed_group: SeedGroup, members: Sequence[SeedGroup], keys: set[str]) -> str:
-    """Return a label with these settings; a checkpoint is named by its folder if that is unique."""
+    """Return the label of a seed group, with the settings in `keys`.
+
+    If the name of its checkpoint is unique among `members`, it replaces digest and seed.
+    """
     settings = {
         key: seed_group.distinguishing_options[key]
         for key in sorted(keys - {STATE_OF})
         if seed_group.distinguishing_options.get(key) is not None
     }
-    others = [
-        _checkpoint_name(one)
-        for one in members
-        if one.distinguishing_options.get(CHECKPOINT)
+    other_names = [
+        _checkpoint_name(other)
+        for other in members
+        if other.distinguishing_options.get(CHECKPOINT)
         != seed_group.distinguishing_options.get(CHECKPOINT)
     ]
-    if CHECKPOINT in settings and _checkpoint_name(seed_group) not in ("", *others):
+    if CHECKPOINT in settings and _checkpoint_name(seed_group) not in ("", *other_names):
         settings = {
             "checkpoint" if key == CHECKPOINT else key: _checkpoint_name(seed_group)
             if key == CHECKPOINT
@@ -384,17 +416,17 @@ def _label(seed_group: SeedGroup, members: Sequence[SeedGroup], keys: set[str]) 
             for key, value in settings.items()
             if key != SEED
         }
-    budget, own = budget_label_and_settings(seed_group.record.config)
-    words = [seed_group.method, *([budget] if own & settings.keys() else [])]
-    words += [
+    budget, budget_settings = budget_label_and_settings(seed_group.record.config)
+    parts = [seed_group.method, *([budget] if budget_settings & settings.keys() else [])]
+    parts += [
         f"{key}={format_option(value)[: DIGEST_DIGITS if key.endswith(' file') and '==' not in str(value) else None]}"
         for key, value in settings.items()
-        if key not in own
+        if key not in budget_settings
     ]
-    state = STATE_SUFFIXES[seed_group.state_of] if STATE_OF in keys else ""
+    state_suffix = STATE_SUFFIXES[seed_group.state_of] if STATE_OF in keys else ""
     return (
-        " ".join(words)
-        + state
+        " ".join(parts)
+        + state_suffix
         + (f" (theirs: {seed_group.submission})" if seed_group.submission else "")
     )
 

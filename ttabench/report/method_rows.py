@@ -1,9 +1,9 @@
 """Method rows of a comparison: scores, costs, baselines, contenders and Pareto-optimal rows.
 
-Excluded rows are listed with their reason and never lead:
+A row is excluded from ranking and baselines for one of two reasons, which are listed:
 
-limit   its `--limit` allows fewer queries than the other rows have; it is in no table
-cut     its window truncated the context; such a row of `icl` is no baseline
+limit   its `--limit` allows fewer queries than the other rows have; tables omit the row
+cut     its window truncated the context; tables show the row with the mark "(cut)"
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ttabench.stats.metrics import metric_or_default
 COST_NAMES = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
 CHUNKS_READ = "chunks read before the query"
 TEXT_LENGTH = "maximum tokens of each text"
-"""Steps are cumulative: each includes the shorter texts."""
+"""The value at a length includes the shorter texts."""
 ANSWER_DISTANCE = "maximum tokens read since the answer"
 
 
@@ -37,7 +37,7 @@ class MethodRow(SeedGroup):
     label: str
     group_key: GroupKey
     values: QueryValues
-    """Terms of the metric by query."""
+    """Observations (terms of the metric and clusters) by query; empty if samples are not stored."""
     value: float
     stderr: float | None
     n: int
@@ -48,9 +48,9 @@ class MethodRow(SeedGroup):
     step: str = CHUNKS_READ
     """Meaning of the steps: `CHUNKS_READ`, `TEXT_LENGTH` or `ANSWER_DISTANCE`."""
     machine: str = ""
-    """Machine of the latencies; several are joined with "; "."""
+    """Machine on which latencies were measured; several are joined with "; "."""
     exclusion_reason: str = ""
-    """`read 36 % of the context`, or the typed `--limit 8`; empty if the row is not excluded."""
+    """`read 36 % of the context`, or the limit of the row: `--limit 8`. Empty if not excluded."""
 
     @property
     def untrained(self) -> bool:
@@ -73,16 +73,18 @@ def make_method_row(
 ) -> MethodRow:
     """Return the row of a seed group; `answers` are empty if samples are not stored."""
     records, task = seed_group.records, seed_group.record.task
-    rows = [row for record in records if (row := record.value(seed_group.metric)) is not None]
-    value, stderr, n = value_over_runs(rows, list(answers.values.values()))
-    step = (
+    metric_rows = [
+        row for record in records if (row := record.value(seed_group.metric)) is not None
+    ]
+    value, stderr, n = value_over_runs(metric_rows, list(answers.values.values()))
+    step_meaning = (
         TEXT_LENGTH
         if task.get("lengths")
         else ANSWER_DISTANCE
         if task.get("distances")
         else CHUNKS_READ
     )
-    spent = {
+    costs_of_runs = {
         cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None]
         for cost in COST_NAMES
     }
@@ -94,9 +96,12 @@ def make_method_row(
         value=value,
         stderr=stderr,
         n=n,
-        costs={cost: sum(own) / len(own) if own else None for cost, own in spent.items()},
-        steps=_values_by_step(seed_group, answers, step),
-        step=step,
+        costs={
+            cost: sum(amounts) / len(amounts) if amounts else None
+            for cost, amounts in costs_of_runs.items()
+        },
+        steps=_values_by_step(seed_group, answers, step_meaning),
+        step=step_meaning,
         exclusion_reason=_exclusion_reason(records),
         machine="; ".join(
             sorted(
@@ -111,8 +116,8 @@ def value_over_runs(
 ) -> tuple[float, float | None, int]:
     """Return (value, standard error, n) of a metric over runs that differ only in their seed.
 
-    The error is over all sampling units of `values`. Without values, the errors of the rows are
-    pooled, see `pool_rows`.
+    The standard error is estimated from all sampling units in `values`. Without values, the
+    estimates of the rows are pooled, see `pool_rows`.
     """
     estimate = (
         statistics.estimate(values, metric_or_default(rows[0].metric).figure) if values else None
@@ -122,9 +127,9 @@ def value_over_runs(
 
 def pool_rows(rows: Sequence[Row]) -> tuple[float, float | None, int]:
     """Return (mean, standard error, n) of several runs, see `estimate.pool_estimates`."""
-    figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
+    estimates = [(row.value, row.stderr, row.weight or row.n) for row in rows]
     return *statistics.pool_estimates(
-        figures, metric_or_default(rows[0].metric).ratio or MEAN
+        estimates, metric_or_default(rows[0].metric).ratio or MEAN
     ), sum(row.n for row in rows)
 
 
@@ -142,31 +147,35 @@ def machine_name(hardware: Mapping[str, Json], device: Json) -> str:
 def _values_by_step(
     seed_group: SeedGroup, answers: Answers, step: str
 ) -> dict[int, tuple[float, float | None, int]]:
-    rows: dict[int, list[Row]] = {}
+    rows_by_step: dict[int, list[Row]] = {}
     for row in (row for record in seed_group.records for row in record.rows):
         if row.metric == seed_group.metric and row.step is not None and row.subtask is None:
-            rows.setdefault(row.step, []).append(row)
-    own = (
+            rows_by_step.setdefault(row.step, []).append(row)
+    values_with_step = (
+        # the first three fields of a QueryId are the QueryKey
         [(answers.steps[query[:3]], value) for query, value in answers.values.items()]
-        if rows
+        if rows_by_step
         else []
     )
-    values = {
-        place: [
+    values_by_step = {
+        row_step: [
             value
-            for answered_at, value in own
-            if answered_at == place or (step == TEXT_LENGTH and answered_at < place)
+            for answered_at, value in values_with_step
+            if answered_at == row_step or (step == TEXT_LENGTH and answered_at < row_step)
         ]
-        for place in rows
+        for row_step in rows_by_step
     }
-    return {place: value_over_runs(rows[place], values[place]) for place in sorted(rows)}
+    return {
+        row_step: value_over_runs(rows_by_step[row_step], values_by_step[row_step])
+        for row_step in sorted(rows_by_step)
+    }
 
 
 def select_same_limit(members: Sequence[SeedGroup]) -> list[SeedGroup]:
     """Return the seed groups with the largest `--limit` that at least two of them share.
 
-    No limit counts as the largest. If no two groups share a limit, only the group with the largest
-    is returned.
+    A group without a limit has the largest limit. If no two groups share a limit, only the group
+    with the largest one is returned.
     """
     limits = [_query_limit(seed_group) for seed_group in members]
     largest = max(
@@ -195,13 +204,13 @@ def format_limit(seed_group: SeedGroup) -> str:
 
 def _exclusion_reason(records: Sequence[RunRecord]) -> str:
     """Return the share of the context that was read; empty if the context was not truncated."""
-    lost, read = (
+    truncated, read = (
         sum(float(record.cost.get(key) or 0) for record in records)
         for key in ("truncated_tokens", "tokens_read")
     )
-    if not lost:
+    if not truncated:
         return ""
-    share = 1 - lost / read if read else 0.0
+    share = 1 - truncated / read if read else 0.0
     percent = f"{min(99.9, 100 * share):.1f} %" if share > 0.99 else f"{100 * share:.0f} %"
     return f"read {percent} of the context" if share > 0 else "read only a part of the context"
 
@@ -213,7 +222,10 @@ def baseline_row(method_rows: Sequence[MethodRow], method: str) -> MethodRow | N
 
 
 def baseline_candidates(method_rows: Sequence[MethodRow], method: str) -> list[MethodRow]:
-    """Return the rows of `none` or `icl` that could be the baseline: local ones, else submitted ones."""
+    """Return the rows of `none` or `icl` that could be the baseline.
+
+    Rows of submissions are returned only if there are no local ones.
+    """
     matching = [
         method_row
         for method_row in method_rows
@@ -227,10 +239,10 @@ def baseline_candidates(method_rows: Sequence[MethodRow], method: str) -> list[M
 def contenders(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
     """Return the rows that are ranked: under their own state, not excluded, and no baseline.
 
-    Rows of `none` or `icl` that are no baseline count only if there are no others.
+    Other rows of `none` and `icl` are ranked only if there are no rows of other methods.
     """
     baselines = [baseline_row(method_rows, method) for method in (NO_CONTEXT, FULL_CONTEXT)]
-    own = [
+    candidates = [
         method_row
         for method_row in method_rows
         if not method_row.exclusion_reason
@@ -238,20 +250,22 @@ def contenders(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
         and all(method_row is not baseline for baseline in baselines)
     ]
     return [
-        method_row for method_row in own if method_row.method not in (NO_CONTEXT, FULL_CONTEXT)
-    ] or own
+        method_row
+        for method_row in candidates
+        if method_row.method not in (NO_CONTEXT, FULL_CONTEXT)
+    ] or candidates
 
 
 def best_rows(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
     """Return the contenders with the best value; empty for fewer than two contenders."""
-    own = contenders(method_rows)
+    ranked = contenders(method_rows)
     return (
         [
             method_row
-            for method_row in own
-            if method_row.oriented_value == max(other.oriented_value for other in own)
+            for method_row in ranked
+            if method_row.oriented_value == max(other.oriented_value for other in ranked)
         ]
-        if len(own) > 1
+        if len(ranked) > 1
         else []
     )
 
@@ -274,7 +288,7 @@ def pareto_optimal(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
 
     Rows under a swapped or empty state, and rows without state bytes, are ignored.
     """
-    points = [
+    rows_with_point = [
         (method_row, (method_row.oriented_value, -size))
         for method_row in method_rows
         if method_row.state_of == "own"
@@ -282,15 +296,16 @@ def pareto_optimal(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
     ]
     return [
         method_row
-        for method_row, own in points
+        for method_row, point in rows_with_point
         if not any(
-            other != own and all(a >= b for a, b in zip(other, own, strict=True))
-            for _, other in points
+            other_point != point
+            and all(theirs >= ours for theirs, ours in zip(other_point, point, strict=True))
+            for _, other_point in rows_with_point
         )
     ]
 
 
-# --- formatting: an f1 of 0.719 is 71.9 ---------------------------------------------------------
+# --- formatting: an f1 of 0.719 is shown as 71.9 --------------------------------------------------
 
 
 def format_value(metric: str, value: float, stderr: float | None) -> str:
@@ -311,14 +326,17 @@ def format_without_error(metric: str, value: float | None) -> str:
 def format_interval(
     metric: str, value: float, low: float | None, high: float | None, unit: str = ""
 ) -> str:
-    """Format a difference with its interval, `21.9 [-0.6, 41.8]`, with enough digits to be nonzero."""
+    """Format a difference with its interval: `21.9 [-0.6, 41.8]`.
+
+    Small values get more digits, so that they are not shown as 0.
+    """
     scale, digits = metric_or_default(metric).scale, metric_or_default(metric).digits
     values = [
         each * scale for each in (value, *(() if low is None or high is None else (low, high)))
     ]
     largest = max(map(abs, values))
-    needed = 1 - math.floor(math.log10(largest)) if 0 < largest < 0.5 * 10**-digits else 0
-    amount, *bounds = (format_number(each, max(digits, needed)) for each in values)
+    digits_needed = 1 - math.floor(math.log10(largest)) if 0 < largest < 0.5 * 10**-digits else 0
+    amount, *bounds = (format_number(each, max(digits, digits_needed)) for each in values)
     return f"{amount}{unit} [{', '.join(bounds)}]" if bounds else f"{amount}{unit}"
 
 

@@ -47,16 +47,18 @@ READING_FIELDS = (
     "keep",
     "keep_tokens",
 )
-"""Fields that decide method, base model and prompts; a state's header stores them."""
+"""Fields that determine method, base model and prompts. A state's header stores them."""
 OWN_QUESTIONS_TASK = "qa"
 """Task that reads a user's own file of texts, questions and answers (`--task FILE`)."""
 
 NO_CHECKPOINT = "none"
+"""Value of `--checkpoint` for untrained modules."""
 SHIPPED_PREFIX = "shipped:"
+"""Prefix of bundled adapters in `--checkpoint`."""
 REQUEST_KEY = "made_with"
 """Key of the request in a state's header."""
 QUERY_FIELDS = ("task", "chat_template", "thinking")
-"""Fields of the task's queries and prompts, not inherited from a state."""
+"""Fields that determine queries and prompts, to exclude when a request inherits from a state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +159,13 @@ class RunRequest(RunFields):
                 )
             object.__setattr__(self, "source", self.task)
             object.__setattr__(self, "task", OWN_QUESTIONS_TASK)
-        if base := MODEL_ALIASES.get(self.model):
+        if alias := MODEL_ALIASES.get(self.model):
             if self.base_checkpoint:
                 raise UserError(
                     f"{self.model} already includes a base checkpoint.", "Remove --base-checkpoint."
                 )
-            object.__setattr__(self, "model", base[0])
-            object.__setattr__(self, "base_checkpoint", base[1])
+            object.__setattr__(self, "model", alias[0])
+            object.__setattr__(self, "base_checkpoint", alias[1])
 
     @property
     def base_model_options(self) -> str:
@@ -183,7 +185,11 @@ class RunRequest(RunFields):
 
 
 def state_header(request: RunRequest, *, chat: bool) -> dict[str, Json]:
-    """Build the header fields of a state; `chat`: True if the chat template was used."""
+    """Build the request in a state's header, with absolute paths.
+
+    Args:
+        chat: True if the chat template was used.
+    """
     return {
         **{name: getattr(request, name) for name in READING_FIELDS},
         "method": _absolute_path(request.method) if names_file(request.method) else request.method,
@@ -216,13 +222,20 @@ def inherit_from_state(
     stored_request = request_from_header(
         header_of(folder), folder, request.method if "method" in typed else ""
     )
-    base = {"model", "base_checkpoint"}  # an alias sets both
-    kept = {*typed, *except_fields}
-    if base.intersection(typed):
-        kept |= base
+    base_fields = {
+        "model",
+        "base_checkpoint",
+    }  # a model alias sets both, so typing one stops both from being inherited
+    not_inherited = {*typed, *except_fields}
+    if base_fields.intersection(typed):
+        not_inherited |= base_fields
     return replace(
         request,
-        **{name: getattr(stored_request, name) for name in READING_FIELDS if name not in kept},
+        **{
+            name: getattr(stored_request, name)
+            for name in READING_FIELDS
+            if name not in not_inherited
+        },
     )
 
 
@@ -230,16 +243,17 @@ def request_from_header(header: Mapping[str, Json], folder: Path, method: str = 
     """Restore the request from a state's header.
 
     Args:
-        method: the typed method, "" if none. A header that names a method file needs it.
+        method: the method that the user typed, "" if none. It is required if the header names a
+            method file, so that no file is executed without consent.
 
     Raises:
         UserError: the header has no valid request, or was made with another method.
     """
     try:
-        kept = {
+        fields = {
             name: value for name, value in header[REQUEST_KEY].items() if name in READING_FIELDS
         }
-        request = TypeAdapter(RunRequest).validate_json(json.dumps(kept), strict=True)
+        request = TypeAdapter(RunRequest).validate_json(json.dumps(fields), strict=True)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(
             f"The header of the state in {folder} has no valid {REQUEST_KEY!r}.",
@@ -252,7 +266,9 @@ def request_from_header(header: Mapping[str, Json], folder: Path, method: str = 
                 f"To run this file, add --method {quote(request.method)}. Only run files you trust."
             )
             raise UserError(fault, hint)
-        return replace(request, method=method)  # the digest in `origin` detects another file
+        return replace(
+            request, method=method
+        )  # `origin` has the digest of the file, so a changed file is detected
     if method not in ("", request.method):
         fault = f"The state in {folder} was made with method {request.method}, not {method}."
         raise UserError(fault, "Remove --method, or run `ttabench adapt` again.")
@@ -260,17 +276,20 @@ def request_from_header(header: Mapping[str, Json], folder: Path, method: str = 
 
 
 def _absolute_setting_path(text: str) -> str:
-    """Make the path in a `key=value` setting absolute; values without `/` stay."""
-    key, mark, value = text.partition("=")
-    return key + mark + (_absolute_path(value) if "/" in value else value)
+    """Make the path in a `key=value` setting absolute. Values without `/` are unchanged."""
+    key, separator, value = text.partition("=")
+    return key + separator + (_absolute_path(value) if "/" in value else value)
 
 
 def _absolute_path(text: str) -> str:
-    """Make the path of an existing file, folder or object (`mine.py:Mine`) absolute; names stay."""
+    """Make the path of an existing file, folder or object (`mine.py:Mine`) absolute.
+
+    Other texts are names, and unchanged.
+    """
     if text in ("", NO_CHECKPOINT) or text.startswith(SHIPPED_PREFIX):
         return text
-    path, mark, name = text.partition(".py:")
-    full_path = Path(f"{path}.py" if mark else text).expanduser()
+    stem, separator, object_name = text.partition(".py:")
+    full_path = Path(f"{stem}.py" if separator else text).expanduser()
     if not full_path.exists():
         return text
-    return f"{full_path.absolute()}:{name}" if mark else str(full_path.absolute())
+    return f"{full_path.absolute()}:{object_name}" if separator else str(full_path.absolute())

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from ttabench.methods.base import BaseMethod
 
 ADAPTERS_FOLDER = Path(__file__).parents[1] / "assets" / "adapters"
-"""Bundled adapters; `chosen.json` in it lists all adapters of the project."""
+"""Folder of the bundled adapters. Its `chosen.json` lists all adapters of the project."""
 ADAPTER_FOLDERS = (ADAPTERS_FOLDER, Path(__file__).parents[2] / "results" / "adapters")
-"""Folders of adapters, as BASE/NAME; the second exists only in a checkout."""
+"""Folders with adapters at BASE/NAME. The second exists only in a checkout of the repository."""
 CHECKPOINT_TASK = {OWN_QUESTIONS_TASK: "streamingqa"}
-"""Tasks that use the bundled checkpoints of another task, with the same prompts."""
+"""Task whose bundled checkpoints a task uses. Both have the same prompts."""
 
 READERS_WITH_PROMPTS = ("qa_stream", "sessions")
 """Dataset readers of tasks with prompt templates."""
@@ -68,13 +68,16 @@ class ResolvedMethod:
 
     spec: MethodSpec
     preset: str
+    """Name of the preset in use; empty if there is none."""
     changes: Mapping[str, Json]
+    """Settings from `--set` and `--keep`, which override preset and checkpoint."""
     settings: Mapping[str, Json]
     """All settings in use, as JSON values."""
     settings_object: Any
     """All settings in use, as an instance of `spec.Settings`."""
     checkpoint: Path | None = None
     checkpoint_digest: str = ""
+    """For a pair, the digests of its parts, joined."""
     training: Mapping[str, Json] = field(default_factory=dict)
     """Training record of the checkpoint."""
     parts: tuple[ResolvedMethod, ...] = ()
@@ -83,16 +86,16 @@ class ResolvedMethod:
     def build(self, lm: LM) -> BaseMethod[Any]:
         """Build the method on a base model."""
         if self.checkpoint is None:
-            parts = [[part.build(lm) for part in self.parts]] if self.parts else []
-            made: BaseMethod[Any] = self.spec.load()(lm, self.settings_object, *parts)
-            return made
+            pair_arguments = [[part.build(lm) for part in self.parts]] if self.parts else []
+            method: BaseMethod[Any] = self.spec.load()(lm, self.settings_object, *pair_arguments)
+            return method
         from ttabench.methods import checkpoints
 
-        made = checkpoints.load(self.spec.load(), lm, self.checkpoint, self.changes)
+        method = checkpoints.load(self.spec.load(), lm, self.checkpoint, self.changes)
         refuse_changed_files(
             {"checkpoint": digest_path(self.checkpoint)}, {"checkpoint": self.checkpoint_digest}
         )
-        return made
+        return method
 
     def checkpoint_name(self) -> str:
         """Return the checkpoint's name: its path, or `shipped:NAME` for a bundled adapter."""
@@ -108,14 +111,16 @@ class ResolvedMethod:
 
         The digest of a hub model is its cached commit. A model that is not cached yet has none.
         """
-        texts = [
-            key for key, kind, _ in describe_settings(self.spec) if "str" in kind.split(" or ")
+        text_keys = [
+            key
+            for key, type_name, _ in describe_settings(self.spec)
+            if "str" in type_name.split(" or ")
         ]
-        texts_by_setting = {key: str(value) for key in texts if (value := self.settings.get(key))}
+        text_values = {key: str(value) for key in text_keys if (value := self.settings.get(key))}
         return {
-            f"{SETTING_PREFIX}{key}": found
-            for key, value in texts_by_setting.items()
-            if (found := _digest_if_exists(value))
+            f"{SETTING_PREFIX}{key}": digest
+            for key, value in text_values.items()
+            if (digest := _digest_if_exists(value))
         }
 
     def notes(self) -> list[str]:
@@ -186,43 +191,48 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
 def _resolve_single(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
     changes = parse_settings(spec, request.settings)
     preset = resolve_preset(spec, request.preset, request.model)
-    path = _resolve_checkpoint(request, spec)
-    if path is None:
+    checkpoint = _resolve_checkpoint(request, spec)
+    if checkpoint is None:
         settings = build_settings(spec, changes, preset)
-        as_json = json_values(asdict(settings))
+        settings_json = json_values(asdict(settings))
         return ResolvedMethod(
-            spec=spec, preset=preset, changes=changes, settings=as_json, settings_object=settings
+            spec=spec,
+            preset=preset,
+            changes=changes,
+            settings=settings_json,
+            settings_object=settings,
         )
-    stored = read_header(path)
+    header = read_header(checkpoint)
     return ResolvedMethod(
         spec=spec,
         preset="",
         changes=changes,
-        settings=json_values({**stored.settings, **changes}),
-        settings_object=settings_from_header(stored, spec, changes, path),
-        checkpoint=path,
-        checkpoint_digest=digest_path(path),
-        training=stored.training,
+        settings=json_values({**header.settings, **changes}),
+        settings_object=settings_from_header(header, spec, changes, checkpoint),
+        checkpoint=checkpoint,
+        checkpoint_digest=digest_path(checkpoint),
+        training=header.training,
     )
 
 
 def _resolve_pair(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
-    """Resolve each part with its own settings; a checkpoint goes to the part of its method."""
+    """Resolve each part with its own settings. A checkpoint goes to the part of its method."""
     changes = parse_settings(spec, request.settings)
     preset = resolve_preset(spec, request.preset, request.model)
-    # name of the part that gets the checkpoint; "" for the defaults, NO_CHECKPOINT for none
+    # Name of the part that gets the checkpoint. If no checkpoint was typed, "": each part gets its
+    # default; NO_CHECKPOINT: no part gets one.
     checkpoint_owner = request.checkpoint
     if checkpoint_owner not in ("", NO_CHECKPOINT):
-        path = checkpoint_path(request.checkpoint, request.base_name)
-        checkpoint_owner = read_header(path).method
+        checkpoint_folder = checkpoint_path(request.checkpoint, request.base_name)
+        checkpoint_owner = read_header(checkpoint_folder).method
         if checkpoint_owner not in [part.name for part in spec.parts if part.trainable]:
             raise UserError(
-                f"{path} is a checkpoint of {checkpoint_owner}.",
+                f"{checkpoint_folder} is a checkpoint of {checkpoint_owner}.",
                 f"Use --method {checkpoint_owner}, or a pair that includes {checkpoint_owner}.",
             )
     settings_by_part: list[list[str]] = [[] for _ in spec.parts]
-    for text in request.settings:
-        key, _, value = text.partition("=")
+    for assignment in request.settings:
+        key, _, value = assignment.partition("=")
         index, name = spec.setting_owners[resolve_key(key.strip(), spec.setting_owners)]
         settings_by_part[index].append(f"{name}={value}")
     parts = []
@@ -254,9 +264,9 @@ def _resolve_pair(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
 
 
 def bundled_adapters() -> dict[str, str]:
-    """Return the selection criterion of every adapter of the project, by BASE/NAME.
+    """Return the reason for choosing each adapter of the project, by BASE/NAME.
 
-    Includes adapters that are not installed.
+    Adapters that are not installed are included, see `find_adapters` for the installed ones.
     """
     return {
         name: str(reason)
@@ -275,8 +285,8 @@ def find_adapters() -> dict[str, Path]:
 def shipped_checkpoint(method: str, task: str, model: str) -> Path | None:
     """Return the project's checkpoint of a method for a task; None if there is none.
 
-    An adapter named METHOD-TASK comes first, then the bundled adapter trained on several tasks,
-    including this one. The one trained on the fewest tasks wins.
+    The adapter named METHOD-TASK is preferred. Otherwise, it is a bundled adapter trained on
+    several tasks including this one; of several such adapters, the one with the fewest tasks.
 
     Raises:
         UserError: the adapter exists in the project but is not installed.
@@ -319,7 +329,7 @@ def _resolve_checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
             )
         return checkpoint_path(request.checkpoint, request.base_name)
     if spec.origin or request.random_weights or request.preset not in ("", request.model):
-        return None  # bundled adapters have their own settings, and fit only built-in methods
+        return None  # bundled adapters fit only built-in methods, with the preset of the model
     return shipped_checkpoint(spec.name, request.task, request.base_name)
 
 
@@ -350,9 +360,9 @@ class ResolvedPrompt:
 
     card: Card
     chat: bool
-    """True if context and question go into the model's chat template."""
+    """True if context and query are formatted with the chat template of the model."""
     options: Mapping[str, str]
-    """Task options: the typed ones, and those of the prompt chosen for the model."""
+    """Task options: those typed by the user, and those of the prompt chosen for the model."""
 
     def make_query(self, question: str, key: str, want: Want) -> Query:
         """Build a query from a question with the task's prompt template.
@@ -390,12 +400,12 @@ def resolve_prompt(request: RunRequest, card: Card | None = None) -> ResolvedPro
         UserError: the task is unknown, or `--chat-template` does not apply to it.
     """
     card = card or load_card(request.task)
-    typed = parse_assignments(request.task_options, "--task-set")
-    turns = (
+    typed_options = parse_assignments(request.task_options, "--task-set")
+    scores_turns = (
         card.reader == "sessions"
-        and typed.get("ask", card.protocol.get("ask", "questions")) != "questions"
+        and typed_options.get("ask", card.protocol.get("ask", "questions")) != "questions"
     )
-    if request.chat_template and (turns or card.reader in SCORING_READERS):
+    if request.chat_template and (scores_turns or card.reader in SCORING_READERS):
         fault = f"{card.name} scores given texts, so it uses no chat template."
         raise UserError(fault, "Remove --chat-template.")
     chat_prompt = _prompt_of_checkpoint(request, card)
@@ -415,10 +425,10 @@ def resolve_prompt(request: RunRequest, card: Card | None = None) -> ResolvedPro
     )
     prompt_options = (
         {}
-        if chat_prompt is None or "prompt" in typed
+        if chat_prompt is None or "prompt" in typed_options
         else {"prompt": chat_prompt.prompt, "examples": str(chat_prompt.examples)}
     )
-    return ResolvedPrompt(card=card, chat=chat, options={**prompt_options, **typed})
+    return ResolvedPrompt(card=card, chat=chat, options={**prompt_options, **typed_options})
 
 
 def training_prompt(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:
@@ -438,15 +448,20 @@ def training_prompt(task_options: Mapping[str, Json], chat: bool) -> dict[str, J
 
 
 def _prompt_of_checkpoint(request: RunRequest, card: Card) -> ChatPrompt | None:
-    """Return the prompt that the tuned weights were trained with, if the card has it."""
+    """Return the prompt that the checkpoint was trained with.
+
+    None without a checkpoint, if it stores no prompt, or if the card lacks that prompt.
+    """
     checkpoint = request.base_checkpoint or (request.checkpoint if request.method == "lora" else "")
     if checkpoint in ("", "none"):
         return None
     try:
-        training = read_json_object(checkpoint_path(checkpoint, request.model) / HEADER_FILE)[
-            "training"
-        ]
-        chat_prompt = ChatPrompt.model_validate(training["config"]["data"][TRAINING_PROMPT_KEY])
+        training_record = read_json_object(
+            checkpoint_path(checkpoint, request.model) / HEADER_FILE
+        )["training"]
+        chat_prompt = ChatPrompt.model_validate(
+            training_record["config"]["data"][TRAINING_PROMPT_KEY]
+        )
     except (KeyError, TypeError, ValidationError, UserError):
-        return None  # a missing checkpoint is reported when it is loaded
+        return None  # loading the checkpoint reports a missing or damaged header
     return chat_prompt if chat_prompt.prompt in card.prompt.templates else None

@@ -3,11 +3,13 @@
     Chunk, Chunk, ... --> session.read_rows(...)  timed as "adapt"
     Query, Query, ... --> session.answer(...)     timed as "ask", stored batch by batch
 
-Consecutive queries share one patch, encoded once ("encode"), unless the method is query-aware.
+Consecutive queries share one patch, unless the method is query-aware. The shared patch is encoded
+once, timed as "encode".
 
-`state_of` tests whether a score comes from memory of the context: queries are answered under the
-own state, the state of a swapped context, or an empty state. The context window always holds the
-own text: the method's `unswapped_tensors` and the chunks that a task keeps in the window.
+`state_of` selects the state that answers the queries: own, of a swapped context, or empty.
+Comparing their scores tests whether a score comes from memory of the context. Under every state,
+the context window holds the episode's own text: the method's `unswapped_tensors`, and the chunks
+that a task keeps in the window.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ class _ProgressCounts:
         self._done = dict.fromkeys(totals, 0)
 
     def add(self, what: str, count: int) -> None:
+        # without chunks to read, only answers are reported
         self._done[what] += count
         if what == "answered" or self._totals[what]:
             self._on_progress(what, self._done[what], max(self._done[what], self._totals[what]))
@@ -91,28 +94,30 @@ def run_episodes(
     counts = _ProgressCounts(
         on_progress, read=0 if context.ask_only else task.n_chunks, answered=task.n_queries
     )
-    for group in _group_episodes(
+    for pairs in _group_episodes(
         pair_episodes(task, context.lm, context.state_of), contexts_per_batch(context)
     ):
-        episodes, others = zip(*group, strict=True)
+        episodes, swapped_episodes = zip(*pairs, strict=True)
         for episode in episodes:
             queries = episode.queries()
             assert len({query.key for query in queries}) == len(queries), (
                 f"{episode.key} has two queries with the same key"
             )
-        before, done = folder.resume_episodes(episodes, context.per_query_metrics())
-        if done:
+        stored_samples, is_finished = folder.resume_episodes(episodes, context.per_query_metrics())
+        if is_finished:
             counts.add(
                 "read",
                 0 if context.ask_only else sum(len(episode.chunks()) for episode in episodes),
             )
-            counts.add("answered", len(before))
+            counts.add("answered", len(stored_samples))
             continue
         rows = [
-            _EpisodeRow(episode, [sample for sample in before if sample.episode == episode.key])
+            _EpisodeRow(
+                episode, [sample for sample in stored_samples if sample.episode == episode.key]
+            )
             for episode in episodes
         ]
-        _EpisodeRun(context, rows, others[0], folder, counts, size).run()
+        _EpisodeRun(context, rows, swapped_episodes[0], folder, counts, size).run()
     return size
 
 
@@ -120,7 +125,10 @@ EpisodePair: TypeAlias = tuple[Episode, Episode | None]
 
 
 def _group_episodes(pairs: Iterable[EpisodePair], max_size: int) -> Iterator[list[EpisodePair]]:
-    """Group consecutive episodes with equal step kinds. Groups do not depend on stored results."""
+    """Group consecutive episodes with equal `_step_kinds`.
+
+    Groups do not depend on stored results, so that a resumed run has the same batches.
+    """
     for _, similar in groupby(pairs, lambda pair: _step_kinds(pair[0])):
         while group := list(islice(similar, max_size)):
             yield group
@@ -136,24 +144,31 @@ def contexts_per_batch(context: RunContext) -> int:
 
 
 def _step_kinds(episode: Episode) -> tuple[bool, ...] | str:
-    """Return a grouping key: True per query step; unique for episodes with chunks in the window."""
-    queries = [isinstance(step, Query) for step in episode.steps]
-    return episode.key if any(query.window for query in episode.queries()) else tuple(queries)
+    """Return the key by which episodes are grouped: for each step, True if it is a query.
+
+    An episode with chunks in the window gets its own key, so that it is read alone.
+    """
+    is_query = [isinstance(step, Query) for step in episode.steps]
+    return episode.key if any(query.window for query in episode.queries()) else tuple(is_query)
 
 
 class _EpisodeRow:
-    """One episode of a batch, with the sizes measured on its queries."""
+    """One episode of a batch, with its answered queries and the sizes measured on its queries."""
 
     def __init__(self, episode: Episode, before: Sequence[Sample]) -> None:
         self.episode = episode
         self.done = {sample.key for sample in before}
+        """Keys of the queries with a stored answer."""
         self.patch_bytes = max((sample.patch_bytes for sample in before), default=0)
         self.read_slots = max((sample.read_slots for sample in before), default=0)
-        """Key/value slots of context that one query reads, in tokens."""
+        """Maximum number of key/value slots of context that one query reads, in tokens."""
 
 
 class _EpisodeRun:
-    """One pass through a batch of episodes. Costs of the batch are divided equally among them."""
+    """One pass through a batch of episodes, one row of the session per episode.
+
+    Seconds and state bytes of the batch are divided equally among the episodes.
+    """
 
     def __init__(
         self,
@@ -176,25 +191,26 @@ class _EpisodeRun:
             self.session = SwappedSession(lm, method, other, boost=boost)
         assert self.session.rows == len(rows), "one sequence per episode"
         self.meter = Meter(lm.device)
-        self.pieces = 0
+        self.chunks_read = 0
+        """Chunks read by each episode."""
         self.cached_bytes = 0
         """Bytes of the KV prefix that is kept between queries."""
         self.row_of_query: dict[int, int] = {}
-        """Index of the episode of each query, by `id(query)`."""
+        """Row (index in `rows`) of each query of the current window, by `id(query)`."""
 
     def run(self) -> None:
         """Read and query in the order of the steps, and store the costs."""
         self._check_granularity()
-        steps_by_row = zip(*(row.episode.steps for row in self.rows), strict=True)
+        steps_of_rows = zip(*(row.episode.steps for row in self.rows), strict=True)
         try:
-            for is_query, steps in groupby(
-                steps_by_row, lambda step_group: isinstance(step_group[0], Query)
+            for is_query, group in groupby(
+                steps_of_rows, lambda aligned_steps: isinstance(aligned_steps[0], Query)
             ):
-                step_group: list[Any] = list(steps)
+                aligned_steps: list[Any] = list(group)
                 if is_query:
-                    self._ask(step_group)
+                    self._ask(aligned_steps)
                 elif not self.context.ask_only:
-                    self._read(step_group)
+                    self._read(aligned_steps)
         except NonFiniteError as error:
             resume_hint = "Stored answers are kept; repeat the command to resume."
             keys = " or ".join(row.episode.key for row in self.rows)
@@ -203,13 +219,14 @@ class _EpisodeRun:
             self.folder.finish_episode(self._episode_cost(row))
 
     def _check_granularity(self) -> None:
+        """Raise a UserError if the method reads a context once, but chunks follow a query."""
         steps = self.rows[0].episode.steps
         method = self.context.method
-        reads = groupby(isinstance(step, Chunk) for step in steps)
+        step_runs = groupby(isinstance(step, Chunk) for step in steps)
         if (
             method.granularity == "full"
             and not self.context.ask_only
-            and sum(is_chunk for is_chunk, _ in reads) > 1
+            and sum(is_chunk for is_chunk, _ in step_runs) > 1
         ):
             fault = (
                 f"{method.name} reads a context only once, but this task reads more after a query."
@@ -220,39 +237,39 @@ class _EpisodeRun:
             )
             raise UserError(fault, hint)
 
-    def _read(self, chunks: list[tuple[Chunk, ...]]) -> None:
-        self.session.read_rows(chunks)
+    def _read(self, chunk_steps: list[tuple[Chunk, ...]]) -> None:
+        self.session.read_rows(chunk_steps)
         while self.session.pending:
             with self.meter.phase("adapt"):
-                done = self.session.adapt_pending()
-            self.pieces += done
-            self.counts.add("read", done * len(self.rows))
-        self.session.flush()  # a swapped context is read outside the meter
+                n_adapted = self.session.adapt_pending()
+            self.chunks_read += n_adapted
+            self.counts.add("read", n_adapted * len(self.rows))
+        self.session.flush()  # reads the swapped context, which is not timed
 
-    def _ask(self, steps_by_row: list[tuple[Query, ...]]) -> None:
+    def _ask(self, query_steps: list[tuple[Query, ...]]) -> None:
         rows = self.rows
-        done = [
+        is_stored = [
             query.key in row.done
-            for queries in steps_by_row
+            for queries in query_steps
             for row, query in zip(rows, queries, strict=True)
         ]
-        self.counts.add("answered", sum(done))
-        for _, group in groupby(steps_by_row, key=lambda queries: queries[0].window):
-            step_group = list(group)
+        self.counts.add("answered", sum(is_stored))
+        for _, same_window in groupby(query_steps, key=lambda queries: queries[0].window):
+            window_steps = list(same_window)
             if not self.context.method.query_aware:  # the session caches one patch per window
                 with torch.no_grad(), self.meter.phase("encode"):
-                    patch = self.session.patch(step_group[0])
+                    patch = self.session.patch(window_steps[0])
                 prefix = select_rows(patch, [0]).prefix
                 self.cached_bytes = max(
                     self.cached_bytes, prefix.nbytes if prefix is not None else 0
                 )
-                self._count_slots(patch, enumerate(step_group[0]))
+                self._count_slots(patch, enumerate(window_steps[0]))
             self.row_of_query = {
-                id(query): row for queries in step_group for row, query in enumerate(queries)
+                id(query): row for queries in window_steps for row, query in enumerate(queries)
             }
-            # stored queries are grouped, too, so that a resumed run has the same batches
+            # grouping includes queries with stored answers: a resumed run has the same batches
             for batch in group_by_mode(
-                self.context.lm, [query for queries in step_group for query in queries]
+                self.context.lm, [query for queries in window_steps for query in queries]
             ):
                 unanswered = [
                     query
@@ -271,10 +288,10 @@ class _EpisodeRun:
     @torch.no_grad()
     def _answer(self, queries: list[Query]) -> list[Sample]:
         context = self.context
-        row_of_query = [self.row_of_query[id(query)] for query in queries]
+        row_indices = [self.row_of_query[id(query)] for query in queries]
         with self.meter.phase("ask"):
             patch = self.session.patch(queries)
-            query_patch = patch if len(self.rows) == 1 else select_rows(patch, row_of_query)
+            query_patch = patch if len(self.rows) == 1 else select_rows(patch, row_indices)
             answers = self.session.answer(queries, query_patch)
         if queries[0].mode == "generate":  # gold likelihoods are not part of the answering time
             likelihoods = self.session.gold_likelihoods(queries, query_patch)
@@ -282,11 +299,11 @@ class _EpisodeRun:
                 replace(answer, logprobs=(value,), tokens=(count,))
                 for answer, (value, count) in zip(answers, likelihoods, strict=True)
             ]
-        bytes_of_one = (patch if len(self.rows) == 1 else select_rows(patch, [0])).nbytes
+        bytes_per_row = (patch if len(self.rows) == 1 else select_rows(patch, [0])).nbytes
         for row in self.rows:
-            row.patch_bytes = max(row.patch_bytes, bytes_of_one)
+            row.patch_bytes = max(row.patch_bytes, bytes_per_row)
         if context.method.query_aware:
-            self._count_slots(patch, [(row_of_query[0], queries[0])])
+            self._count_slots(patch, [(row_indices[0], queries[0])])
         metrics = context.per_query_metrics()
         state = self.session.state
         return [
@@ -304,25 +321,25 @@ class _EpisodeRun:
                 patch_bytes=self.rows[row].patch_bytes,
                 read_slots=self.rows[row].read_slots,
             )
-            for row, query, answer in zip(row_of_query, queries, answers, strict=True)
+            for row, query, answer in zip(row_indices, queries, answers, strict=True)
         ]
 
     def _episode_cost(self, row: int) -> EpisodeCost:
-        state, meter, rows = self.session.state, self.meter, len(self.rows)
+        state, meter, n_rows = self.session.state, self.meter, len(self.rows)
         return EpisodeCost(
             episode=self.rows[row].episode.key,
-            pieces=self.pieces,
+            pieces=self.chunks_read,
             tokens_read=_tokens_read(state, row),
-            adapt_seconds=meter.seconds["adapt"] / rows,
-            encode_seconds=meter.seconds["encode"] / rows,
+            adapt_seconds=meter.seconds["adapt"] / n_rows,
+            encode_seconds=meter.seconds["encode"] / n_rows,
             # A patch shared by all queries stays in memory, so its KV prefix counts. Weight deltas
             # do not: they duplicate the state or are trained parameters. With --swap-state, the
             # swapped state counts.
-            state_bytes=max(self.session.answer_state().nbytes // rows, self.cached_bytes),
+            state_bytes=max(self.session.answer_state().nbytes // n_rows, self.cached_bytes),
             patch_bytes=self.rows[row].patch_bytes,
             adapt_peak_bytes=largest_peak([meter.peak_bytes["adapt"], meter.peak_bytes["encode"]]),
             ask_peak_bytes=meter.peak_bytes["ask"],
-            adapt_cpu_seconds=(meter.cpu_seconds["adapt"] + meter.cpu_seconds["encode"]) / rows,
+            adapt_cpu_seconds=(meter.cpu_seconds["adapt"] + meter.cpu_seconds["encode"]) / n_rows,
             slots=self._slots(state, row),
             truncated={
                 key: int(value[row])
@@ -332,14 +349,17 @@ class _EpisodeRun:
         )
 
     def _slots(self, state: State, row: int) -> tuple[float, int] | None:
-        """Return `EpisodeCost.slots`."""
-        context, read = self.context, _tokens_read(state, row)
-        if context.method.spec.keep is None or context.state_of != "own" or not read:
+        """Return (slots kept, tokens read), see `EpisodeCost.slots`.
+
+        None if the method has no memory budget, nothing was read, or another state answers.
+        """
+        context, tokens_read = self.context, _tokens_read(state, row)
+        if context.method.spec.keep is None or context.state_of != "own" or not tokens_read:
             return None
-        kept: float = self.rows[row].read_slots
+        kept_slots: float = self.rows[row].read_slots
         if len(self.rows) == 1:  # in a batch, state bytes include padding to the longest sequence
-            kept = max(state.nbytes / context.lm.slot_bytes, kept)
-        return kept, read + len(context.lm.start_ids)
+            kept_slots = max(state.nbytes / context.lm.slot_bytes, kept_slots)
+        return kept_slots, tokens_read + len(context.lm.start_ids)
 
 
 def _tokens_read(state: State, row: int) -> int | None:
@@ -350,7 +370,7 @@ def _tokens_read(state: State, row: int) -> int | None:
 def pair_episodes(
     task: Task[Any], lm: LM, state_of: str
 ) -> Iterator[tuple[Episode, Episode | None]]:
-    """Yield every episode with the episode of its swapped state, None if not swapped."""
+    """Yield every episode with the episode of its swapped context; None if not swapped."""
     if state_of != "other":
         yield from ((episode, None) for episode in task.episodes(lm))
         return
@@ -360,22 +380,25 @@ def pair_episodes(
 
 
 def replace_state(method: BaseMethod[Any], own: State, other: State) -> State:
-    """Return the other state with the own window (`unswapped_tensors`)."""
-    window = {name: own.tensors[name] for name in method.unswapped_tensors if name in own.tensors}
-    kept = {
+    """Return `other` with the context window of `own`, the tensors in `unswapped_tensors`."""
+    unswapped = {
+        name: own.tensors[name] for name in method.unswapped_tensors if name in own.tensors
+    }
+    swapped = {
         name: tensor
         for name, tensor in other.tensors.items()
         if name not in method.unswapped_tensors
     }
-    return replace(other, tensors={**kept, **window})
+    return replace(other, tensors={**swapped, **unswapped})
 
 
 class SwappedSession(Session):
     """Session that answers under a swapped or empty state, with its own context window.
 
     Args:
-        other: episode to read in parallel, one group of consecutive chunks at a time. Its queries
-            are ignored. After its end, its last state stays. None for an empty state.
+        other: episode of the swapped context; None for an empty state. Whenever the own context
+            is read, the next group of consecutive chunks of `other` is read, too. Its queries
+            are ignored. After its last chunk, its state stays the same.
     """
 
     def __init__(

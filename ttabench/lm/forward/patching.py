@@ -1,20 +1,20 @@
-"""Application of a `Patch` to the frozen LM. All changes are undone.
+"""Forwards of the frozen LM under a `Patch`. All changes of the model are undone afterwards.
 
-    patch = encode_patch(lm, patch)                  # read tokens once, into keys and values
-    logits_BTV, window = forward(lm, patch, ids_BT)  # text rows on top of them
+    patch = encode_patch(lm, patch)                  # read the patch's tokens into its prefix
+    logits_BTV, window = forward(lm, patch, ids_BT)  # read text after the prefix
     hidden_BTC, window = hidden_states(lm, patch, ids_BT, layout)   # tokens placed by a `Layout`
     with deltas_applied(lm, deltas, rows=4): ...     # hooks; rows may differ
     with weights_replaced(lm, values): ...           # other weights, e.g. while they are trained
     with observe_inputs(lm, see, [0, 5], rows=2): ...    # see(5, hidden_BTC) at every forward
-    with gradient_checkpointing(lm): ...             # gradients keep inputs of layers only
+    with gradient_checkpointing(lm): ...             # layers are recomputed for gradients
 
-The window of a row is [prefix slots] [BOS, unless in the prefix] [text]. Prefix keys are never
-rotated. Text positions start at `prefix.next_position_B` and skip padding, so padding changes
-nothing. `forward` adds no BOS. `text_start` returns the start of a text; `prefill`, `scoring` and
-`answering` add it.
+The window of a row is [prefix slots] [BOS, unless in the prefix] [text]. No rotary embedding is
+applied to keys of the prefix. Text positions start at `prefix.next_position_B` and skip padding, so
+that padding does not change results. `forward` adds no BOS; `prefill`, `scoring` and `answering` add the
+`text_start`.
 
-A dense delta replaces the parameter by `parameter + delta`, a plain tensor with gradients. Style:
-NVIDIA/kvpress `presses/base_press.py`.
+A dense delta replaces a parameter by the tensor `parameter + delta`, so that gradients reach the
+delta. The context managers follow NVIDIA/kvpress `presses/base_press.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 InputLocation: TypeAlias = int | str
 """Decoder layer by number (its input before the first norm), or linear map by name."""
 InputObserver: TypeAlias = Callable[[InputLocation, Tensor], object]
-"""Callback with location and input: [B, T, C] of a layer, [B, T, I] of a map. Ignore padding."""
+"""Callback with the location and its input: [B, T, C] of a layer, [B, T, I] of a linear map.
+
+The input includes padding, which the callback must ignore.
+"""
 
 
 @contextmanager
@@ -58,7 +61,7 @@ def deltas_applied(
         delta_mask_BT: bool [B or 1, T]: tokens at which the deltas, all low-rank, act. Forwards
             must then have T tokens per row. None: all tokens.
 
-    Contexts nest: outer deltas stay in effect.
+    Blocks can be nested: the deltas of outer blocks stay in effect.
     """
     get_capabilities(lm)  # probed on the unchanged model
     dense = {name: delta.delta[0] for name, delta in deltas.items() if isinstance(delta, Dense)}
@@ -66,7 +69,7 @@ def deltas_applied(
     assert all(len(delta.delta) == 1 for delta in deltas.values() if isinstance(delta, Dense)), (
         "dense deltas must have one row"
     )
-    with ExitStack() as undo:
+    with ExitStack() as stack:
         for name, delta in deltas.items():
             if isinstance(delta, LowRank):
                 module, hook = (
@@ -74,28 +77,32 @@ def deltas_applied(
                     _low_rank_hook(delta, rows, delta_mask_BT),
                 )
                 if not len(delta.a_BRI) == len(delta.b_BOR) == 1:
-                    # the head gets selected tokens of all rows as one batch
-                    head = {
+                    # the head gets selected tokens of all rows in one batch, so rows are unknown
+                    head_parameters = {
                         id(tensor)
                         for tensor in lm.model.get_output_embeddings()._parameters.values()
                     } - {id(None)}
-                    shares = head & {id(tensor) for tensor in module._parameters.values()}
-                    assert not shares, f"{name}: a delta of the head must be shared by all rows"
-                undo.callback(module.register_forward_hook(hook).remove)
+                    shared_with_head = head_parameters & {
+                        id(tensor) for tensor in module._parameters.values()
+                    }
+                    assert not shared_with_head, (
+                        f"{name}: a delta of the head must be shared by all rows"
+                    )
+                stack.callback(module.register_forward_hook(hook).remove)
         if dense:
-            undo.enter_context(weights_replaced(lm, _changed_weights(lm.model, dense)))
+            stack.enter_context(weights_replaced(lm, _changed_weights(lm.model, dense)))
         yield
 
 
 def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
-    """Convert shared deltas to changes of weights by parameter name, in the parameter's layout."""
+    """Convert deltas of one row to changes by parameter name, in the shape of the parameter."""
     changes: dict[str, Tensor] = {}
     for name, delta in deltas.items():
         if isinstance(delta, LowRank):
             assert len(delta.a_BRI) == len(delta.b_BOR) == 1, f"{name}: the delta must have one row"
             change_OI = delta.b_BOR[0] @ delta.a_BRI[0]
-            plain = isinstance(lm.model.get_submodule(name), nn.Linear)
-            parameter, change = f"{name}.weight", change_OI if plain else change_OI.T
+            is_linear = isinstance(lm.model.get_submodule(name), nn.Linear)
+            parameter, change = f"{name}.weight", change_OI if is_linear else change_OI.T
         else:
             parameter, change = name, delta.delta[0]
         changes[parameter] = changes[parameter] + change if parameter in changes else change
@@ -107,81 +114,95 @@ def _low_rank_hook(delta: LowRank, rows: int, delta_mask_BT: Tensor | None) -> H
     assert a_BRI.dim() == b_BOR.dim() == 3, "low-rank factors are [B, R, in] and [B, out, R]"
     sizes = {a_BRI.shape[0], b_BOR.shape[0]}
     assert sizes <= {1, rows}, f"delta of {sorted(sizes)} rows on a batch of {rows}"
-    shared = sizes == {1}
+    is_shared = sizes == {1}
 
     def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        # output + (x A^T) B^T without the full product B A: [T, I] to [T, R] to [T, O]
+        # output + (x A^T) B^T, without the full product B A: [T, I] to [T, R] to [T, O]
         a, b, width = a_BRI.to(output), b_BOR.to(output), args[0].shape[-1]
-        if shared and delta.dropout is None:  # one delta for all rows: their tokens in one product
-            low = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
+        if is_shared and delta.dropout is None:
+            # one delta for all rows: the tokens of all rows are multiplied at once
+            projected = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
         else:
             # OPT flattens rows and tokens before its feed-forward layers
             x_BTI = args[0].reshape(rows, -1, width)
-            low = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
+            projected = (
+                x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
+            )
         if delta_mask_BT is not None:
-            tokens = low.numel() // (rows * low.shape[-1])
+            tokens = projected.numel() // (rows * projected.shape[-1])
             assert delta_mask_BT.shape[1] == tokens, (
                 f"a mask of {delta_mask_BT.shape[1]} tokens on a forward of {tokens}"
             )
-            low = low * delta_mask_BT.to(low).expand(rows, -1).reshape(*low.shape[:-1], 1)
-        if not shared:
+            projected = projected * delta_mask_BT.to(projected).expand(rows, -1).reshape(
+                *projected.shape[:-1], 1
+            )
+        if not is_shared:
             out_BTO = output.view(rows, -1, output.shape[-1])
-            return _add_product(out_BTO, low, b.transpose(1, 2).expand(rows, -1, -1)).view(
+            return _add_product(out_BTO, projected, b.transpose(1, 2).expand(rows, -1, -1)).view(
                 output.shape
             )
-        return _add_product(output.flatten(0, -2), low.flatten(0, -2), b.flatten(0, 1).T).view(
-            output.shape
-        )
+        return _add_product(
+            output.flatten(0, -2), projected.flatten(0, -2), b.flatten(0, 1).T
+        ).view(output.shape)
 
     return add
 
 
-def _add_product(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
-    """Return `output + low @ b`, in place if no gradient is needed."""
-    product = torch.addmm if output.dim() == 2 else torch.baddbmm
+def _add_product(output: Tensor, projected: Tensor, b: Tensor) -> Tensor:
+    """Return `output + projected @ b`; changes `output` in place if no gradient is needed."""
+    add_matrix_product = torch.addmm if output.dim() == 2 else torch.baddbmm
     return (
-        product(output, low, b) if torch.is_grad_enabled() else product(output, low, b, out=output)
+        add_matrix_product(output, projected, b)
+        if torch.is_grad_enabled()
+        else add_matrix_product(output, projected, b, out=output)
     )
 
 
 @contextmanager
 def weights_replaced(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Replace parameters by these values, by name, inside the block.
+    """Replace parameters by tensors inside the block.
 
-    The values are plain tensors that gradients reach, cast to the number format of the model. A
-    parameter with two names (embedding and head) is given once.
+    Args:
+        values: new tensors by parameter name, cast to the dtype of the model; gradients reach them.
+            A parameter with two names (tied embedding and head) is named once.
     """
     get_capabilities(lm)
     replacements = {
-        id(base): (base, value.to(base))
-        for base, value in ((_get_parameter(lm.model, n), v) for n, v in values.items())
+        id(parameter): (parameter, value.to(parameter))
+        for parameter, value in (
+            (_get_parameter(lm.model, parameter_name), new_value)
+            for parameter_name, new_value in values.items()
+        )
     }
-    places = [  # a parameter can belong to several modules
+    owners = [  # a parameter can belong to several modules
         (module, leaf, *replacements[id(tensor)])
         for module in lm.model.modules()
         for leaf, tensor in module._parameters.items()
         if id(tensor) in replacements
     ]
     try:
-        for module, leaf, _, value in places:
-            module._parameters[leaf] = value  # a plain tensor keeps its gradient path
+        for module, leaf, _, value in owners:
+            module._parameters[leaf] = value  # an nn.Parameter would cut the gradient path
         yield
     finally:
-        for module, leaf, base, _ in places:
-            module._parameters[leaf] = base
+        for module, leaf, parameter, _ in owners:
+            module._parameters[leaf] = parameter
 
 
 def _changed_weights(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return `parameter + change` by name. Changes of a parameter with two names are added."""
+    """Return `parameter + change` by name.
+
+    If changes name a parameter by both of its names, their sum is added.
+    """
     values: dict[str, Tensor] = {}
-    names: dict[int, str] = {}
+    name_by_id: dict[int, str] = {}
     for name, change in changes.items():
-        base = _get_parameter(model, name)  # inside another `weights_replaced` a plain tensor
-        assert change.shape == base.shape, (
-            f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
+        parameter = _get_parameter(model, name)  # a tensor, if inside another `weights_replaced`
+        assert change.shape == parameter.shape, (
+            f"{name}: delta {tuple(change.shape)} on {tuple(parameter.shape)}"
         )
-        first = names.setdefault(id(base), name)
-        values[first] = values.get(first, base) + change.to(base)
+        first_name = name_by_id.setdefault(id(parameter), name)
+        values[first_name] = values.get(first_name, parameter) + change.to(parameter)
     return values
 
 
@@ -200,21 +221,23 @@ def observe_inputs(
     get_capabilities(lm)  # probed before anything is observed
     layers = lm.blocks()
 
-    def entering(
-        place: InputLocation, _module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
+    def pass_input(
+        place: InputLocation, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        entered: Tensor = args[0] if args else named["hidden_states"]
-        if isinstance(place, int) and entered.dim() > 3:
+        input_BTC: Tensor = args[0] if args else kwargs["hidden_states"]
+        if isinstance(place, int) and input_BTC.dim() > 3:
             fault = f"{lm.name} ({lm.config.model_type}) has several hidden states per token"
             raise UserError(f"{fault}.", "Use none, lora or templora.")
         # some models flatten rows and tokens
-        see(place, entered.reshape(rows, -1, entered.shape[-1]))
+        see(place, input_BTC.reshape(rows, -1, input_BTC.shape[-1]))
 
-    with ExitStack() as undo:
+    with ExitStack() as stack:
         for place in places:
             module = layers[place] if isinstance(place, int) else lm.model.get_submodule(place)
-            undo.callback(
-                module.register_forward_pre_hook(partial(entering, place), with_kwargs=True).remove
+            stack.callback(
+                module.register_forward_pre_hook(
+                    partial(pass_input, place), with_kwargs=True
+                ).remove
             )
         yield
 
@@ -223,19 +246,19 @@ def observe_inputs(
 def gradient_checkpointing(lm: LM) -> Iterator[None]:
     """Keep only the inputs of decoder layers for gradients, and recompute layers when needed.
 
-    The recomputation uses the hooks, weights, window and random draws of the first forward. It
-    saves memory for one more forward (Chen et al., arXiv 1604.06174).
+    The recomputation uses the hooks, weights, KV cache and random draws of the first forward. It
+    saves memory, and costs one more forward (Chen et al., arXiv 1604.06174).
     """
-    # accelerate sets such a `forward`
+    # accelerate sets a `forward` on the instance, which is restored afterwards
     blocks = [(block, vars(block).get("forward")) for block in lm.blocks()]
     try:
-        for number, (block, _) in enumerate(blocks):
-            block.forward = partial(_checkpointed_forward, block, block.forward, number)
+        for index, (block, _) in enumerate(blocks):
+            block.forward = partial(_checkpointed_forward, block, block.forward, index)
         yield
     finally:
-        for block, own in blocks:
+        for block, own_forward in blocks:
             vars(block).pop("forward")
-            vars(block).update({} if own is None else {"forward": own})
+            vars(block).update({} if own_forward is None else {"forward": own_forward})
 
 
 _HOOKS = ("hooks", "pre_hooks", "hooks_with_kwargs", "pre_hooks_with_kwargs")
@@ -243,46 +266,64 @@ _MODULE_STATE = ("_parameters", *(f"_forward_{name}" for name in _HOOKS))
 
 
 def _checkpointed_forward(
-    block: nn.Module, forward: Callable[..., Any], number: int, *args: Any, **named: Any
+    block: nn.Module, forward: Callable[..., Any], block_index: int, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run the forward of a decoder layer; gradients keep only its input."""
+    """Run the forward of a decoder layer, and keep only its input for gradients.
+
+    The recomputation runs with the hooks, weights and cache that the first forward had.
+    """
     if not torch.is_grad_enabled():
-        return forward(*args, **named)
+        return forward(*args, **kwargs)
     modules = [vars(module) for module in block.modules()]
     caches = [
-        vars(each.layers[number]) for each in (*args, *named.values()) if isinstance(each, Cache)
+        vars(argument.layers[block_index])
+        for argument in (*args, *kwargs.values())
+        if isinstance(argument, Cache)
     ]
-    first = [(place, {name: place[name].copy() for name in _MODULE_STATE}) for place in modules]
-    first += [(place, {name: place[name] for name in ("keys", "values")}) for place in caches]
-    run, times = partial(copy_context().run, forward), count()  # with the attention extras
+    initial = [
+        (attributes, {name: attributes[name].copy() for name in _MODULE_STATE})
+        for attributes in modules
+    ]
+    initial += [
+        (attributes, {name: attributes[name] for name in ("keys", "values")})
+        for attributes in caches
+    ]
+    # context variables hold the attention extras
+    run_in_context, calls = partial(copy_context().run, forward), count()
 
-    def layer(*args: Any, **named: Any) -> Any:
-        if not next(times):
-            return run(*args, **named)
-        now = [(place, {name: place[name] for name in found}) for place, found in first]
+    def run_layer(*args: Any, **kwargs: Any) -> Any:
+        if not next(calls):
+            return run_in_context(*args, **kwargs)
+        current = [
+            (attributes, {name: attributes[name] for name in saved})
+            for attributes, saved in initial
+        ]
         try:
-            for place, found in first:
-                place.update(found)
-            return run(*args, **named)
+            for attributes, saved in initial:
+                attributes.update(saved)
+            return run_in_context(*args, **kwargs)
         finally:
-            for place, found in now:
-                place.update(found)
+            for attributes, saved in current:
+                attributes.update(saved)
 
-    return checkpoint(layer, *args, use_reentrant=False, **named)
+    return checkpoint(run_layer, *args, use_reentrant=False, **kwargs)
 
 
 def gradient_step_bytes(lm: LM, tokens: int) -> int:
     """Estimate the bytes that a gradient step through all adapted maps keeps for the backward pass.
 
-    It is twice the inputs and outputs of the linear maps, to include norms, rotations, gates and
-    dropout.
+    The estimate is the inputs and outputs of the linear maps, doubled to include norms, rotary
+    embeddings, gates and dropout.
     """
-    ends = sum(sum(lm.linear_shape(name)) for name in lm.linear_names())
-    return 2 * ends * tokens * lm.dtype.itemsize
+    features_per_token = sum(sum(lm.linear_shape(name)) for name in lm.linear_names())
+    return 2 * features_per_token * tokens * lm.dtype.itemsize
 
 
 BLOCK_TOKENS, GPU_BLOCK_TOKENS = 2048, 8192
-"""Tokens per forward. Bounds a stored mask to BLOCK x context; a GPU may need no mask."""
+"""Maximum number of tokens per forward of `prefill`.
+
+A mask in memory has at most BLOCK_TOKENS x context entries. The larger block needs no mask.
+"""
 
 
 def forward(
@@ -306,7 +347,10 @@ def forward(
 
 
 def prepare_mask(lm: LM, mask_BT: Tensor | None) -> Tensor | None:
-    """Convert a mask for `Window.feed`: bool on the device of the model; None without padding."""
+    """Convert a padding mask to the form of `Window.feed`.
+
+    Returns a bool mask on the device of the model, or None if no token is padding.
+    """
     return None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(lm.device).bool()
 
 
@@ -323,9 +367,18 @@ def hidden_states(
         f"patch of {patch_batch_size(patch)} rows on a batch of {len(ids_BT)}"
     )
     if layout is not None and layout.positions_BT is not None:
-        last = layout.positions_BT.to(lm.device)
+        positions_BT = layout.positions_BT.to(lm.device)
         check_fits(
-            lm, None, [1 + int((last if mask_BT is None else last.masked_fill(~mask_BT, 0)).max())]
+            lm,
+            None,
+            [
+                1
+                + int(
+                    (
+                        positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, 0)
+                    ).max()
+                )
+            ],
         )
     else:
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
@@ -346,40 +399,43 @@ def prefill(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None)
 
     Returns:
         The prefix extended by the text. Reading in chunks gives the same prefix as reading at once.
-        Eviction is postponed until a query.
+        Eviction is left to the window that reads a query.
     """
     patch = encode_patch(lm, patch)
     rows = max(patch_batch_size(patch), ids_BT.shape[0])
     ids_BT = ids_BT.to(lm.device).expand(rows, -1)
-    start = text_start(lm, patch)
+    start_ids = text_start(lm, patch)
     check_fits(
         lm,
         patch.prefix,
-        [len(start) + ids_BT.shape[1]] if mask_BT is None else len(start) + mask_BT.sum(1),
+        [len(start_ids) + ids_BT.shape[1]] if mask_BT is None else len(start_ids) + mask_BT.sum(1),
     )
     mask_BT = prepare_mask(lm, mask_BT)
-    if start:
-        ids_BT = torch.cat([ids_BT.new_tensor(start).expand(rows, -1), ids_BT], dim=1)
+    if start_ids:
+        ids_BT = torch.cat([ids_BT.new_tensor(start_ids).expand(rows, -1), ids_BT], dim=1)
     if mask_BT is not None:
-        mask_BT = pad(mask_BT.expand(rows, -1), (len(start), 0), value=True)
-    # In blocks: activations do not grow with length; keys and values fill one buffer in place.
+        mask_BT = pad(mask_BT.expand(rows, -1), (len(start_ids), 0), value=True)
+    # Blocks bound the memory of activations. Keys and values fill one buffer in place.
     window = Window(lm, patch.prefix, rows, capacity=ids_BT.shape[1], evict=False)
-    block = (
+    block_size = (
         GPU_BLOCK_TOKENS
         if lm.device.type == "cuda" and mask_BT is None and window.needs_no_mask
         else BLOCK_TOKENS
     )
     with deltas_applied(lm, patch.deltas, rows):
-        for begin in range(0, ids_BT.shape[1], block):
-            part = slice(begin, begin + block)
-            window.feed(ids_BT[:, part], None if mask_BT is None else mask_BT[:, part])
+        for begin in range(0, ids_BT.shape[1], block_size):
+            block_slice = slice(begin, begin + block_size)
+            window.feed(
+                ids_BT[:, block_slice], None if mask_BT is None else mask_BT[:, block_slice]
+            )
     return replace(window.prefix(), holds_bos=True)
 
 
 def encode_patch(lm: LM, patch: Patch) -> Patch:
-    """Read the tokens of a patch with its adapted weights into its prefix.
+    """Read the tokens of a patch into its prefix, with its deltas applied.
 
-    Returns a patch of prefix and deltas; an encoded patch is returned as is.
+    Returns an encoded patch, which has only prefix and deltas. An encoded patch is returned
+    unchanged.
     """
     if patch.tokens_BT is None:
         return patch
@@ -421,7 +477,7 @@ def check_fits(
 
 
 def patch_batch_size(patch: Patch) -> int:
-    """Return the rows of a patch: those of its largest part (others have as many, or 1)."""
+    """Return the number of rows of a patch. Each of its parts has this number of rows, or 1."""
     tensors = [t for t in (patch.tokens_BT, patch.tokens_mask_BT) if t is not None]
     if patch.prefix is not None:
         tensors += [patch.prefix.keys_LBHPD[0], patch.prefix.next_position_B]
@@ -438,7 +494,7 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
         return patch
     index_N = torch.as_tensor(indices, dtype=torch.int64)
 
-    def picked(delta: Delta) -> Delta:
+    def select_delta_rows(delta: Delta) -> Delta:
         if isinstance(delta, Dense):
             return delta
         return replace(
@@ -453,5 +509,5 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
         if patch.tokens_mask_BT is None
         else select_tensor_rows(patch.tokens_mask_BT, index_N),
         prefix=None if patch.prefix is None else patch.prefix.select(index_N),
-        deltas={name: picked(delta) for name, delta in patch.deltas.items()},
+        deltas={name: select_delta_rows(delta) for name, delta in patch.deltas.items()},
     )

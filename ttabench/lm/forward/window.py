@@ -4,12 +4,13 @@
     hidden_BTD = window.feed(prompt_ids_BT, mask_BT)      # then feed(one token per row), 16 times
     window.prefix()                                       # everything read so far, as a `Prefix`
 
-Slots are entries of the cache, positions are position ids: padding takes slots but no positions. An
-`Eviction` of the prefix removes slots after every feed. A `Layout` places tokens that do not simply
-follow each other. Example: c1 COMP c2 COMP q is compressed memory in one forward, in which tokens
-of c2 see the first COMP, but not c1.
+Slots are entries of the KV cache, positions are position ids. Padding takes slots but no positions.
+An `Eviction` of the prefix removes slots after every feed. A `Layout` places tokens that are not
+consecutive, or do not see all earlier tokens. Example: the text c1 COMP c2 COMP q reads compressed
+memory in one forward. Tokens of c2 see the first COMP, but not c1.
 
-Shape letters: B rows · T tokens of the forward · S slots, cached and new · C width of the model.
+Shape letters: B rows · T tokens of the forward · P slots of the prefix · S slots, cached and new ·
+L layers · H heads · D width of a head, or of hidden states · C width of the model.
 """
 
 from __future__ import annotations
@@ -43,15 +44,22 @@ class Layout:
     positions_BT: Tensor | None = None
     """int64 [B or 1, T]: position ids; any value for padding. Default: consecutive."""
     visible_BTS: Tensor | None = None
-    """bool [B or 1, T, T]: visible tokens among these, besides all cached slots; or [B or 1, T, S]
-    of all slots, cached ones first. Padding is never visible. Sliding windows are ignored."""
+    """Visible slots by token. bool [B or 1, T, T]: of the new tokens; cached slots are visible.
+    bool [B or 1, T, S]: of all slots, cached ones first. Padding is never visible. Sliding windows
+    are ignored."""
     embeddings_BTC: Tensor | None = None
     """Inputs of the first layer that replace token embeddings, see `LM.embed`."""
     delta_mask_BT: Tensor | None = None
     """bool [B or 1, T]: tokens at which the low-rank deltas of the patch act; None for all."""
 
     def mask(self, tokens: int, slots: int, real_BS: Tensor | None) -> Tensor:
-        """Extend `visible_BTS` to all slots, [B or 1, 1, T, S]. `real_BS`: False for padding."""
+        """Extend `visible_BTS` to all slots, [B or 1, 1, T, S], and hide padding.
+
+        Args:
+            tokens: T, the tokens of the forward.
+            slots: S, cached and new slots.
+            real_BS: False for padding; None without padding.
+        """
         assert self.visible_BTS is not None
         assert self.visible_BTS.shape[1:] in ((tokens, tokens), (tokens, slots)), (
             f"a mask {tuple(self.visible_BTS.shape)}"
@@ -71,9 +79,12 @@ class Layout:
 class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
     """Keys and values of one layer: own prefix of each row, then new tokens.
 
-    A shared prefix is counted, but not stored. Without `retain`, new keys and values are not kept,
-    so one layer exists at a time. With `capacity` and no gradients, one buffer is filled in place:
-    a decoding step copies one slot, not the window.
+    Args:
+        prefix: keys and values of the prefix; None if there is none, or if all rows share it.
+        shared: slots of a shared prefix. They are counted here, and stored in a `SharedLayer`.
+        capacity: slots to reserve for new tokens. Without gradients, one buffer is then filled in
+            place: a decoding step copies one slot instead of the window.
+        retain: False to discard new keys and values after the layer used them, to save memory.
     """
 
     def __init__(
@@ -90,7 +101,7 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
         return self.shared + self.own_length()
 
     def own_length(self) -> int:
-        """Return the number of slots without a shared prefix."""
+        """Return the number of slots in this layer, without those of a shared prefix."""
         return 0 if self.keys is None else int(self.keys.shape[2])
 
     def update(
@@ -152,20 +163,23 @@ def keys_and_values(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
     assert len(layers) in (0, lm.layers), (
         f"prefix of {len(layers)} layers on a model of {lm.layers}"
     )
-    places = zip(layers, lm.layer_devices, strict=False)
+    layers_with_device = zip(layers, lm.layer_devices, strict=False)
     return [
         (keys.to(device, lm.dtype), values.to(device, lm.dtype))
-        for (keys, values), device in places
+        for (keys, values), device in layers_with_device
     ]
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
-    """Return the score bias of a prefix in the model's format, with the lowest number for -inf."""
+    """Return the attention bias of a prefix by layer, in the format of the model.
+
+    -inf is replaced by the lowest finite number. None without a bias or without slots.
+    """
     if prefix.bias_LBHP is None or not prefix.keys_LBHPD[0].shape[2]:
         return None
     lowest = torch.finfo(lm.dtype).min
-    places = zip(prefix.bias_LBHP, lm.layer_devices, strict=True)
-    return [bias.to(device, lm.dtype).clamp(min=lowest) for bias, device in places]
+    biases_with_device = zip(prefix.bias_LBHP, lm.layer_devices, strict=True)
+    return [bias.to(device, lm.dtype).clamp(min=lowest) for bias, device in biases_with_device]
 
 
 class Window:
@@ -175,8 +189,8 @@ class Window:
         prefix: encoded context before the text, with `rows` rows or one shared row.
         rows: batch rows.
         capacity: total tokens to be fed, if known. Without gradients, one buffer is then filled.
-        retain: True if later feeds or `prefix()` need what is read now. Scoring does not.
-        evict: False postpones the eviction of the prefix to a later window.
+        retain: True if later feeds or `prefix()` need the tokens read now. False for scoring.
+        evict: False to leave the eviction of the prefix to a later window.
     """
 
     def __init__(
@@ -194,68 +208,82 @@ class Window:
         eviction, next_B = prefix.eviction, prefix.next_position_B.to(lm.device)
         if eviction is not None and rows > 1 and len(next_B) == 1:
             eviction = eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
-        self._bias, own = _finite_bias(lm, prefix), keys_and_values(lm, prefix)
-        if own:
+        self._bias, row_pairs = _finite_bias(lm, prefix), keys_and_values(lm, prefix)
+        if row_pairs:
             require_capabilities(lm, "cache")
         if self._bias is not None or is_observed() or eviction is not None:
             require_capabilities(lm, "hooks")
-        # local windows depend on the positions of all slots
-        places = prefix.positions() if self._capabilities.local_masks else None
+        # local attention windows depend on the positions of all slots
+        positions_LBHP = prefix.positions() if self._capabilities.local_masks else None
         mask_BP = None if prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
-        held = replace(prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places)
-        held = held.map_layers(lambda layer: layer.to(lm.device))
-        self._held = replace(held, next_position_B=next_B, mask_BP=mask_BP, eviction=eviction)
+        bare_prefix = replace(prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=positions_LBHP)
+        bare_prefix = bare_prefix.map_layers(lambda layer: layer.to(lm.device))
+        self._bare_prefix = replace(
+            bare_prefix, next_position_B=next_B, mask_BP=mask_BP, eviction=eviction
+        )
         """Everything read so far except keys and values. Bias and eviction: of the prefix only."""
         self._shared: list[SharedLayer] | None = None
         """Keys and values of a shared prefix, one entry per layer; None if each row has a copy."""
         if self._shares_prefix(prefix):
-            whole, bias = prefix.mask_BP is None, self._bias
+            is_unmasked, bias = prefix.mask_BP is None, self._bias
             self._shared = [
                 SharedLayer(
                     *pair,
-                    whole and layer not in self._capabilities.local_masks,
+                    is_unmasked and layer not in self._capabilities.local_masks,
                     None if bias is None else bias[layer],
                 )
-                for layer, pair in enumerate(own)
+                for layer, pair in enumerate(row_pairs)
             ]
-            own, self._bias = [], None
+            row_pairs, self._bias = [], None
         assert retain or eviction is None, "eviction requires retain=True"
         # a buffer cannot shrink under an eviction
-        buffer = capacity if retain and eviction is None else 0
-        slots = self._shared[0].keys.shape[2] if self._shared else 0
-        pairs = list(own) or [None] * lm.layers  # type: ignore[list-item]
+        buffer_capacity = capacity if retain and eviction is None else 0
+        shared_slots = self._shared[0].keys.shape[2] if self._shared else 0
+        pairs_by_layer = list(row_pairs) or [None] * lm.layers  # type: ignore[list-item]
         self._layers = [
-            CacheLayer(pair, shared=slots, capacity=buffer, retain=retain) for pair in pairs
+            CacheLayer(pair, shared=shared_slots, capacity=buffer_capacity, retain=retain)
+            for pair in pairs_by_layer
         ]
         self._cache = Cache(layers=list(self._layers))
         self._ids_BS: Tensor | None = None
         """All ids fed, for a model that reads the whole text every time."""
 
     def _shares_prefix(self, prefix: Prefix) -> bool:
-        """True if several rows share the prefix, and no row evicts slots of its own."""
+        """True if several rows share a prefix of one row, and no row evicts slots."""
         if is_observed() or prefix.eviction is not None or not self._capabilities.supports_hooks:
             return False
         if self._capabilities.local_masks and any(
-            place.shape[1] > 1 for place in prefix.positions_LBHP or ()
+            positions_BHP.shape[1] > 1 for positions_BHP in prefix.positions_LBHP or ()
         ):
-            return False  # heads with different slots have different windows
-        parts = [part[0] for part in (prefix.keys_LBHPD, prefix.bias_LBHP) if part]
-        return self.rows > 1 and bool(prefix.keys_LBHPD) and all(len(part) == 1 for part in parts)
+            return False  # heads with different positions need different local masks
+        first_layer_parts = [part[0] for part in (prefix.keys_LBHPD, prefix.bias_LBHP) if part]
+        return (
+            self.rows > 1
+            and bool(prefix.keys_LBHPD)
+            and all(len(part) == 1 for part in first_layer_parts)
+        )
 
     def feed(
         self, ids_BT: Tensor, mask_BT: Tensor | None = None, layout: Layout | None = None
     ) -> Tensor:
-        """Read tokens. Returns last hidden states [B, T, D], undefined where `mask_BT` is False.
+        """Read tokens. Returns last hidden states [B, T, D], undefined for padding.
 
-        No mask is needed for trailing padding if reading stops here. Without a layout, tokens are
-        consecutive. `layout.delta_mask_BT` is for `deltas_applied`.
+        Args:
+            mask_BT: False for padding; None without padding. It may also be None for trailing
+                padding, if this is the last feed.
+            layout: placement of the tokens; None if they are consecutive. Its `delta_mask_BT` is
+                ignored here: callers pass it to `deltas_applied`.
         """
         assert ids_BT.shape[0] == self.rows, (
             f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         )
-        positions_BT, total_B = self._positions(ids_BT, mask_BT)
+        positions_BT, added_B = self._token_positions(ids_BT, mask_BT)
         mask = mask_BS = self._extended_mask(ids_BT, mask_BT)
-        next_B, step, eviction = self._held.next_position_B + total_B, None, self._held.eviction
+        next_B, eviction_step, eviction = (
+            self._bare_prefix.next_position_B + added_B,
+            None,
+            self._bare_prefix.eviction,
+        )
         embeddings_BTC = None if layout is None else layout.embeddings_BTC
         if layout is not None:
             assert eviction is None, "a layout does not support eviction"
@@ -267,44 +295,48 @@ class Window:
                     0, self.lm.max_positions - 1
                 )
             real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
-            next_B = torch.maximum(self._held.next_position_B, real_BT.amax(1) + 1)
+            next_B = torch.maximum(self._bare_prefix.next_position_B, real_BT.amax(1) + 1)
             if layout.visible_BTS is not None:
                 slots = self._cache.get_seq_length() + ids_BT.shape[1]
                 mask = layout.mask(ids_BT.shape[1], slots, mask_BS)
                 if layout.visible_BTS.shape[2] == slots and self._shared is not None:
                     self._shared = [
-                        replace(tensor, is_fully_visible=False) for tensor in self._shared
+                        replace(shared, is_fully_visible=False) for shared in self._shared
                     ]
         if eviction is not None:
-            step = eviction.step(
+            eviction_step = eviction.step(
                 torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT
             )
-        with observe_attention(step) if step is not None else nullcontext():
+        with observe_attention(eviction_step) if eviction_step is not None else nullcontext():
             hidden_BTD = self._run(ids_BT, mask, positions_BT, embeddings_BTC)
-        self._held = replace(self._held, mask_BP=mask_BS, next_position_B=next_B)
-        if step is not None:
-            remaining_prefix = step.remaining_prefix(self.prefix(), evict=self._evict)
+        self._bare_prefix = replace(self._bare_prefix, mask_BP=mask_BS, next_position_B=next_B)
+        if eviction_step is not None:
+            remaining_prefix = eviction_step.remaining_prefix(self.prefix(), evict=self._evict)
             for layer, (keys, values) in zip(
                 self._layers, keys_and_values(self.lm, remaining_prefix), strict=True
             ):
                 layer.keys, layer.values = keys, values
-            places = remaining_prefix.positions() if self._capabilities.local_masks else None
-            self._held = replace(
-                remaining_prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=places
+            positions_LBHS = (
+                remaining_prefix.positions() if self._capabilities.local_masks else None
+            )
+            self._bare_prefix = replace(
+                remaining_prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=positions_LBHS
             )
         return hidden_BTD
 
     @property
     def _continues_unmasked(self) -> bool:
-        """True if a continuation of several tokens without padding needs no stored mask."""
-        ours = self._capabilities.supports_hooks and self._shared is None
-        return ours and (self.lm.device.type == "cuda" or can_merge_partials(self.lm.device))
+        """True if unpadded tokens after cached slots need no mask in memory."""
+        uses_own_attention = self._capabilities.supports_hooks and self._shared is None
+        return uses_own_attention and (
+            self.lm.device.type == "cuda" or can_merge_partials(self.lm.device)
+        )
 
     @property
     def needs_no_mask(self) -> bool:
-        """True if unpadded text of any length needs no stored mask."""
-        held = self._held
-        needing_mask = (held.mask_BP, held.bias_LBHP, held.positions_LBHP)
+        """True if unpadded text of any length needs no mask in memory."""
+        bare = self._bare_prefix
+        needing_mask = (bare.mask_BP, bare.bias_LBHP, bare.positions_LBHP)
         is_plain = all(part is None for part in needing_mask)
         return self._continues_unmasked and is_plain and not is_observed()
 
@@ -315,7 +347,11 @@ class Window:
         positions_BT: Tensor,
         embeddings_BTC: Tensor | None,
     ) -> Tensor:
-        """Run the decoder. The mask is of slots [B, S], or of slots by token [B, 1, T, S]."""
+        """Run the decoder on new tokens and return their last hidden states.
+
+        Args:
+            mask: visible slots, [B, S] for all tokens or [B, 1, T, S] by token.
+        """
         cache: dict[str, Any] = {
             "past_key_values": self._cache,
             "use_cache": True,
@@ -323,7 +359,7 @@ class Window:
         }
         if self._capabilities.supports_hooks:
             masks, continues_unmasked = (
-                self._local(self._seen(ids_BT.shape[1], mask), positions_BT),
+                self._masks_by_layer(self._visibility_mask(ids_BT.shape[1], mask), positions_BT),
                 self._continues_unmasked,
             )
             with attention_extras(
@@ -333,18 +369,18 @@ class Window:
                 masks=masks,
                 local_masks=self._capabilities.local_masks,
             ):
-                return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
-        # the model attends with its own code, and makes its masks from a mask of slots
+                return self._run_decoder(ids_BT, positions_BT, embeddings_BTC, **cache)
+        # the attention code of the model makes its own masks from a mask of slots
         cache["attention_mask"] = None if mask is None else mask.long()
         if self._capabilities.supports_cache:
-            return self._decoded(ids_BT, positions_BT, embeddings_BTC, **cache)
+            return self._run_decoder(ids_BT, positions_BT, embeddings_BTC, **cache)
         # Without a cache, the whole text is read again.
         self._ids_BS = ids_BT if self._ids_BS is None else torch.cat([self._ids_BS, ids_BT], dim=1)
-        steps_1S = torch.arange(self._ids_BS.shape[1], device=ids_BT.device)[None]
+        positions_1S = torch.arange(self._ids_BS.shape[1], device=ids_BT.device)[None]
         cache |= {"past_key_values": None, "use_cache": False}
-        return self._decoded(self._ids_BS, steps_1S, None, **cache)[:, -ids_BT.shape[1] :]
+        return self._run_decoder(self._ids_BS, positions_1S, None, **cache)[:, -ids_BT.shape[1] :]
 
-    def _decoded(
+    def _run_decoder(
         self, ids_BT: Tensor, positions_BT: Tensor, embeddings_BTC: Tensor | None, **cache: Any
     ) -> Tensor:
         inputs = (
@@ -355,72 +391,80 @@ class Window:
         hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
         return hidden_BTD.to(positions_BT.device)
 
-    def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
-        """Return visible slots by token, bool [B or 1, 1, T, S]. None: all up to the own slot."""
+    def _visibility_mask(self, tokens: int, mask: Tensor | None) -> Tensor | None:
+        """Return the slots that each token sees, bool [B or 1, 1, T, S]; None for a causal mask."""
         if mask is not None and mask.dim() == 4:
             return mask
-        held = self._layers[0].get_seq_length()
-        if tokens == 1 or (mask is None and (not held or self._continues_unmasked)):
+        cached_slots = self._layers[0].get_seq_length()
+        if tokens == 1 or (mask is None and (not cached_slots or self._continues_unmasked)):
             return mask if mask is None else mask[:, None, None]
-        causal = causal_mask(tokens, held + tokens, self.lm.device)
+        causal = causal_mask(tokens, cached_slots + tokens, self.lm.device)
         return causal if mask is None else mask[:, None, None] & causal
 
-    def _local(self, seen: Tensor | None, positions_BT: Tensor) -> list[Tensor | None]:
-        """Return visible slots by layer [B or 1, 1 or H, T, S]; local windows hide some."""
-        masks = [seen] * self.lm.layers
-        if self._held.positions_LBHP is None:
+    def _masks_by_layer(self, visible: Tensor | None, positions_BT: Tensor) -> list[Tensor | None]:
+        """Return the slots that each token sees, by layer, bool [B or 1, 1 or H, T, S].
+
+        Layers with local attention see only slots in their window. Adds the positions of the new
+        tokens to those of the cached slots.
+        """
+        masks = [visible] * self.lm.layers
+        if self._bare_prefix.positions_LBHP is None:
             return masks
-        tokens, query = positions_BT.shape[1], positions_BT[:, None, :, None]
-        places = [  # positions of cached slots, then of these tokens, by row and head
+        tokens, query_positions = positions_BT.shape[1], positions_BT[:, None, :, None]
+        positions_LBHS = [  # cached slots first, then the new tokens
             torch.cat(
                 [
-                    place.expand(rows, -1, -1),
-                    positions_BT[:, None].expand(rows, place.shape[1], -1).to(place),
+                    positions_BHS.expand(rows, -1, -1),
+                    positions_BT[:, None]
+                    .expand(rows, positions_BHS.shape[1], -1)
+                    .to(positions_BHS),
                 ],
                 2,
             )
-            for place in self._held.positions_LBHP
-            for rows in [max(len(place), len(positions_BT))]
+            for positions_BHS in self._bare_prefix.positions_LBHP
+            for rows in [max(len(positions_BHS), len(positions_BT))]
         ]
-        self._held = replace(self._held, positions_LBHP=tuple(places))
-        made: dict[tuple[int, int], Tensor | None] = {}
+        self._bare_prefix = replace(self._bare_prefix, positions_LBHP=tuple(positions_LBHS))
+        mask_by_key: dict[tuple[int, int], Tensor | None] = {}
         for layer, local_mask in self._capabilities.local_masks.items():
-            number = layer if len(places) > 1 else 0
-            if (key := (id(local_mask), number)) not in made:
-                place = places[number][:, :, None]  # [B, H, 1, S]
-                if bool(local_mask(0, 0, query.max(), place.clamp(min=0).min())):
-                    made[key] = seen
+            index = layer if len(positions_LBHS) > 1 else 0
+            if (key := (id(local_mask), index)) not in mask_by_key:
+                positions_BH1S = positions_LBHS[index][:, :, None]
+                if bool(local_mask(0, 0, query_positions.max(), positions_BH1S.clamp(min=0).min())):
+                    mask_by_key[key] = visible
                     continue
-                base = seen
-                if base is None and tokens > 1:
-                    base = causal_mask(tokens, place.shape[-1], place.device)
-                local = local_mask(0, 0, query, place)
-                made[key] = local if base is None else base & local
-            masks[layer] = made[key]
+                visible_or_causal = visible
+                if visible_or_causal is None and tokens > 1:
+                    visible_or_causal = causal_mask(
+                        tokens, positions_BH1S.shape[-1], positions_BH1S.device
+                    )
+                local = local_mask(0, 0, query_positions, positions_BH1S)
+                mask_by_key[key] = local if visible_or_causal is None else visible_or_causal & local
+            masks[layer] = mask_by_key[key]
         return masks
 
-    def _positions(self, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Tensor]:
-        next_B = self._held.next_position_B
+    def _token_positions(self, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        next_B = self._bare_prefix.next_position_B
         if mask_BT is None and ids_BT.shape[1] == 1:
             return next_B[:, None].clamp(max=self.lm.max_positions - 1), torch.ones_like(next_B)
         if mask_BT is None:
             steps_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).unsqueeze(0)
-            total_B = torch.full_like(next_B, ids_BT.shape[1])
+            added_B = torch.full_like(next_B, ids_BT.shape[1])
         else:
             # padding takes slots but no positions: mask [0, 1, 1] gives positions -1, 0, 1
             counts_BT = mask_BT.long().cumsum(1)
-            steps_BT, total_B = counts_BT - 1, counts_BT[:, -1]
+            steps_BT, added_B = counts_BT - 1, counts_BT[:, -1]
         # Only padding can exceed the limit: callers check real tokens with `patching.check_fits`.
-        return (next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), total_B
+        return (next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), added_B
 
     def _extended_mask(self, ids_BT: Tensor, mask_BT: Tensor | None) -> Tensor | None:
-        held_BS, slots = self._held.mask_BP, self._cache.get_seq_length()
-        if mask_BT is None and held_BS is None:
+        cached_BS, cached_slots = self._bare_prefix.mask_BP, self._cache.get_seq_length()
+        if mask_BT is None and cached_BS is None:
             return None
-        if held_BS is None:
-            held_BS = torch.ones(1, slots, dtype=torch.bool, device=ids_BT.device)
+        if cached_BS is None:
+            cached_BS = torch.ones(1, cached_slots, dtype=torch.bool, device=ids_BT.device)
         new_BT = torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT
-        return torch.cat([held_BS.expand(self.rows, -1), new_BT], dim=1)
+        return torch.cat([cached_BS.expand(self.rows, -1), new_BT], dim=1)
 
     def prefix(self) -> Prefix:
         """Return everything read so far, one row per batch row."""
@@ -439,24 +483,31 @@ class Window:
                 for shared, own in zip(self._shared, values, strict=True)
             ]
         slots = keys[0].shape[2]
-        held = self._held.map_layers(
+        bare = self._bare_prefix.map_layers(
             lambda part: pad(part, (0, slots - part.shape[2])).expand(self.rows, -1, -1)
         )
         return replace(
-            held,
+            bare,
             keys_LBHPD=tuple(keys),
             values_LBHPD=tuple(values),
-            next_position_B=held.next_position_B.expand(self.rows),
-            mask_BP=None if held.mask_BP is None else held.mask_BP.expand(self.rows, -1),
+            next_position_B=bare.next_position_B.expand(self.rows),
+            mask_BP=None if bare.mask_BP is None else bare.mask_BP.expand(self.rows, -1),
         )
 
     def select(self, rows_N: Tensor) -> None:
         """Select rows, in this order. Rows may repeat."""
         for layer in self._layers:
             layer.select(rows_N)
-        eviction = None if self._held.eviction is None else self._held.eviction.select(rows_N)
-        self.rows, self._held = len(rows_N), replace(self._held, eviction=None).select(rows_N)
-        self._held = replace(self._held, eviction=eviction)
+        eviction = (
+            None
+            if self._bare_prefix.eviction is None
+            else self._bare_prefix.eviction.select(rows_N)
+        )
+        self.rows, self._bare_prefix = (
+            len(rows_N),
+            replace(self._bare_prefix, eviction=None).select(rows_N),
+        )
+        self._bare_prefix = replace(self._bare_prefix, eviction=eviction)
         if self._bias is not None:
             self._bias = [select_tensor_rows(bias, rows_N) for bias in self._bias]
         if self._ids_BS is not None:
