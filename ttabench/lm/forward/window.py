@@ -279,11 +279,9 @@ class Window:
         )
         positions_BT, added_B = self._token_positions(ids_BT, mask_BT)
         mask = mask_BS = self._extended_mask(ids_BT, mask_BT)
-        next_B, eviction_step, eviction = (
-            self._bare_prefix.next_position_B + added_B,
-            None,
-            self._bare_prefix.eviction,
-        )
+        next_B = self._bare_prefix.next_position_B + added_B
+        eviction = self._bare_prefix.eviction
+        eviction_step = None
         embeddings_BTC = None if layout is None else layout.embeddings_BTC
         if layout is not None:
             assert eviction is None, "a layout does not support eviction"
@@ -311,18 +309,18 @@ class Window:
             hidden_BTD = self._run(ids_BT, mask, positions_BT, embeddings_BTC)
         self._bare_prefix = replace(self._bare_prefix, mask_BP=mask_BS, next_position_B=next_B)
         if eviction_step is not None:
-            remaining_prefix = eviction_step.remaining_prefix(self.prefix(), evict=self._evict)
-            for layer, (keys, values) in zip(
-                self._layers, keys_and_values(self.lm, remaining_prefix), strict=True
-            ):
-                layer.keys, layer.values = keys, values
-            positions_LBHS = (
-                remaining_prefix.positions() if self._capabilities.local_masks else None
-            )
-            self._bare_prefix = replace(
-                remaining_prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=positions_LBHS
-            )
+            self._keep_prefix(eviction_step.remaining_prefix(self.prefix(), evict=self._evict))
         return hidden_BTD
+
+    def _keep_prefix(self, prefix: Prefix) -> None:
+        """Replace everything read so far by the slots that remain after an eviction."""
+        pairs = keys_and_values(self.lm, prefix)
+        for layer, (keys, values) in zip(self._layers, pairs, strict=True):
+            layer.keys, layer.values = keys, values
+        positions_LBHS = prefix.positions() if self._capabilities.local_masks else None
+        self._bare_prefix = replace(
+            prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=positions_LBHS
+        )
 
     @property
     def _continues_unmasked(self) -> bool:
