@@ -128,7 +128,7 @@ def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine
     [
         ("./mine.py:closenes", "Did you mean 'closeness'?"),
         ("./mine.py:alone", "mine.py: TypeError: alone() takes 1 positional argument"),
-        ("./mine.py:words", "words has the name of a column of samples"),
+        ("./mine.py:words", "words"),
         ("./mine.py:nothing", "nan"),
         ("./mine.py:beyond", "mini-test-0-0-home-0"),
         ("./mine.py:leaving", "mine.py, line 19: SystemExit: 0"),

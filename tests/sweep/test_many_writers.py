@@ -12,8 +12,8 @@ from bench_store import written
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")
 def test_no_run_is_lost_damaged_or_made_twice(tmp_path: Path) -> None:
     counts = written(tmp_path / "runs", writers=8, killed=1, seeds=4)
-    assert counts["runs"] == counts["stored, with all samples"] == counts["made once"] == 40
-    assert counts["writers killed"] == counts["their runs, continued by others"] == 1
+    assert counts["runs"] == counts["runs stored with all samples"] == counts["made once"] == 40
+    assert counts["writers killed"] == counts["their runs, resumed by other writers"] == 1
     assert counts["queries answered"] == 40 * 16
     nothing = ("made twice", "failed", "queries answered twice", "files left half written")
     assert [counts[name] for name in nothing] == [0] * len(nothing)
