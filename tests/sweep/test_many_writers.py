@@ -15,5 +15,5 @@ def test_no_run_is_lost_damaged_or_made_twice(tmp_path: Path) -> None:
     assert counts["runs"] == counts["runs stored with all samples"] == counts["made once"] == 40
     assert counts["writers killed"] == counts["their runs, resumed by other writers"] == 1
     assert counts["queries answered"] == 40 * 16
-    nothing = ("made twice", "failed", "queries answered twice", "files left half written")
+    nothing = ("made twice", "failed", "queries answered twice", "incomplete files")
     assert [counts[name] for name in nothing] == [0] * len(nothing)
