@@ -94,7 +94,7 @@ def test_a_text_that_crosses_the_length_of_other_angles_is_refused(
 
 
 @pytest.mark.parametrize("model", ["gpt_neo", "gptj"])
-def test_check_says_what_a_folder_can_do(ttabench: Command, model: str) -> None:
+def test_check_reports_what_a_folder_can_do(ttabench: Command, model: str) -> None:
     said = ttabench("check", "--model", FOLDERS / model, "--json").json()
     rows = {"rows": "one by one"} if model == "gpt_neo" else {}
     assert said["ways"] == {"attention": "transformers", **rows}

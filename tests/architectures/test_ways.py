@@ -60,7 +60,7 @@ def plain(lm: LM, prompt: list[int], target: list[int]) -> float:
     return float(logprobs[-len(target) - 1 : -1].gather(1, torch.tensor(target)[:, None]).sum())
 
 
-def test_a_plain_model_is_run_in_the_usual_way_and_says_nothing() -> None:
+def test_a_plain_model_is_run_in_the_usual_way_and_reports_nothing() -> None:
     for lm in (tiny_llama(), tiny_gpt2()):
         capabilities = get_capabilities(lm)
         assert capabilities.attention == "sdpa"

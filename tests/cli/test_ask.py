@@ -62,7 +62,7 @@ def test_bad_input_is_refused_without_torch(words: str, told: str) -> None:
     assert told in refused.stderr
 
 
-def test_a_file_of_rows_is_said_to_be_read_as_text(ttabench: Command, notes: Path) -> None:
+def test_a_file_of_rows_is_reported_to_be_read_as_text(ttabench: Command, notes: Path) -> None:
     Path("chat.json").write_text(json.dumps([{"role": "user", "content": TEXT}]))
     for command in (("adapt", "--method", "icl"), ("ask", "Who?")):
         for file in (notes, "chat.json"):
@@ -113,7 +113,7 @@ def test_files_may_be_read_now(ttabench: Command, notes: Path) -> None:
     )
 
 
-def test_floor_and_ceiling_stand_beside_it(ttabench: Command, state: Path) -> None:
+def test_no_context_and_full_context_stand_next_to_it(ttabench: Command, state: Path) -> None:
     ran = ttabench("ask", *ASKED, "--compare")
     assert ran.code == 0, ran.err
     assert all(name in ran.out for name in ("mac", "none", "icl", "before"))

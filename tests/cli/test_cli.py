@@ -183,7 +183,7 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
     assert "validation_loss" in done.json()
 
 
-def test_a_shipped_adapter_can_be_named_for_another_task(ttabench: Command, tmp_path: Path) -> None:
+def test_a_bundled_adapter_can_be_named_for_another_task(ttabench: Command, tmp_path: Path) -> None:
     words = (
         "--method",
         "mac",

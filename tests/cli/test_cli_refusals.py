@@ -121,7 +121,7 @@ def test_other_commands_refuse_in_one_line(
     assert hint in error_line(ttabench(*arguments))
 
 
-def test_what_no_hub_brings_is_said(ttabench: Command, common: list[object]) -> None:
+def test_what_no_hub_brings_is_reported(ttabench: Command, common: list[object]) -> None:
     known = error_line(ttabench("eval", *common, "--model", "gpt2"))
     assert "save_pretrained, or add --random-weights" in known
     assert "--random-weights" not in error_line(

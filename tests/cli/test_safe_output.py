@@ -43,7 +43,7 @@ def test_no_form_of_a_table_commands_a_terminal(
     assert "2J" in seen
 
 
-def test_nor_do_remarks_paths_and_complaints(
+def test_nor_do_notes_paths_and_complaints(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     watched(monkeypatch)

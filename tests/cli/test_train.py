@@ -102,7 +102,7 @@ def test_several_tasks_take_turns(ttabench: Command, tiny_base: Path, tmp_path: 
     assert "--force" in error_line(again)
 
 
-def test_what_a_training_takes_is_told_on_paper(ttabench: Command, tmp_path: Path) -> None:
+def test_what_a_training_takes_is_reported_on_paper(ttabench: Command, tmp_path: Path) -> None:
     words = (
         "train",
         "--method",

@@ -234,7 +234,7 @@ def test_a_broken_promise_is_found(name: str, cls: type[BaseMethod[Any]]) -> Non
     ).startswith("on llama: ")
 
 
-def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
+def test_check_reports_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
     ran = ttabench("check", "icl")
     lines = [line for line in ran.out.splitlines() if line]
     assert ran.code == 0

@@ -35,7 +35,7 @@ for each in blocks("python"):
         SCRIPTS[each.page] = SCRIPTS.get(each.page, "") + each.code
 
 
-def test_every_block_says_what_it_is() -> None:
+def test_every_block_reports_what_it_is() -> None:
     for block in blocks():
         assert block.language in ("bash", "python", "yaml", "toml", "text"), block
 
@@ -117,7 +117,7 @@ def test_every_other_command_is_of_something_that_is_there() -> None:
 
 
 @pytest.mark.parametrize("page", SCRIPTS)
-def test_python_runs_and_prints_what_stands_behind_it(
+def test_python_runs_and_prints_what_stands_after_it(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The blocks of a page, one after the other; those of the README run in tests/methods/test_session.py."""

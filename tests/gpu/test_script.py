@@ -45,6 +45,6 @@ def test_the_table_is_made_without_what_may_be_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_it_reports_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert capsys.readouterr().out == "skipped: no CUDA GPU is here\n"

@@ -193,7 +193,7 @@ def test_eval_asks_what_lm_eval_asks(split: str, monkeypatch: pytest.MonkeyPatch
         ("marker:nowhere", "nowhere"),
     ],
 )
-def test_a_split_of_nothing_is_told(split: str, fault: str) -> None:
+def test_a_split_of_nothing_is_reported(split: str, fault: str) -> None:
     with pytest.raises(UserError, match=fault):
         answered(adapted("icl", roomy(2048), prompts=PromptSplitter(split=split)), "field:context")
 
@@ -206,7 +206,7 @@ def test_a_split_of_nothing_is_told(split: str, fault: str) -> None:
         ({"metric_list": [{"metric": "acc_mutual_info"}]}, ""),
     ],
 )
-def test_documents_that_cannot_be_asked_are_told(
+def test_documents_that_cannot_be_asked_are_reported(
     changes: dict[str, Any], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (task,) = manager().load([task_of("field:context") | changes])["tasks"].values()

@@ -117,7 +117,7 @@ def hooks(lm: LM) -> int:
 
 
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
-def test_blocks_are_shown_what_transformers_calls_hidden_states(lm: LM, grad: bool) -> None:
+def test_groups_are_shown_what_transformers_calls_hidden_states(lm: LM, grad: bool) -> None:
     ids_BT, everywhere = text(2, 9), range(lm.layers)
     with torch.set_grad_enabled(grad):
         copy = deepcopy(lm.model)  # transformers leaves hooks of its own behind

@@ -112,7 +112,7 @@ def test_a_damaged_copy_is_refused_in_one_line(file: Path, cache: Path, damage: 
         load(str(file), device="cpu")
 
 
-def test_nothing_is_said_of_a_file_that_is_refused(
+def test_nothing_is_reported_of_a_file_that_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "odd.gguf").write_bytes(b"GGUF" + bytes(99))

@@ -85,7 +85,7 @@ def test_read_text_equals_text_in_the_window(lm: LM) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("block", [1, 4, 100])
-def test_reading_in_pieces_equals_reading_at_once(
+def test_reading_in_chunks_equals_reading_at_once(
     lm: LM, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context_BT = text(2, 13)
@@ -225,7 +225,7 @@ def test_a_layout_of_what_is_usual_changes_nothing(lm: LM, held: str, side: str)
         close(more[0], more[1])
 
 
-def test_more_rows_of_embeddings_stand_for_ids_behind_the_vocabulary(lm: LM) -> None:
+def test_more_rows_of_embeddings_stand_for_ids_after_the_vocabulary(lm: LM) -> None:
     extra_embeddings_NC = lm.embed(torch.tensor([40, 41])).clone().requires_grad_()
     ids_BT = torch.tensor(
         [[65, lm.vocab_size, 66, lm.vocab_size + 1], [lm.vocab_size + 1, 67, 68, 69]]

@@ -117,7 +117,7 @@ def test_options_that_fork_from_one_prompt(lm: LM, rows: int) -> None:
             assert found.greedy == (likeliest.tolist() == option)
 
 
-def test_pieces_prompts_and_targets() -> None:
+def test_chunks_prompts_and_targets() -> None:
     lm = tiny_llama()
     piece = Chunk(text="abcdef", joiner="\n\n")
     assert lm.decode(chunk_ids(lm, piece, first=True)) == "abcdef"

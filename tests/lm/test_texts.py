@@ -111,7 +111,7 @@ def test_a_text_begins_with_what_its_tokenizer_adds() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(pieces=st.lists(WORDS, min_size=1, max_size=4), prompt=WORDS)
-def test_the_tokens_of_pieces_are_those_of_the_whole_text(
+def test_the_tokens_of_chunks_are_those_of_the_whole_text(
     nano: LM, pieces: list[list[str]], prompt: list[str]
 ) -> None:
     texts = ["x" + "".join(piece) for piece in pieces]
@@ -166,7 +166,7 @@ def _sentencepiece(
     )
 
 
-def test_a_text_behind_another_has_no_blank_of_the_tokenizers_in_front() -> None:
+def test_a_text_after_another_has_no_blank_of_the_tokenizers_in_front() -> None:
     lm = LM(tiny_llama().model, _sentencepiece(), "sentencepiece")
     whole = lm.encode("ab\nbc b")
     assert (

@@ -83,7 +83,7 @@ def episodes() -> list[Episode]:
     "way", WAYS, ids=lambda way: " ".join((way[0].__name__, *map(str, way[1].values())))
 )
 @torch.no_grad()
-def test_one_forward_gives_the_loss_of_reading_piece_by_piece(
+def test_one_forward_gives_the_loss_of_reading_chunk_by_chunk(
     base: Callable[[], LM], way: tuple[Any, Any]
 ) -> None:
     method = trained(way[0], base(), **way[1])
@@ -93,7 +93,7 @@ def test_one_forward_gives_the_loss_of_reading_piece_by_piece(
 
 @pytest.mark.parametrize("update", ["concat", "merge"])
 @torch.no_grad()
-def test_rows_of_other_lengths_and_of_no_piece_count_by_their_answers(update: str) -> None:
+def test_rows_of_other_lengths_and_of_no_chunk_count_by_their_answers(update: str) -> None:
     """Rows of about one length share a forward; an episode may ask before anything is read."""
     method = ccm(tiny_llama(), update=update)
     bare, (long, other) = Episode(key="bare", steps=tuple(make_queries("Who?"))), episodes()
@@ -119,7 +119,7 @@ def keys(method: Any, *texts: str) -> Tensor:
     return found
 
 
-def test_a_later_piece_depends_on_an_earlier_one_through_the_memory_alone() -> None:
+def test_a_later_chunk_depends_on_an_earlier_one_through_the_memory_alone() -> None:
     lm = tinyllama_shaped()  # the first layer of a COMP token knows no text: two do not tell
 
     def newest(recursive: bool, first: str) -> Tensor:
@@ -160,7 +160,7 @@ def test_ids_of_comp_tokens_are_none_of_a_text(given: str) -> None:
 
 
 @torch.no_grad()
-def test_of_one_piece_gisting_whole_and_online_are_one_and_of_several_not() -> None:
+def test_of_one_chunk_gisting_whole_and_online_are_one_and_of_several_not() -> None:
     lm = tinyllama_shaped()
     one = [Episode(key="one", steps=(*make_chunks(FOUR[0]), *make_queries("Where?", "Who is it?")))]
     several = [Episode(key="all", steps=(*make_chunks(*FOUR), *make_queries("Where?")))]

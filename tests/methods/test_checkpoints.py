@@ -202,7 +202,7 @@ def test_a_factor_without_dimensions_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "told"), [("someone/another-8b", 1), ("someone/Tiny-Llama-0", 0), ("", 0)]
 )
-def test_another_base_model_is_told(
+def test_another_base_model_is_reported(
     base: str, told: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lm = tiny_llama()

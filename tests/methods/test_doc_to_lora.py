@@ -197,7 +197,7 @@ def test_another_network_or_base_is_refused_in_one_line(
 
 
 @torch.no_grad()
-def test_chunks_stand_beside_each_other_wherever_they_came_from() -> None:
+def test_chunks_stand_next_to_each_other_wherever_they_came_from() -> None:
     method = DocToLora(tiny_llama(), SMALL)
     for parameter in method.network.parameters():
         parameter += 0.1

@@ -52,7 +52,7 @@ def dense_sums(query: Tensor, key: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("block", [1, 3, 256])
-def test_column_sums_in_blocks_are_those_of_all_attention(block: int) -> None:
+def test_column_sums_in_groups_are_those_of_all_attention(block: int) -> None:
     generator = torch.Generator().manual_seed(0)
     query, key = (
         torch.randn(2, 4, 10, 8, generator=generator),

@@ -66,7 +66,7 @@ def test_first_step_is_adams_by_hand() -> None:
 
 
 @pytest.mark.parametrize("prefix", [1, 8, 400])
-def test_a_query_stands_behind_one_token_fewer_than_a_lesson(prefix: int) -> None:
+def test_a_query_stands_after_one_token_fewer_than_a_lesson(prefix: int) -> None:
     """The query brings the token that its answer is predicted from."""
     lm = tiny_llama()
     method = TempLora(lm, replace(TINY, prefix=prefix, epochs=0))

@@ -110,7 +110,7 @@ def test_a_text_read_twice_is_kept_once(lm: LM) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"hierarchy": 2}])
-def test_an_empty_bank_beside_a_full_one_changes_nothing(lm: LM, settings: dict[str, Any]) -> None:
+def test_an_empty_bank_next_to_a_full_one_changes_nothing(lm: LM, settings: dict[str, Any]) -> None:
     mac = tiny_mac(lm, **settings)
     with torch.no_grad():
         for parameter in mac.networks.expansion.parameters():

@@ -21,7 +21,7 @@ from ttabench.methods.qttt.method import QueryTraining, truncate_prefix
 TINY = QueryTrainingSettings(rank=2, alpha=2.0, steps=16, span=16, lr=1e-2)
 
 
-def test_a_stretch_behind_the_first_slots_reads_as_in_the_whole_text() -> None:
+def test_a_stretch_after_the_first_slots_reads_as_in_the_whole_text() -> None:
     lm = tiny_llama()
     state = read(QueryTraining(lm, TINY), *TEXTS)
     (ids,), prefix = (

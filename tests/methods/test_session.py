@@ -56,7 +56,7 @@ def spy() -> Spy:
         ("full", [300]),
     ],
 )
-def test_what_stands_between_two_questions_is_read_together_as_the_method_says(
+def test_what_stands_between_two_questions_is_read_together_as_the_method_reports(
     spy: Spy, granularity: Any, calls: list[int]
 ) -> None:
     spy.granularity = granularity

@@ -73,7 +73,7 @@ def test_an_earlier_state_is_replaced_only_on_demand(adapt: Adapt, tmp_path: Pat
     assert json.loads(after["state.json"])["method"] == "icl"
 
 
-def test_a_lora_without_what_stands_in_the_window_says_so(adapt: Adapt) -> None:
+def test_a_lora_without_what_stands_in_the_window_reports_so(adapt: Adapt) -> None:
     assert "peft_without" not in adapt(method="templora").json()
     window = adapt("--force", "--set", "prefix=9", method="templora").json()
     assert "the last 8 tokens" in window["peft_without"]

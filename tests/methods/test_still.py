@@ -47,7 +47,7 @@ def test_the_loss_in_one_forward_is_that_of_use(make: Any) -> None:
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_a_piece_without_tokens_has_no_slots() -> None:
+def test_a_chunk_without_tokens_has_no_slots() -> None:
     steps = (Chunk(text=""), *told((2,)).steps)
     assert taught(tiny_llama).loss_parts([Episode(key="e", steps=steps)])["answer"].isfinite()
 
@@ -64,7 +64,7 @@ def test_slots_begin_as_means_of_neighbours() -> None:
         torch.testing.assert_close(second, near.flip(0) @ held[0, 0, :20])
 
 
-def test_pieces_read_apart_see_slots_and_those_read_together_text() -> None:
+def test_chunks_read_apart_see_slots_and_those_read_together_text() -> None:
     method = taught(tiny_llama)
     together, apart = read(method, *TEXTS[:2]), read_apart(method, *TEXTS[:2])
     first = len(method.lm.start_ids) + TINY.slots

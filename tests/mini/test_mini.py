@@ -22,7 +22,7 @@ def names_in(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_entities_of_the_splits_are_disjoint_and_share_their_pieces(kind: str) -> None:
+def test_entities_of_the_splits_are_disjoint_and_share_their_chunks(kind: str) -> None:
     for one, other in combinations(SPLITS, 2):
         assert not set(entities(kind, one)) & set(entities(kind, other))
     for position in (0, 1):

@@ -89,7 +89,7 @@ def pieces(name: str) -> list[Chunk]:
 
 @pytest.mark.parametrize(("name", "way"), TWICE)
 @torch.no_grad()
-def test_memory_after_every_piece_and_logits_of_the_question(name: str, way: str) -> None:
+def test_memory_after_every_chunk_and_logits_of_the_question(name: str, way: str) -> None:
     fixture, made = load("ccm_model"), method(name, way)
     allowed, state = fixture.spec["tolerance"], made.begin(1)
     for number, piece in enumerate(pieces(name), 1):

@@ -144,7 +144,7 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on(
     assert len(done.record.rows) == 6
 
 
-def test_a_fault_of_the_user_leaves_nothing_behind(
+def test_a_fault_of_the_user_leaves_nothing_after(
     job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refusing(request: Mapping[str, Any]) -> Findings:

@@ -72,7 +72,7 @@ def test_every_token_after_the_first_window_is_scored_once(
 
 @settings(deadline=None)
 @given(texts, sizes, sizes)
-def test_pieces_joined_are_the_text_and_its_tokens(text: str, first: int, stride: int) -> None:
+def test_chunks_joined_are_the_text_and_its_tokens(text: str, first: int, stride: int) -> None:
     cut = TokenizedText.tokenize(text, LM)
     assert list(cut.ids) == LM.encode(text)
     pieces = [span._replace(is_scored=True) for span in cut_spans(len(cut), first, stride)]

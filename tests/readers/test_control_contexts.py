@@ -86,7 +86,9 @@ def test_queries_stay_and_observations_are_others(name: str, options: dict[str, 
         ("metaicl", {"tasks": 3}),
     ],
 )
-def test_a_twins_other_rule_has_no_category_of_the_own(name: str, options: dict[str, Any]) -> None:
+def test_a_synthetic_versions_other_rule_has_no_category_of_the_own(
+    name: str, options: dict[str, Any]
+) -> None:
     for own, other in words(load(name, options={"queries": 8, **options})):
         asked = [
             text

@@ -142,7 +142,7 @@ def test_each_t_has_the_dialogues_with_enough_turns(tmp_path: Path) -> None:
 # --- the miniature world -------------------------------------------------------------------------------------------
 
 
-def test_what_is_scored_in_the_twin_was_told_before() -> None:
+def test_what_is_scored_in_the_synthetic_version_was_reported_before() -> None:
     for episode in load("dailydialog", seed=3).episodes():
         read: set[str] = set()
         for step in episode.steps:

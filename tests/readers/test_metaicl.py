@@ -154,7 +154,7 @@ def test_examples_that_are_too_long_are_replaced_from_the_next_draw(tmp_path: Pa
     assert len(next(task.training_episodes(0, 8)).chunks()) == 8
 
 
-def test_a_query_is_asked_after_as_many_demonstrations_as_fit_beside_it(tmp_path: Path) -> None:
+def test_a_query_is_asked_after_as_many_demonstrations_as_fit_next_to_it(tmp_path: Path) -> None:
     # A demonstration takes 31 tokens with its blank; beside a query of 30 there is room for 300 - 30 = 270: 8 of them.
     source = sized(tmp_path / "MetaICL", [30] * 16, [30, 60])
     read, before = asked_after(source, steps="4,8,16", max_tokens=300)

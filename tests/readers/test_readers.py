@@ -27,7 +27,7 @@ TASKS = ["archivalqa", "squad_seq", "streamingqa"]
 # --- cards ---------------------------------------------------------------------------------------------------------
 
 
-def test_shipped_cards_are_named_like_their_files_and_fit_their_reader() -> None:
+def test_bundled_cards_are_named_like_their_files_and_fit_their_reader() -> None:
     assert set(TASKS) <= set(card_names())
     for name in card_names():
         card = load_card(name)
@@ -65,7 +65,7 @@ def test_mini_is_deterministic_and_splits_differ(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "asks"), [("streamingqa", 12), ("lamp", 3), ("metaicl", 3), ("superglue", 3)]
 )
-def test_training_reads_and_asks_as_much_as_it_is_told(name: str, asks: int) -> None:
+def test_training_reads_and_asks_as_much_as_it_is_reported(name: str, asks: int) -> None:
     task = load(name, split="train")
     episodes = list(islice(task.training_episodes(3, 4, 3), 3))
     assert episodes == list(islice(task.training_episodes(3, 4, 3), 3))

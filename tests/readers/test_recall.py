@@ -59,7 +59,7 @@ def asked(episode: Episode) -> list[tuple[str, int]]:
     return [(ask.prompt, ask.at.count) for ask in episode.queries()]
 
 
-def test_pieces_joined_are_the_text_and_end_with_a_line_where_one_fits(tmp_path: Path) -> None:
+def test_chunks_joined_are_the_text_and_end_with_a_line_where_one_fits(tmp_path: Path) -> None:
     pieces = only(tmp_path).chunks()
     assert "".join(piece.text for piece in pieces) == TEXT
     assert [token for piece in pieces for token in piece.ids] == LM.encode(TEXT)
@@ -69,7 +69,7 @@ def test_pieces_joined_are_the_text_and_end_with_a_line_where_one_fits(tmp_path:
     assert [len(piece.text) for piece in short][:2] == [10, 9], "a line longer than a piece is cut"
 
 
-def test_a_fact_is_asked_at_the_distance_at_which_it_was_told_last(tmp_path: Path) -> None:
+def test_a_fact_is_asked_at_the_distance_at_which_it_was_reported_last(tmp_path: Path) -> None:
     assert asked(only(tmp_path)) == [("Where is Ada?", 8), ("Where is Tavo?", 64)]
     assert asked(only(tmp_path, distances="8")) == [("Where is Ada?", 8)], (
         "what was told before is not asked"
@@ -89,7 +89,7 @@ def test_a_fact_is_asked_at_the_distance_at_which_it_was_told_last(tmp_path: Pat
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_questions_of_the_twin_are_answered_by_what_its_books_tell(split: str) -> None:
+def test_questions_of_the_synthetic_version_are_answered_by_what_its_books_tell(split: str) -> None:
     lm = load_lm("nano")
     task = load(
         "recall",

@@ -102,7 +102,7 @@ def test_a_context_fills_its_length_and_a_longer_one_asks_the_same(
         )
 
 
-def test_answers_are_what_a_context_tells() -> None:
+def test_answers_are_what_a_context_reports() -> None:
     context, ask = only("niah_multikey_2", questions=3)
     key = re.findall(r"for (\S+) mentioned", ask.prompt)[0]
     assert (

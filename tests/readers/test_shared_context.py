@@ -39,7 +39,7 @@ def shown(episode: Episode) -> list[str]:
     return [step.text if isinstance(step, Chunk) else f"? {step.prompt}" for step in episode.steps]
 
 
-def test_questions_are_asked_alone_or_behind_the_turns_before_them_with_their_right_answers(
+def test_questions_are_asked_alone_or_after_the_turns_before_them_with_their_right_answers(
     tmp_path: Path,
 ) -> None:
     (short, _) = bound(tmp_path, [KV, OTHER], tokens=9).episodes(LM)
@@ -133,7 +133,7 @@ def test_another_context_brings_its_own_turns(tmp_path: Path) -> None:
         ({"context": "T."}, "lacks the column"),
     ],
 )
-def test_a_row_that_is_none_is_told_in_a_line(
+def test_a_row_that_is_none_is_reported_in_a_line(
     tmp_path: Path, row: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(UserError, match=fault):

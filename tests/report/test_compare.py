@@ -71,7 +71,7 @@ def stored(
     return path
 
 
-def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
+def test_seeds_are_pooled_and_settings_reported_apart(tmp_path: Path) -> None:
     good, bad = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.0}
     folders = [
         stored(tmp_path, "r1", good, seed=0, settings={"k": 1, "other": "x"}),
@@ -295,7 +295,7 @@ def test_perplexities_of_other_bases_have_no_difference(
     assert len(found.groups) == 2
 
 
-def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
+def test_every_format_reports_the_same(tmp_path: Path, ttabench: Command) -> None:
     stored(tmp_path, "r1", {"a": 1.0, "b": 0.0})
     stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none")
     text = ttabench("compare", "--out", tmp_path, "--format", "markdown").out
@@ -308,7 +308,7 @@ def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
     assert [line.split(",")[0] for line in lines] == ["table", "runs", "runs", "differences"]
 
 
-def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path: Path) -> None:
+def test_whose_state_answered_is_reported_and_earlier_records_had_their_own(tmp_path: Path) -> None:
     answers = {"a": 0.5, "b": 1.0}
     folders = [
         stored(tmp_path, "earlier", answers),

@@ -60,7 +60,7 @@ def test_a_record_is_read_once_while_it_is_what_it_is(
     assert ttabench("list", "runs", "--out", out, "--json").code == (2 if packed else 0)
 
 
-def test_a_run_in_a_folder_beside_the_same_packed_is_listed_once(
+def test_a_run_in_a_folder_next_to_the_same_packed_is_listed_once(
     out: Path, ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "cache"))

@@ -218,7 +218,7 @@ def test_samples_are_those_on_which_methods_disagree_the_widest_first(folders: l
     assert disagreeing_samples(group, most=0)["shown"] == []
 
 
-def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Path]) -> None:
+def test_what_is_not_stored_of_samples_is_reported(tmp_path: Path, folders: list[Path]) -> None:
     for folder in folders:
         rows = [sample(key, value=float(folder.name in ("r2", "r3"))).to_row() for key in "abc"]
         hidden = {

@@ -88,7 +88,7 @@ def test_it_can_be_used_and_nothing_leaves_it(opened: tuple[Any, list[str]]) -> 
     assert complaints == []
 
 
-def test_it_fetches_nothing_even_where_it_is_told_to(opened: tuple[Any, list[str]]) -> None:
+def test_it_fetches_nothing_even_where_it_is_reported_to(opened: tuple[Any, list[str]]) -> None:
     """Its policy holds: a script that a text had smuggled in would not run, and could ask nobody."""
     page, complaints = opened
     told = page.evaluate(

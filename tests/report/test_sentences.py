@@ -87,7 +87,7 @@ def test_full_context_below_a_method_is_noted(tmp_path: Path) -> None:
     assert not notes_with(runs, "full-context"), "a cut context is no baseline"
 
 
-def test_lines_are_ranked_on_blocks_that_they_share(tmp_path: Path) -> None:
+def test_lines_are_ranked_on_groups_that_they_share(tmp_path: Path) -> None:
     """The one line that stands in every block is best in none of them."""
     folders = []
     for count, shares in (
@@ -111,7 +111,7 @@ def test_lines_are_ranked_on_blocks_that_they_share(tmp_path: Path) -> None:
         assert all(word in verdict.sentences[0] for word in ("85.0", "35.0", "2 ", rows))
 
 
-def test_lost_blocks_count_in_the_share(tmp_path: Path) -> None:
+def test_lost_groups_count_in_the_share(tmp_path: Path) -> None:
     folders = made(tmp_path, "one", {"none": 0.0, "icl": 1.0, "mac": 0.9})
     folders += made(tmp_path, "two", {"none": 0.5, "icl": 1.0, "mac": 0.1})
     found = make_verdict(compare(folders))
@@ -163,7 +163,7 @@ def test_without_samples_nothing_leads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("another", "leads"), [(0.0, True), (0.88, False)])
-def test_whose_own_state_is_not_above_anothers_does_not_lead(
+def test_whose_own_state_is_not_above_swapped_does_not_lead(
     tmp_path: Path, another: float, leads: bool
 ) -> None:
     folders = made(tmp_path, "t", {"none": 0.0, "h2o": 0.3, "templora": 0.9})
@@ -175,7 +175,7 @@ def test_whose_own_state_is_not_above_anothers_does_not_lead(
     assert "60.0 points" in verdict.sentences[0]
 
 
-def test_of_several_lines_of_icl_none_is_the_ceiling(tmp_path: Path) -> None:
+def test_of_several_lines_of_icl_none_is_the_full_context(tmp_path: Path) -> None:
     folders = [
         stored(tmp_path, dtype, right(0.9), method="icl", dtype=dtype)
         for dtype in ("float32", "bfloat16")

@@ -201,7 +201,7 @@ def test_other_programs_get_all_samples(ttabench: Command, out: Path) -> None:
     assert json.loads(rows[0]["answers"]) == ["Ada"]
 
 
-def test_a_suite_without_samples_says_so(ttabench: Command, out: Path) -> None:
+def test_a_suite_without_samples_reports_so(ttabench: Command, out: Path) -> None:
     for run in (OURS, THEIRS):
         (out / run / SAMPLES_FILE).unlink()
     pack(out)

@@ -80,7 +80,7 @@ def rewritten(file: Path, change: Callable[[list[Row]], list[Row] | None]) -> No
     parquet.write_table(pa.Table.from_pylist(flat, schema=table.schema), file)
 
 
-def test_others_stand_beside_ours_marked_and_paired(
+def test_others_stand_next_to_ours_marked_and_paired(
     ttabench: Command, out: Path, file: Path
 ) -> None:
     ran = ttabench("compare", out, file)
@@ -103,7 +103,7 @@ def test_others_stand_beside_ours_marked_and_paired(
     assert apart["mac (theirs: lab-b)", "icl"]["family"] == "icl", "the full-context baseline, too"
 
 
-def test_what_is_exported_is_said_and_holds_no_text(
+def test_what_is_exported_is_reported_and_holds_no_text(
     ttabench: Command, lab: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "sub.parquet"

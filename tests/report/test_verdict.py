@@ -83,7 +83,7 @@ def test_controls_are_not_on_the_front_and_keep_nobody_off_it(tmp_path: Path) ->
     ]
 
 
-def test_no_share_where_the_ceiling_is_not_above_the_floor(tmp_path: Path) -> None:
+def test_no_share_where_the_full_context_is_not_above_the_no_context(tmp_path: Path) -> None:
     found = compare(made(tmp_path, "t", {"none": 0.5, "icl": 0.52, "mac": 0.6}))
     assert [
         recovered_in_group(found.groups[0], method_row) for method_row in found.method_rows

@@ -7,7 +7,7 @@ import json
 import tried
 
 
-def test_the_page_says_what_is_stored() -> None:
+def test_the_page_reports_what_is_stored() -> None:
     stored = json.loads(tried.STORED.read_text(encoding="utf-8"))
     assert tried.PAGE.read_text(encoding="utf-8") == tried.page(stored)
     assert f"## {next(iter(stored))}" in tried.PAGE.read_text(encoding="utf-8")

@@ -136,7 +136,9 @@ def test_the_share_is_of_all_that_was_read() -> None:
     assert kept_share([]) is kept_share([*costs, replace(one, slots=None)]) is None
 
 
-def test_a_run_says_what_was_kept_beside_what_was_asked(ttabench: Command, tmp_path: Path) -> None:
+def test_a_run_reports_what_was_kept_next_to_what_was_asked(
+    ttabench: Command, tmp_path: Path
+) -> None:
     words = (
         "--task",
         "streamingqa",

@@ -52,7 +52,7 @@ def test_a_method_that_evicts_knows_when_it_had_no_need(
         assert method.evicts_nothing(TOKENS) == (less == 0)
 
 
-def test_a_run_says_what_would_mislead(ttabench: Command, tmp_path: Path) -> None:
+def test_a_run_reports_what_would_mislead(ttabench: Command, tmp_path: Path) -> None:
     words = (
         "--task",
         "metaicl",
@@ -128,6 +128,6 @@ def test_what_auto_came_to_is_recorded(ttabench: Command, tiny_base: Path, tmp_p
     assert ttabench(*both).json()["runs"][0]["auto"]["window_positions"] == "cache"
 
 
-def test_only_nano_is_said_to_know_its_world_alone(lm: LM) -> None:
+def test_only_nano_is_reported_to_know_its_world_alone(lm: LM) -> None:
     assert nano_caveats(lm) == []
     assert nano_caveats(load("nano", device="cpu")) != []

@@ -194,7 +194,7 @@ def test_what_a_plan_here_cannot_have_changes_the_id_too(change: dict[str, Any])
 @pytest.mark.parametrize(
     ("one", "other"), [(1, 1.0), (1, True), (0, None), (None, "none"), ([1], 1)]
 )
-def test_values_that_python_takes_for_equal_are_told_apart(one: Any, other: Any) -> None:
+def test_values_that_python_takes_for_equal_are_reported_apart(one: Any, other: Any) -> None:
     """A budget of 1.0 is all of a text, one of 1 is a token of it."""
     configs = [RunConfig(method="m", settings={"budget": each}) for each in (one, other)]
     assert configs[0].identity() != configs[1].identity()

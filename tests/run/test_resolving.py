@@ -49,7 +49,7 @@ def chatting(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_card_says_how_models_with_a_chat_template_are_asked(chatting: Path) -> None:
+def test_the_card_reports_how_models_with_a_chat_template_are_asked(chatting: Path) -> None:
     assert asked(chatting) == (False, CARD)
     assert asked(chatting, "documents=4") == (False, {**CARD, "documents": "4"})
     assert asked(chatting, "examples=3") == (False, {**CARD, "examples": "3"})

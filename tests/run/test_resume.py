@@ -281,7 +281,7 @@ def test_samples_of_a_run_killed_twice_have_the_order_of_one_never_killed(
         assert stored(f"{kills}", *kills) == whole, kills
 
 
-def test_a_stored_run_says_on_what_it_was_made(evaluate: Evaluate) -> None:
+def test_a_stored_run_reports_on_what_it_was_made(evaluate: Evaluate) -> None:
     file = Path(evaluate("--device", "cpu", "--json").json()["runs"][0]["folder"]) / "run.json"
     stored = json.loads(file.read_text())
     stored["model"]["device"] = "cuda:0"

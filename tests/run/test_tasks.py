@@ -60,7 +60,7 @@ RECALL = (
 )
 
 
-def test_figures_by_distance_are_of_their_own_queries_and_compare_says_what_steps_are(
+def test_figures_by_distance_are_of_their_own_queries_and_compare_reports_what_steps_are(
     ttabench: Command, tmp_path: Path
 ) -> None:
     for method in ("none", "icl"):

@@ -106,7 +106,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("right", FAULTS)
-def test_a_fault_is_told_with_its_file_and_what_was_meant(
+def test_a_fault_is_reported_with_its_file_and_what_was_meant(
     right: str, written: Written, ttabench: Command, tmp_path: Path
 ) -> None:
     wrong, told = FAULTS[right]

@@ -87,7 +87,7 @@ def test_untrained_methods_are_named_before_they_run(
     assert "4 of 6" in told
 
 
-def test_without_a_file_and_beside_one(ttabench: Command, suite: Suite, tmp_path: Path) -> None:
+def test_without_a_file_and_next_to_one(ttabench: Command, suite: Suite, tmp_path: Path) -> None:
     def planned(*words: object) -> list[tuple[str, str, int]]:
         rows = ttabench("sweep", *words, "--out", tmp_path, "--dry-run", "--json").json()["runs"]
         return [(row["method"], row["task"], row["seed"]) for row in rows]
@@ -101,7 +101,7 @@ def test_without_a_file_and_beside_one(ttabench: Command, suite: Suite, tmp_path
     assert planned(suite("none", "icl"), "--methods", "window") == [("window", task, 0)]
 
 
-def test_a_dry_run_tells_what_is_stored(
+def test_a_dry_run_reports_what_is_stored(
     ttabench: Command, suite: Suite, here: None, tmp_path: Path
 ) -> None:
     words = (

@@ -196,7 +196,7 @@ def test_episodes_read_as_rows_lose_what_they_lose_alone(lm: LM) -> None:
     )
 
 
-def test_every_task_of_a_mixture_reads_as_many_pieces_a_step(lm: LM) -> None:
+def test_every_task_of_a_mixture_reads_as_many_chunks_a_step(lm: LM) -> None:
     request, also = split_mixture(
         RunRequest(method="icl", task=str(ROOT / "results/diet.yaml"), split="train"), ()
     )
