@@ -44,7 +44,7 @@ TEXTS = ("runs/miniature.html",)
 
 
 def pages() -> dict[str, Path]:
-    """Every page by its place in the site; a method's is NAME.md beside its code. The registry says in which order."""
+    """Return every page by its place in the site. The page of a method is NAME.md in its folder; the registry gives the order."""
     own = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
     rooms = {path.stem: path for path in (ROOT / "ttabench/methods").glob("*/*.md")}
     names = [reference.page_of(spec) for spec in reference.specs()]

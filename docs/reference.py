@@ -195,7 +195,7 @@ def million_table(model: str) -> Table:
 
 
 def _linked(table: Table) -> Table:
-    """Methods with links to their pages, seen from docs/; each lies beside the code of its method."""
+    """Return the table of methods, with links to their pages relative to docs/."""
     places = {
         page.stem: page.relative_to(PACKAGE.parent).as_posix()
         for page in PACKAGE.glob("methods/*/*.md")
