@@ -52,7 +52,7 @@ def test_runs_with_a_limit_do_not_replace_the_baselines(tmp_path: Path) -> None:
     )
     verdict = make_verdict(found)
     assert verdict.leader == "mac"
-    assert all(number in verdict.sentences[0] for number in ("60.0 points", "30.0 points"))
+    assert all(number in verdict.sentences[0] for number in ("60.0", "30.0 points"))
     assert any("--limit 8" in note and "mac limit=8" in note for note in verdict.notes)
 
 

@@ -55,9 +55,9 @@ def test_one_method_between_the_baselines(tmp_path: Path) -> None:
     found = compare(made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5}))
     verdict = make_verdict(found)
     assert (verdict.leader, verdict.leads) == ("mac", False), "there is no other method"
-    assert all(number in verdict.sentences[0] for number in ("50.0", "[35.2, 61.6]", "100.0"))
     assert verdict.recovered == pytest.approx(0.5)
-    assert all(number in verdict.sentences[1] for number in ("50 %", "25 %"))
+    (sentence,) = verdict.sentences
+    assert all(number in sentence for number in ("50.0", "100.0", "50 %", "25 %"))
     (group,) = found.groups
     assert recovered_in_group(group, group.method_rows[2]) == pytest.approx(0.5)
     baselines = [baseline_row(group.method_rows, name) for name in ("none", "icl")]
@@ -90,7 +90,9 @@ def test_no_share_where_the_full_context_is_not_above_the_no_context(tmp_path: P
     ] == [None, None, None]
     for part in (0.52, 0.5):
         folders = made(tmp_path, str(part), {"none": 0.5, "icl": part, "mac": 0.6})
-        assert make_verdict(compare(folders)).recovered is None
+        verdict = make_verdict(compare(folders))
+        assert verdict.recovered is None
+        assert all(name in verdict.sentences[0] for name in ("none", "icl"))
 
 
 def test_an_untrained_method_is_called_so(ttabench: Command, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """The verdict of a comparison: at most three sentences before the tables, and notes after them.
 
-mac leads in f1: 65.6, 21.9 points [2.6, 41.8] above snapkv (43.7), p 0.01.
-It is 65.6 points [43.5, 80.0] above none (0.0), p <0.001; 21.9 points [-0.6, 41.8] below icl (87.5), ...
-Recovered: 75 % of the improvement of icl over none, with 2.5 % of the state bytes of icl.
+mac leads with f1 65.6, 21.9 points [2.6, 41.8] above snapkv (43.7), p 0.01.
+It recovers 75 % of the improvement of icl over none, with 2.5 % of the state bytes of icl, and is
+    21.9 points [-0.6, 41.8] below icl (87.5), p 0.09, not significant (64 questions).
+Memory of the context: 1 yes, 2 not significant.
 
-Values choose the rows that are named; what is said of differences rests on the tests (`differences`).
+The rows are selected by their values; statements on differences use the tests of `differences`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ttabench.report.group_selection import (
     relative_bytes,
 )
 from ttabench.report.groups import FULL_CONTEXT, NO_CONTEXT
-from ttabench.report.memory import MemoryOutcome, MemoryTest, beats_swapped_state, memory_tests
+from ttabench.report.memory import MemoryTest, beats_swapped_state, memory_tests
 from ttabench.report.method_rows import MethodRow, baseline_candidates, baseline_row, contenders
 from ttabench.stats.estimate import SIGNIFICANCE_LEVEL
 
@@ -64,8 +65,8 @@ def make_verdict(comparison: Comparison) -> Verdict:
         return Verdict(sentences=tuple(filter(None, [first, memory])), notes=notes)
     selection = GroupSelection(comparison, [groups[place] for place in ranking.groups])
     leads = _leads(selection, ranking)
-    recovered, recovery = _recovery(selection, ranking.order[0])
-    sentences = [_leader_sentence(selection, ranking, leads=leads), recovery, memory]
+    recovered, baselines = _baseline_sentence(selection, ranking)
+    sentences = [_leader_sentence(selection, ranking, leads=leads), baselines, memory]
     return Verdict(
         leader=ranking.order[0],
         leads=leads,
@@ -84,19 +85,13 @@ def _leads(selection: GroupSelection, ranking: Ranking) -> bool:
 
 
 def _leader_sentence(selection: GroupSelection, ranking: Ranking, *, leads: bool) -> str:
-    """Describe the leader: its value, and its difference from the second row or the baselines."""
+    """Describe the leader: its value, and its difference from the second row. Empty without one."""
     leader, second = ranking.order[0], ranking.second
+    if not second:
+        return ""
     where = _ranked_groups(selection, ranking)
     mean = "mean" if len(selection.groups) > 1 else selection.metric
     value = selection.shown(leader)
-    if not second:
-        baselines = [selection.baseline(method) for method in (NO_CONTEXT, FULL_CONTEXT)]
-        clauses = [
-            selection.describe_difference(leader, label)
-            for label in baselines
-            if label and selection.rows_of_both(leader, label)
-        ]
-        return f"{leader} ({mean} {value}{where}) is {'; '.join(clauses)}." if clauses else ""
     difference = selection.describe_difference(leader, second)
     if leads:
         return f"{leader} leads with {mean} {value}{where}, {difference}."
@@ -115,36 +110,43 @@ def _ranked_groups(selection: GroupSelection, ranking: Ranking) -> str:
     return f" over {len(selection.groups)} comparison groups ({rows})"
 
 
-def _recovery(selection: GroupSelection, leader: str) -> tuple[float | None, str]:
-    """Return the share of the improvement that the leader recovers, over all groups, and its sentence."""
-    no_context, full_context = selection.baseline(NO_CONTEXT), selection.baseline(FULL_CONTEXT)
-    if not no_context or not full_context:
-        return None, ""
-    if not selection.rows_of_both(full_context, no_context):
-        return None, ""
-    baseline_gap = selection.find_test(full_context, no_context)
-    gain = selection.find_test(leader, no_context)
-    if baseline_gap is None or baseline_gap.p is None:
-        return None, ""
-    if baseline_gap.p >= SIGNIFICANCE_LEVEL or baseline_gap.gain < 0:
-        difference = selection.describe_difference(full_context, no_context)
-        return None, f"Full context does not improve significantly: {full_context} is {difference}."
+def _baseline_sentence(selection: GroupSelection, ranking: Ranking) -> tuple[float | None, str]:
+    """Compare the leader with the baselines. Returns the recovered share, if any, and the sentence."""
+    leader = ranking.order[0]
+    labels = [selection.baseline(method) for method in (NO_CONTEXT, FULL_CONTEXT)]
+    no_context, full_context = (
+        label if label and selection.rows_of_both(leader, label) else "" for label in labels
+    )
     share, groups = recovered_over_groups(selection.groups, leader)
-    if share is None or gain is None or not gain.is_significant:
-        return None, ""
+    if share is not None and not (no_context and full_context and _improves(selection, leader)):
+        share = None
+    clauses = [
+        selection.describe_difference(leader, label)
+        for label in (no_context, full_context)
+        if label and (share is None or label == full_context)
+    ]
+    mean = "mean" if len(selection.groups) > 1 else selection.metric
+    name = "It" if ranking.second else f"{leader} ({mean} {selection.shown(leader)})"
+    if share is None:
+        return None, f"{name} is {'; '.join(clauses)}." if clauses else ""
     if share > 1:
-        difference = selection.describe_difference(leader, full_context)
-        return share, f"It reaches the full-context baseline: {leader} is {difference}."
-    where = (
-        "" if groups == len(selection.groups) else f" in {groups} of {len(selection.groups)} groups"
-    )
+        return share, f"{name} reaches the full-context baseline: {clauses[0]}."
+    several = len(selection.groups)
+    where = "" if groups == several else f" in {groups} of {several} groups"
     relative = relative_bytes(selection.rows_of_both(leader, full_context), full_context)
-    kept = f", with {relative}" if relative else ""
-    percent = f"{100 * share:.0f} %"
-    return (
-        share,
-        f"It recovers {percent} of the improvement of {full_context} over {no_context}{where}{kept}.",
-    )
+    kept = f", with {relative}," if relative else ""
+    improvement = f"{100 * share:.0f} % of the improvement of {full_context} over {no_context}"
+    return share, f"{name} recovers {improvement}{where}{kept} and is {clauses[0]}."
+
+
+def _improves(selection: GroupSelection, leader: str) -> bool:
+    """Return True if full context and the leader are both significantly better than no context."""
+    no_context, full_context = selection.baseline(NO_CONTEXT), selection.baseline(FULL_CONTEXT)
+    baselines = selection.find_test(full_context, no_context)
+    gain = selection.find_test(leader, no_context)
+    if baselines is None or baselines.p is None or gain is None:
+        return False
+    return baselines.p < SIGNIFICANCE_LEVEL and baselines.gain > 0 and gain.outcome == 1
 
 
 def _baselines_alone(selection: GroupSelection) -> str:
@@ -170,12 +172,11 @@ def _memory_sentence(tests: Sequence[MemoryTest]) -> str:
         return f"Memory of the context: {', '.join(f'{count} {outcome.value}' for outcome, count in counts)}."
     (test,) = tests
     clauses = [
-        f"{test.selection.describe_difference(test.own, label, name)}"
+        test.selection.describe_difference(test.own, label, name)
         for label, name in ((test.swapped, "its swapped state"), (test.empty, "its empty state"))
         if label
     ]
-    word = "untested" if test.outcome is MemoryOutcome.UNTESTED else test.outcome.value
-    return f"Memory of the context: {word}. {test.own} is {'; '.join(clauses)}."
+    return f"Memory of the context: {test.outcome.value}; {test.own} is {'; '.join(clauses)}."
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:

@@ -417,9 +417,9 @@ class SwappedSession(Session):
             ]
         )
 
-    def read_rows(self, pieces: Sequence[Sequence[Chunk]]) -> None:
+    def read_rows(self, chunks: Sequence[Sequence[Chunk]]) -> None:
         """Read more chunks, and the next group of chunks of the other context."""
-        super().read_rows(pieces)
+        super().read_rows(chunks)
         self._other.read(next(self._chunk_groups, []))
 
     def flush(self) -> None:
