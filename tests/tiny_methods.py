@@ -9,7 +9,7 @@ import torch
 
 from ttabench.contract.case import PROMPTS, TEXTS, make_chunks, make_episode, make_queries
 from ttabench.lm.model import LM
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.mac import MAC
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.registry import find_method, methods
@@ -31,16 +31,16 @@ TINY_SETTINGS: dict[str, Any] = {
 """Test settings by method."""
 
 
-def tiny_method(name: str, lm: LM) -> BaseMethod[Any]:
+def tiny_method(name: str, lm: LM) -> Method[Any]:
     spec = find_method(name)
     method = spec.load()(lm, TINY_SETTINGS[name])
-    assert isinstance(method, BaseMethod)
+    assert isinstance(method, Method)
     if name in ("streamadapter", "generative_adapter", "doc_to_lora"):
         set_nonzero_outputs(method)
     return method
 
 
-def set_nonzero_outputs(method: BaseMethod[Any]) -> None:
+def set_nonzero_outputs(method: Method[Any]) -> None:
     """Set outputs and gates of a method to nonzero values: before training its deltas are zero."""
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)

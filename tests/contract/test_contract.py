@@ -19,7 +19,7 @@ from ttabench.core.types import Chunk, Query
 from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import find_method, methods
 from ttabench.methods.spec import MethodSpec
@@ -93,7 +93,7 @@ class Honest(InContext):
     seen: list[list[int]]
 
 
-BROKEN: list[tuple[str, type[BaseMethod[Any]]]] = []
+BROKEN: list[tuple[str, type[Method[Any]]]] = []
 """Names of checks, and methods that break them."""
 
 
@@ -226,7 +226,7 @@ BROKEN += [("_check_stored_state", Hides), ("_check_training", Idle)]
 
 
 @pytest.mark.parametrize(("name", "cls"), BROKEN)
-def test_a_broken_promise_is_found(name: str, cls: type[BaseMethod[Any]]) -> None:
+def test_a_broken_promise_is_found(name: str, cls: type[Method[Any]]) -> None:
     spec = replace(cls.spec, import_path=cls)
     (sentence,) = (each for each, check in PROMISES.items() if check.__name__ == name)
     assert check_promise(

@@ -27,7 +27,7 @@ from ttabench.lm.forward.tokens import chunk_ids, prompt_ids
 from ttabench.lm.inference.answering import answer_queries
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.ccm import CcmSettings, GistingSettings
 from ttabench.methods.distill import CartridgeSettings
 from ttabench.methods.doc_to_lora import DocToLoraSettings
@@ -119,7 +119,7 @@ class Measured:
     """A method that has read `TEXTS`, and what was counted while it did and answered one question (on some bases)."""
 
     lm: LM
-    method: BaseMethod[Any]
+    method: Method[Any]
     state: State
     adapt_flops: int
     ask_flops: int

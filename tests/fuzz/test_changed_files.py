@@ -25,7 +25,7 @@ TASK = {"limit": 2, "task_set": {"documents": 2, "max_new_tokens": 2}}
 METHOD = '''"""Documents cut to their first letters."""
 from dataclasses import replace
 from ttabench.lm.patch import Patch
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl import ICL
 from ttabench.methods.spec import MethodSpec

@@ -15,7 +15,7 @@ from tests.tiny_methods import TINY_SETTINGS, set_nonzero_outputs, tiny_mac, tin
 from ttabench.core.errors import UserError
 from ttabench.core.types import Chunk
 from ttabench.lm.patch import State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
 
 TEXTS = (
@@ -25,7 +25,7 @@ TEXTS = (
 )
 
 
-def read(method: BaseMethod[Any], texts: tuple[str, ...], state: State | None = None) -> State:
+def read(method: Method[Any], texts: tuple[str, ...], state: State | None = None) -> State:
     pieces = [[Chunk(text=text, key=text)] for text in texts]
     return method.adapt(state or method.begin(1), pieces)
 

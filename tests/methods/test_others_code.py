@@ -32,12 +32,12 @@ from dataclasses import replace
 from itertools import chain
 
 from ttabench.lm.forward.tokens import new_chunk_ids
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.parts.kept import append_ids, window_patch
 from ttabench.methods.spec import MethodSpec
 
 
-class Tail(BaseMethod):
+class Tail(Method):
     """The last 16 tokens."""
 
     spec = MethodSpec(name="tail", summary="keep the last 16 tokens", growth="constant")

@@ -15,7 +15,7 @@ from tests.tiny_methods import TEXTS, make_chunks, make_queries, set_nonzero_out
 from ttabench.core.types import Query
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import LowRank
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.pair.method import Pair
 from ttabench.methods.registry import find_method
 from ttabench.methods.session import Session
@@ -37,7 +37,7 @@ def paired(name: str, lm: LM, **changes: object) -> Pair:
     return method
 
 
-def read(method: BaseMethod[object], lm: LM) -> Session:
+def read(method: Method[object], lm: LM) -> Session:
     session = Session(lm, method)
     session.read(make_chunks(*TEXTS))
     return session

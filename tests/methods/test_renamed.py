@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ttabench.core import types
-from ttabench.methods import registry
-from ttabench.methods.base import RENAMED_ATTRIBUTES, BaseMethod
+from ttabench.methods import base, registry
+from ttabench.methods.base import RENAMED_ATTRIBUTES, Method
 from ttabench.methods.parts import kept
 from ttabench.methods.spec import RENAMED_FIELDS, MethodSpec
 from ttabench.stats import estimate
@@ -29,9 +29,9 @@ def test_spec_accepts_renamed_field(old: str) -> None:
 def test_method_accepts_renamed_attribute(old: str, given: object, expected: object) -> None:
     new = RENAMED_ATTRIBUTES[old][0]
     with pytest.warns(DeprecationWarning, match=old):
-        in_class: Any = type("InClass", (BaseMethod,), {old: given})
+        in_class: Any = type("InClass", (Method,), {old: given})
     assert getattr(in_class, new) == expected
-    plain: Any = type("InInit", (BaseMethod,), {})
+    plain: Any = type("InInit", (Method,), {})
     method = plain.__new__(plain)
     with pytest.warns(DeprecationWarning, match=old):
         setattr(method, old, given)
@@ -39,6 +39,7 @@ def test_method_accepts_renamed_attribute(old: str, given: object, expected: obj
 
 
 RENAMED = {
+    base: {"BaseMethod": "Method"},
     types: {"Ask": "Query", "Observe": "Chunk"},
     registry: {"find": "find_method", "cost_of": "compute_cost"},
     estimate: {"Apart": "PairedDifference"},

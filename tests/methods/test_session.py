@@ -20,12 +20,12 @@ from ttabench.core.types import Chunk, Query
 from ttabench.cost import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.session import MAX_CHUNKS_PER_ADAPT, Session
 from ttabench.methods.spec import MethodSpec
 
 
-class Spy(BaseMethod[NoSettings]):
+class Spy(Method[NoSettings]):
     """Notes how it is called."""
 
     spec = MethodSpec(name="spy")

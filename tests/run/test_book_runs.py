@@ -16,7 +16,7 @@ from ttabench.core.types import Chunk, Episode, Score, wants_of_kind
 from ttabench.lm.inference.scoring import token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.eviction import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl import InContextSettings
@@ -43,7 +43,7 @@ def sliding(lm: LM) -> SlidingWindow:
     return SlidingWindow(lm, WindowSettings(mode="stride", recent=WINDOW - STRIDE))
 
 
-def logprobs(method: BaseMethod[Any], episode: Episode) -> torch.Tensor:
+def logprobs(method: Method[Any], episode: Episode) -> torch.Tensor:
     """Every scored token, through the method's own verbs."""
     state, found = method.begin(1), []
     for step in episode.steps:
@@ -56,7 +56,7 @@ def logprobs(method: BaseMethod[Any], episode: Episode) -> torch.Tensor:
     return torch.cat(found)
 
 
-def run(lm: LM, method: BaseMethod[Any], path: Path, out: Path, **options: Any) -> list[Sample]:
+def run(lm: LM, method: Method[Any], path: Path, out: Path, **options: Any) -> list[Sample]:
     task = load("pg19", source=str(path), options={**SMALL, **options})
     folder = RunFolder(out, method.name)
     run_episodes(

@@ -16,7 +16,7 @@ from ttabench.core.types import Chunk, Episode, Generate, Query, StreamPosition
 from ttabench.cost import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import find_method, methods
@@ -66,7 +66,7 @@ def stream(name: str = "e", asks: int = 7) -> Episode:
     return Episode(key=name, steps=(*pieces, *(ask(i, 3) for i in range(asks))))
 
 
-class Spy(BaseMethod[NoSettings]):
+class Spy(Method[NoSettings]):
     """Notes how it is called; remembers how many pieces it read."""
 
     spec = MethodSpec(name="spy")

@@ -17,7 +17,7 @@ from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, tiny_method
 from ttabench.core.types import Answer, Episode, Generate, Query, Score, StreamPosition
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.eviction import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.registry import find_method, methods
@@ -41,13 +41,11 @@ def lm() -> LM:
 
 
 @pytest.fixture(params=[*methods(), "window stride", PRESS])
-def method(
-    request: pytest.FixtureRequest, lm: LM, monkeypatch: pytest.MonkeyPatch
-) -> BaseMethod[Any]:
+def method(request: pytest.FixtureRequest, lm: LM, monkeypatch: pytest.MonkeyPatch) -> Method[Any]:
     if request.param == PRESS:
         fake_kvpress.installed(monkeypatch)
         spec = find_method(PRESS)
-        made: BaseMethod[Any] = spec.load()(lm, spec.Settings(budget=12))
+        made: Method[Any] = spec.load()(lm, spec.Settings(budget=12))
         return made
     if request.param == "window stride":
         return SlidingWindow(lm, WindowSettings(mode="stride", n_sink=0, recent=12))
@@ -78,7 +76,7 @@ class WithOthers(FakeTask):
         yield from self._others
 
 
-def ran(method: BaseMethod[Any], task: FakeTask, where: Path, state_of: str = "own") -> RunFolder:
+def ran(method: Method[Any], task: FakeTask, where: Path, state_of: str = "own") -> RunFolder:
     folder = RunFolder(where, state_of)
     run(RunContext(lm=method.lm, method=method, metrics=(), state_of=state_of), task, folder)
     return folder
@@ -103,7 +101,7 @@ def tensors_of(patch: Patch) -> list[torch.Tensor]:
 
 
 def test_nothing_of_an_own_text_is_left_under_another_state_or_none(
-    method: BaseMethod[Any], tmp_path: Path
+    method: Method[Any], tmp_path: Path
 ) -> None:
     """Where a method keeps no text in the window, other answers as the other text does, and none as no text does."""
     if method.unswapped_tensors:
@@ -128,7 +126,7 @@ def test_nothing_of_an_own_text_is_left_under_another_state_or_none(
     assert (answers(plain["own"]) != answers(plain["other"])) == (method.growth != "none")
 
 
-def test_text_in_the_window_stays_and_everything_else_goes(method: BaseMethod[Any]) -> None:
+def test_text_in_the_window_stays_and_everything_else_goes(method: Method[Any]) -> None:
     own, other = (
         method.adapt(method.begin(1), [[piece] for piece in make_chunks(*texts)])
         for texts in (TEXTS, OTHERS)

@@ -17,7 +17,7 @@ import multiprocessing, os, signal, time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.spec import MethodSpec
 from ttabench.lm.patch import Patch
 
@@ -25,7 +25,7 @@ from ttabench.lm.patch import Patch
 class Settings:
     kind: Literal["once", "always", "fault", "slow"] = "once"
 
-class Dies(BaseMethod[Settings]):
+class Dies(Method[Settings]):
     spec = MethodSpec(name="dies", Settings=Settings)
 
     def adapt(self, state, pieces):

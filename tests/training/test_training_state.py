@@ -25,7 +25,7 @@ from ttabench.core.types import Episode
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.training import training_state
 from ttabench.training.config import TrainConfig
 from ttabench.training.loop import MAX_UNSAVED_SECONDS, train
@@ -43,11 +43,11 @@ def episodes() -> Iterator[list[Episode]]:
         index += 1
 
 
-def method(lm: LM) -> BaseMethod[Any]:
+def method(lm: LM) -> Method[Any]:
     return tiny_method("lora", lm)
 
 
-def weights(trained: BaseMethod[Any]) -> dict[str, Tensor]:
+def weights(trained: Method[Any]) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in trained.modules().named_parameters()}
 
 

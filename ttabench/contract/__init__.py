@@ -17,7 +17,7 @@ from itertools import chain
 from ttabench.core.types import Chunk, Query
 from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.parts.kept import append_ids, window_patch
 from ttabench.methods.spec import MethodSpec
 
@@ -30,7 +30,7 @@ class {Name}Settings:
     """Number of last tokens kept in the window."""
 
 
-class {Name}(BaseMethod[{Name}Settings]):
+class {Name}(Method[{Name}Settings]):
     """State: the ids of the last tokens."""
 
     spec = MethodSpec(

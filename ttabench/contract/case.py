@@ -28,7 +28,7 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.inference.answering import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.spec import MethodSpec
 
 SPECIAL_TOKENS = ("<|bos|>", "<|eos|>", "<|pad|>")
@@ -120,12 +120,12 @@ class Case:
     settings: Any
     make_base: Callable[[], LM]
 
-    def make_untrained(self) -> BaseMethod[Any]:
+    def make_untrained(self) -> Method[Any]:
         """Create the untrained method on a new base model. Raises a UserError if unsupported."""
-        made: BaseMethod[Any] = self.spec.load()(self.make_base(), self.settings)
+        made: Method[Any] = self.spec.load()(self.make_base(), self.settings)
         return made
 
-    def make_method(self) -> BaseMethod[Any]:
+    def make_method(self) -> Method[Any]:
         """Create the method with noise on its parameters, as if trained. The noise is fixed."""
         method = self.make_untrained()
         with torch.no_grad(), torch.random.fork_rng():
@@ -166,7 +166,7 @@ def make_episode(key: str = "e", documents: int = 3) -> Episode:
     return Episode(key=key, steps=(*texts, *queries))
 
 
-def read_texts(method: BaseMethod[Any], *texts: str) -> State:
+def read_texts(method: Method[Any], *texts: str) -> State:
     """Read texts into one state, split as the `granularity` of the method requires."""
     state = method.begin(1)
     chunks = [[chunk] for chunk in make_chunks(*texts)]
@@ -176,7 +176,7 @@ def read_texts(method: BaseMethod[Any], *texts: str) -> State:
 
 
 @torch.no_grad()
-def query_logits(method: BaseMethod[Any], state: State, questions: Sequence[Query]) -> list[Tensor]:
+def query_logits(method: Method[Any], state: State, questions: Sequence[Query]) -> list[Tensor]:
     """Return the logits [T, V] of each question under its patch, in one padded batch."""
     lm = method.lm
     patch = encode_patch(lm, method.patch(state, questions))
@@ -187,7 +187,7 @@ def query_logits(method: BaseMethod[Any], state: State, questions: Sequence[Quer
 
 
 def generate_answers(
-    method: BaseMethod[Any], state: State, questions: Sequence[Query]
+    method: Method[Any], state: State, questions: Sequence[Query]
 ) -> list[list[int]]:
     """Generate answers as token ids."""
     prompts = [method.lm.encode(query.prompt) for query in questions]

@@ -28,7 +28,7 @@ from ttabench.harness.reading import ContextReader, PromptSplitter, render_templ
 from ttabench.lm.inference.answering import AUTO_BATCH_SIZE, BatchSize, generate, run_in_batches
 from ttabench.lm.inference.scoring import ChoiceItem, ScoredContinuation, score_options
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.session import Session
 from ttabench.readers.lm_eval import decoding_limits, lm_eval_errors
 from ttabench.records.run_fields import parse_batch_size
@@ -60,7 +60,7 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
 
     def __init__(
         self,
-        method: BaseMethod[Any],
+        method: Method[Any],
         *,
         batch_size: int = 32,
         prompts: PromptSplitter | None = None,

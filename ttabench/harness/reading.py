@@ -26,7 +26,7 @@ from ttabench.core.files import reading_file
 from ttabench.core.types import Chunk, Query, Score
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.session import Session
 from ttabench.readers.lm_eval import CUT_KINDS, find_context_end
 
@@ -276,7 +276,7 @@ class ContextReading:
 class ContextReader:
     """Reads the contexts of prompts with a method, each into an empty state of one sequence."""
 
-    def __init__(self, method: BaseMethod[Any], prompts: PromptSplitter) -> None:
+    def __init__(self, method: Method[Any], prompts: PromptSplitter) -> None:
         self.method, self.lm, self.start, self.prompts = method, method.lm, method.begin(1), prompts
         self.counts: dict[str, dict[str, int]] = {}
         """By task: requests, contexts read, and requests answered without a context."""

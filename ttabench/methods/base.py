@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, Ty
 
 from torch import nn
 
-from ttabench.core.deprecation import warn_renamed
+from ttabench.core.deprecation import renamed, warn_renamed
 from ttabench.core.errors import UserError
 from ttabench.core.plugins import FIX_PLUGIN_HINT, guard_plugin_function
 from ttabench.core.types import Chunk, Growth, Json, Query
@@ -36,7 +36,7 @@ RENAMED_ATTRIBUTES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 """Earlier names of method attributes, with the present name and a conversion of the value."""
 
 
-class BaseMethod(Generic[SettingsT]):
+class Method(Generic[SettingsT]):
     """Base class for methods: Mem(t) = adapt(Mem(t-1), c(t)); O(t) ~ f(. | patch(Mem(t), I(t))).
 
     Subclasses override `adapt` and `patch`.
@@ -148,7 +148,7 @@ class BaseMethod(Generic[SettingsT]):
         """Return True if an evicting method keeps every token of a context of this length."""
         return False
 
-    def parts(self) -> Sequence[BaseMethod[Any]]:
+    def parts(self) -> Sequence[Method[Any]]:
         """Return the methods that this one combines (`rag+mac`), none by default."""
         return ()
 
@@ -158,14 +158,14 @@ class BaseMethod(Generic[SettingsT]):
 
 
 @cache
-def guard_class(cls: type[BaseMethod[Any]]) -> type[BaseMethod[Any]]:
+def guard_class(cls: type[Method[Any]]) -> type[Method[Any]]:
     """Return a subclass of a plugin's method in which the plugin's public functions are guarded.
 
     Raises:
-        UserError: the class is not a subclass of `BaseMethod`.
+        UserError: the class is not a subclass of `Method`.
     """
-    if not (isinstance(cls, type) and issubclass(cls, BaseMethod)):
-        raise UserError(f"{cls} is not a subclass of BaseMethod.", FIX_PLUGIN_HINT)
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise UserError(f"{cls} is not a subclass of Method.", FIX_PLUGIN_HINT)
     returns = {"begin": State, "adapt": State, "combine_states": State, "patch": Patch}
     guarded_functions = {
         name: guard_plugin_function(function, returns.get(name, object))
@@ -179,3 +179,7 @@ def guard_class(cls: type[BaseMethod[Any]]) -> type[BaseMethod[Any]]:
 def tokens_read(state: State) -> list[int]:
     """Return the number of context tokens that each row has read."""
     return list(state.meta["tokens_read"])
+
+
+if not TYPE_CHECKING:  # else a type checker accepts any name of this module
+    __getattr__ = renamed(__name__, {"BaseMethod": "Method"})

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ttabench.lm.model import LM
     from ttabench.lm.patch import Patch, Prefix
-    from ttabench.methods.base import BaseMethod
+    from ttabench.methods.base import Method
     from ttabench.methods.lora.method import Lora
 
 HEADER_FILE, WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
@@ -215,7 +215,7 @@ def settings_from_header(
 
 
 def save(
-    method: BaseMethod[Any],
+    method: Method[Any],
     folder: Path,
     training: Mapping[str, Json] | None = None,
     dtype: str = "float32",
@@ -258,8 +258,8 @@ def save(
 
 
 def load(
-    cls: type[BaseMethod[Any]], lm: LM, folder: Path, settings: Mapping[str, Json] | None = None
-) -> BaseMethod[Any]:
+    cls: type[Method[Any]], lm: LM, folder: Path, settings: Mapping[str, Json] | None = None
+) -> Method[Any]:
     """Load the method of a checkpoint folder on this base model.
 
     Args:

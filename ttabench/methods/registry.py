@@ -102,7 +102,7 @@ def installed() -> tuple[dict[str, MethodSpec], list[str]]:
 
 def _find_in_file(file: str, name_wanted: str) -> MethodSpec:
     """Return the method of a file. `name_wanted` selects one of several ("": the only one)."""
-    from ttabench.methods.base import BaseMethod
+    from ttabench.methods.base import Method
 
     path, specs = Path(file).expanduser(), dict[str, MethodSpec]()
     module = import_file(path)
@@ -115,12 +115,8 @@ def _find_in_file(file: str, name_wanted: str) -> MethodSpec:
         if not isinstance(spec, MethodSpec):
             continue
         label = f"{path}: {cls.__name__}"
-        if (
-            not issubclass(cls, BaseMethod)
-            or cls.adapt is BaseMethod.adapt
-            or cls.patch is BaseMethod.patch
-        ):
-            fault = f"{label} must be a BaseMethod that overrides adapt and patch."
+        if not issubclass(cls, Method) or cls.adapt is Method.adapt or cls.patch is Method.patch:
+            fault = f"{label} must be a Method that overrides adapt and patch."
             raise UserError(fault, FIX_PLUGIN_HINT)
         spec = _validate_spec(spec, label, module.__name__)
         specs[spec.name] = replace(spec, import_path=cls, origin=module_code_digest(module))

@@ -14,7 +14,7 @@ from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.inference.answering import answer_queries, gold_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State, boost_deltas
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 
 MAX_CHUNKS_PER_ADAPT = 256
 """Maximum number of chunks per sequence in one call of `adapt`, for granularity "chunk".
@@ -35,7 +35,7 @@ class Session:
     def __init__(
         self,
         lm: LM,
-        method: BaseMethod[Any],
+        method: Method[Any],
         state: State | None = None,
         *,
         rows: int = 1,

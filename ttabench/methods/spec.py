@@ -54,7 +54,7 @@ class MethodSpec(Formula):
     """
 
     def load(self) -> type[Any]:
-        """Import the class, a subclass of `BaseMethod`. A plugin's class is guarded."""
+        """Import the class, a subclass of `Method`. A plugin's class is guarded."""
         if isinstance(self.import_path, type):
             cls: type[Any] = self.import_path
         else:

@@ -14,11 +14,11 @@ from ttabench.lm.forward.patching import continues_text, encode_patch, select_ro
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, prompt_ids, window_ids
 from ttabench.lm.inference.scoring import answer_nll
 from ttabench.lm.model import LM
-from ttabench.methods.base import BaseMethod, SettingsT
+from ttabench.methods.base import Method, SettingsT
 from ttabench.methods.session import Session
 
 
-class Trainable(BaseMethod[SettingsT]):
+class Trainable(Method[SettingsT]):
     """Base class for methods with parameters, see `training.loop`."""
 
     _is_training = False
@@ -56,7 +56,7 @@ class Trainable(BaseMethod[SettingsT]):
             self._is_training = False
 
 
-def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
+def answer_loss(method: Method[Any], episodes: Sequence[Episode]) -> Tensor:
     """Compute the answer NLL (nats/token), each query after the chunks that precede it.
 
     It uses the same `adapt` and `patch` as evaluation, and is differentiable if they are. Episodes

@@ -44,7 +44,7 @@ from ttabench.lm.inference.answering import greedy_tokens
 from ttabench.lm.loading import devices
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.session import Session
 from ttabench.profiling.job import Job, Load
 from ttabench.profiling.record import (
@@ -70,7 +70,6 @@ BATCH_SEARCH_PRECISION = 8
 """The batch-size search stops when the largest batch is known to within 1/8 of its size."""
 SAMPLES_PER_STEP = 8
 """Samples per training step, in one episode."""
-Method = BaseMethod[Any]
 T = TypeVar("T")
 
 
@@ -95,7 +94,7 @@ def _measure_lengths(request: Mapping[str, Any], job: Job, send: SendMessage) ->
         lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE_POSITIONS
     )
 
-    def build_method() -> Method:
+    def build_method() -> Method[Any]:
         if job.memory_limit is not None:
             devices.limit_memory(job.memory_limit, lm.device)
         return job.resolve_methods()[name].build(lm)
@@ -192,7 +191,7 @@ def run_repeatedly(load: Load, work: Callable[[], T]) -> list[T]:
     return results
 
 
-def adapt(lm: LM, method: Method, read: Sequence[Sequence[Chunk]], meter: Meter) -> State:
+def adapt(lm: LM, method: Method[Any], read: Sequence[Sequence[Chunk]], meter: Meter) -> State:
     """Read chunks in the meter's phase "adapt", and return the state.
 
     `read`: the chunks to read one after the other, each with one chunk per sequence.
@@ -206,7 +205,7 @@ def adapt(lm: LM, method: Method, read: Sequence[Sequence[Chunk]], meter: Meter)
 
 @torch.no_grad()
 def ask(
-    lm: LM, method: Method, state: State, queries: Sequence[Query], tokens: int, meter: Meter
+    lm: LM, method: Method[Any], state: State, queries: Sequence[Query], tokens: int, meter: Meter
 ) -> list[float]:
     """Answer one query per sequence, in the meter's phases "first" and "decode".
 
@@ -231,7 +230,7 @@ def ask(
 
 
 def measure_reading(
-    lm: LM, method: Method, texts: Sequence[Chunk], load: Load
+    lm: LM, method: Method[Any], texts: Sequence[Chunk], load: Load
 ) -> tuple[dict[str, Figure], State, int]:
     """Measure reading, and return figures, the state, and the peak bytes of tensors.
 
@@ -255,7 +254,7 @@ def measure_reading(
     return figures, states[0], counter.peak_tensor_bytes
 
 
-def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
+def measure_latency(lm: LM, method: Method[Any], tokens: int, load: Load) -> Row:
     """Measure the latency and memory of reading a context and answering a query."""
     figures, state, reading_peak_bytes = measure_reading(
         lm, method, make_chunks(lm, tokens, load.piece_tokens), load
@@ -304,7 +303,7 @@ def measure_latency(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     return Row(method=method.name, prefill=tokens, figures=figures)
 
 
-def measure_throughput(lm: LM, method: Method, tokens: int, load: Load) -> Row:
+def measure_throughput(lm: LM, method: Method[Any], tokens: int, load: Load) -> Row:
     """Measure rates at the fastest batch size, and memory at the largest.
 
     A sample is one context and one query. `samples_per_second` is the rate of answering alone, as
@@ -357,7 +356,9 @@ def next_batch(largest_fitting: int, smallest_failing: int) -> int:
     )
 
 
-def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -> dict[str, Figure]:
+def _measure_batch(
+    lm: LM, method: Method[Any], rows: int, tokens: int, load: Load
+) -> dict[str, Figure]:
     """Measure one batch size: `rows` different contexts with one query each, after a warm-up."""
     chunks = list(
         zip(
@@ -393,7 +394,7 @@ def _measure_batch(lm: LM, method: Method, rows: int, tokens: int, load: Load) -
     }
 
 
-def measure_training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
+def measure_training(lm: LM, method: Method[Any], tokens: int, load: Load) -> Row:
     """Measure adapting to one document, and the training steps of a trainable method.
 
     The first pass and the first step warm up, and are not timed.
@@ -404,7 +405,9 @@ def measure_training(lm: LM, method: Method, tokens: int, load: Load) -> Row:
     return Row(method=method.name, prefill=tokens, figures=figures)
 
 
-def _measure_training_steps(lm: LM, method: Method, tokens: int, load: Load) -> dict[str, Figure]:
+def _measure_training_steps(
+    lm: LM, method: Method[Any], tokens: int, load: Load
+) -> dict[str, Figure]:
     step_ends, meter = list[float](), Meter(lm.device)
 
     def on_step(_step: int, _figures: Mapping[str, float]) -> None:
@@ -441,7 +444,7 @@ def _episodes(lm: LM, tokens: int, load: Load) -> Iterator[list[Episode]]:
         yield [Episode(key=f"episode{step}", steps=(*chunks, *queries))]
 
 
-MODES: Mapping[str, Callable[[LM, Method, int, Load], Row]] = {
+MODES: Mapping[str, Callable[[LM, Method[Any], int, Load], Row]] = {
     "latency": measure_latency,
     "throughput": measure_throughput,
     "training": measure_training,

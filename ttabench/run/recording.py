@@ -34,7 +34,7 @@ from ttabench.stats.metrics import Metric
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
-    from ttabench.methods.base import BaseMethod
+    from ttabench.methods.base import Method
     from ttabench.run.plan import Plan
 
 MIN_RELIABLE_QUERIES = 10
@@ -46,7 +46,7 @@ ENGLISH_MODEL = "smollm2-135m-qa"
 def make_record(
     plan: Plan,
     lm: LM,
-    method: BaseMethod[Any],
+    method: Method[Any],
     folder: RunFolder,
     notes: Sequence[str],
     batch_size: int,
@@ -261,7 +261,7 @@ def plan_caveats(plan: Plan) -> list[str]:
     return [*caveats, *plan.resolved.notes()]
 
 
-def caveats(plan: Plan, method: BaseMethod[Any], folder: RunFolder) -> list[str]:
+def caveats(plan: Plan, method: Method[Any], folder: RunFolder) -> list[str]:
     """List all notes of a finished run."""
     lm = method.lm
     costs = folder.costs
@@ -281,7 +281,7 @@ def caveats(plan: Plan, method: BaseMethod[Any], folder: RunFolder) -> list[str]
     )
 
 
-def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
+def state_caveats(method: Method[Any], state: State) -> list[str]:
     """List the notes of a state made by `adapt` or `ask`, outside a run."""
     lost = {
         key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")
@@ -313,7 +313,7 @@ def generation_caveats(lm: LM) -> list[str]:
     return [f"decoding is greedy: generation_config.json of {lm.name} is ignored ({ignored})"]
 
 
-def position_caveats(method: BaseMethod[Any]) -> list[str]:
+def position_caveats(method: Method[Any]) -> list[str]:
     """Note that cached keys keep their original positions, as this model cannot move them."""
     from ttabench.lm.forward.capabilities import get_capabilities
 
@@ -325,7 +325,7 @@ def position_caveats(method: BaseMethod[Any]) -> list[str]:
     return [f"positions=auto means original here: cached keys of {method.lm.name} cannot be moved"]
 
 
-def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
+def eviction_caveats(method: Method[Any], read: Sequence[int | None]) -> list[str]:
     """Note that an eviction method evicted nothing.
 
     Args:

@@ -45,7 +45,7 @@ from ttabench.run.request import NO_CHECKPOINT, OWN_QUESTIONS_TASK, SHIPPED_PREF
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
-    from ttabench.methods.base import BaseMethod
+    from ttabench.methods.base import Method
 
 ADAPTERS_FOLDER = Path(__file__).parents[1] / "assets" / "adapters"
 """Folder of the bundled adapters. Its `chosen.json` lists all adapters of the project."""
@@ -83,11 +83,11 @@ class ResolvedMethod:
     parts: tuple[ResolvedMethod, ...] = ()
     """Parts of a pair `A+B`; empty for a single method."""
 
-    def build(self, lm: LM) -> BaseMethod[Any]:
+    def build(self, lm: LM) -> Method[Any]:
         """Build the method on a base model."""
         if self.checkpoint is None:
             pair_arguments = [[part.build(lm) for part in self.parts]] if self.parts else []
-            method: BaseMethod[Any] = self.spec.load()(lm, self.settings_object, *pair_arguments)
+            method: Method[Any] = self.spec.load()(lm, self.settings_object, *pair_arguments)
             return method
         from ttabench.methods import checkpoints
 

@@ -29,7 +29,7 @@ from ttabench.lm.inference.answering import BatchSize, group_by_mode, run_in_bat
 from ttabench.lm.inference.scoring import NonFiniteError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.session import Session
 from ttabench.readers import Task
 from ttabench.records.folder import RunFolder
@@ -42,7 +42,7 @@ class RunContext:
     """Everything a run needs, except its task."""
 
     lm: LM
-    method: BaseMethod[object]
+    method: Method[object]
     metrics: tuple[Metric, ...]
     """Metrics of the run. Only per-query metrics are computed in the loop."""
     batch_size: int = 32
@@ -379,7 +379,7 @@ def pair_episodes(
         yield episode, other
 
 
-def replace_state(method: BaseMethod[Any], own: State, other: State) -> State:
+def replace_state(method: Method[Any], own: State, other: State) -> State:
     """Return `other` with the context window of `own`, the tensors in `unswapped_tensors`."""
     unswapped = {
         name: own.tensors[name] for name in method.unswapped_tensors if name in own.tensors
@@ -402,7 +402,7 @@ class SwappedSession(Session):
     """
 
     def __init__(
-        self, lm: LM, method: BaseMethod[Any], other: Episode | None, *, boost: float = 1.0
+        self, lm: LM, method: Method[Any], other: Episode | None, *, boost: float = 1.0
     ) -> None:
         super().__init__(lm, method, boost=boost)
         self._other = Session(lm, method)

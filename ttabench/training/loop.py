@@ -22,7 +22,7 @@ from ttabench.core.types import Episode
 from ttabench.lm.forward.patching import gradient_checkpointing
 from ttabench.lm.forward.tokens import chunk_ids, gold_ids, prompt_ids
 from ttabench.lm.model import LM
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.trainable import Trainable
 from ttabench.training import training_state
 from ttabench.training.config import TrainConfig, TrainRecord, learning_rate, untrainable_error
@@ -34,7 +34,7 @@ MAX_UNSAVED_SECONDS = 300.0
 
 
 def train(
-    method: BaseMethod[Any],
+    method: Method[Any],
     batches: Iterable[Sequence[Episode]],
     config: TrainConfig,
     on_step: OnStep | None = None,

@@ -24,7 +24,7 @@ from ttabench.lm.forward.tokens import chunk_ids
 from ttabench.lm.inference.scoring import ScoringItem, target_hidden
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.distill import DISTILL, DistillSettings, SelfDistillationSettings
 from ttabench.methods.parts.lora import Factors, split_vector
 
@@ -74,7 +74,7 @@ class Student(Protocol):
         ...
 
 
-class SelfDistillation(BaseMethod[SettingsT]):
+class SelfDistillation(Method[SettingsT]):
     """Base class of students that imitate a teacher with the context.
 
     State: the student's parameters `weights` [1, N], float32.

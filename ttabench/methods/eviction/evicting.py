@@ -25,7 +25,7 @@ from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_chunk_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
-from ttabench.methods.base import BaseMethod, Granularity
+from ttabench.methods.base import Granularity, Method
 from ttabench.methods.eviction import EvictionSettings, split_evenly
 from ttabench.methods.parts.kept import extend_prefix
 
@@ -264,7 +264,7 @@ class RaggedCache(CacheTensors):
         )
 
 
-class EvictingMethod(BaseMethod[SettingsT]):
+class EvictingMethod(Method[SettingsT]):
     """Base class for evicting methods. State: kept keys and values, positions, tokens read."""
 
     required_capabilities: tuple[str, ...] = ("hooks", "gaps", "shape")

@@ -14,7 +14,7 @@ from ttabench.lm.forward.patching import prefill
 from ttabench.lm.forward.tokens import new_chunk_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.icl import ICL, RESERVED_TOKENS, InContextSettings
 from ttabench.methods.parts.kept import (
     append_ids,
@@ -24,7 +24,7 @@ from ttabench.methods.parts.kept import (
 )
 
 
-class InContext(BaseMethod[InContextSettings]):
+class InContext(Method[InContextSettings]):
     """Full-context baseline. State: the KV cache, or the last token ids with `truncate=left`."""
 
     spec = ICL

@@ -28,7 +28,7 @@ from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.eviction.evicting import RaggedCache
 from ttabench.methods.kvpress import KVPRESS, KvPressSettings
 from ttabench.methods.parts.kept import prefix_from_tensors, prefix_tensors
@@ -163,7 +163,7 @@ def _add_cache_position(
     }
 
 
-class KvPress(BaseMethod[KvPressSettings]):
+class KvPress(Method[KvPressSettings]):
     """Cache of the context, compressed by a press.
 
     State: keys, values [L, 1, H, P, D] and next. It is a `RaggedCache` if the numbers of kept slots

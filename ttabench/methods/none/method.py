@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from ttabench.core.types import Chunk, Query
 from ttabench.cost import NoSettings
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.none import NONE
 
 
-class NoContext(BaseMethod[NoSettings]):
+class NoContext(Method[NoSettings]):
     """No-context baseline, with an empty state and an empty patch."""
 
     spec = NONE

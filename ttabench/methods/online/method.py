@@ -25,7 +25,7 @@ from ttabench.lm.forward.tokens import chunk_ids
 from ttabench.lm.inference.scoring import target_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.online import (
     CPT,
     SALIENT_SPANS,
@@ -45,7 +45,7 @@ Document = tuple[Chunk, list[int]]
 """Document, and the ids of its first tokens, up to the maximum."""
 
 
-class GradientDescent(BaseMethod[DescentT]):
+class GradientDescent(Method[DescentT]):
     """Gradient descent on the base model's weights.
 
     State: the parameters `weights` [1, N], their Adam moments, and `steps` [1].

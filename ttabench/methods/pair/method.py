@@ -12,7 +12,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import JOINER, Chunk, Json, Query
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod, Granularity
+from ttabench.methods.base import Granularity, Method
 from ttabench.methods.pair import GROWTHS_BY_SIZE, PairSpec, join_by_label, split_settings
 
 GRANULARITIES: tuple[Granularity, ...] = ("chunk", "segment", "full")
@@ -21,12 +21,12 @@ PARTS_KEY = "parts"
 """Key in `meta` of the parts' own `meta`, by label."""
 
 
-class Pair(BaseMethod[Any]):
+class Pair(Method[Any]):
     """Combination of methods. State: tensors of the parts with labels as prefixes, and `meta`."""
 
     spec: ClassVar[PairSpec]
 
-    def __init__(self, lm: LM, settings: Any, parts: Sequence[BaseMethod[Any]] = ()) -> None:
+    def __init__(self, lm: LM, settings: Any, parts: Sequence[Method[Any]] = ()) -> None:
         super().__init__(lm, settings)
         self._parts = tuple(parts) or tuple(
             spec.load()(lm, values) for spec, values in split_settings(self.spec.parts, settings)
@@ -42,7 +42,7 @@ class Pair(BaseMethod[Any]):
         )
         self._break = tuple(lm.encode(JOINER, is_continuation=True))
 
-    def parts(self) -> tuple[BaseMethod[Any], ...]:
+    def parts(self) -> tuple[Method[Any], ...]:
         """Return the methods in order."""
         return self._parts
 
@@ -107,7 +107,7 @@ class Pair(BaseMethod[Any]):
         }
         return State(state.rows, tensors, state.meta[PARTS_KEY][label])
 
-    def _labelled_parts(self) -> list[tuple[str, BaseMethod[Any]]]:
+    def _labelled_parts(self) -> list[tuple[str, Method[Any]]]:
         return list(zip(self.spec.labels, self._parts, strict=True))
 
     def _join_states(self, states: Mapping[str, State]) -> State:

@@ -23,13 +23,13 @@ from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.inference.scoring import answer_nll
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.parts.kept import append_ids, prefix_from_tensors, prefix_tensors, stored_ids
 from ttabench.methods.parts.lora import Factors, split_vector
 from ttabench.methods.qttt import QTTT, QueryTrainingSettings
 
 
-class QueryTraining(BaseMethod[QueryTrainingSettings]):
+class QueryTraining(Method[QueryTrainingSettings]):
     """Query-only test-time training.
 
     State: the KV cache, the token ids, and the factors `weights` [1, N], float32.

@@ -26,7 +26,7 @@ from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import chunk_ids, new_chunk_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.rag import BM25, RAG, RagSettings
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class WordRetriever:
         return scores
 
 
-class Rag(BaseMethod[RagSettings]):
+class Rag(Method[RagSettings]):
     """Retrieval method.
 
     State: `texts` [1, bytes], and `words` [1, words] or `vectors` [1, K, D]; `.._sizes` of each

@@ -22,7 +22,7 @@ from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.inference.scoring import ScoringItem, target_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import Method
 from ttabench.methods.parts.kept import append_ids, stored_ids, window_patch
 from ttabench.methods.parts.lora import Factors, split_vector
 from ttabench.methods.templora import TEMPLORA, TempLoraSettings
@@ -36,7 +36,7 @@ TrainingStep = tuple[float, ScoringItem]
 """Learning rate, and prefix and target ids."""
 
 
-class TempLora(BaseMethod[TempLoraSettings]):
+class TempLora(Method[TempLoraSettings]):
     """TempLoRA.
 
     State: the factors and their moments as vectors [1, N], steps and chunks so far, last tokens.
