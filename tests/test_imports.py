@@ -13,7 +13,7 @@ from tests.places import ROOT
 PACKAGE = ROOT / "ttabench"
 
 PACKAGES = tuple(
-    "cli sweep profiling harness report training run contract methods readers mini records lm stats cost"
+    "cli extend sweep profiling harness report training run contract methods readers mini records lm stats cost"
     " terminal core".split()
 )
 """From top to bottom: a package imports from itself and from those after it."""

@@ -9,29 +9,36 @@ session.read(["Ada Voss lives in Port Ansel."])
 session.ask("Where does Ada Voss live?")
 
 ttabench.train("lora", "superglue", out="mine", steps=20)
+
+Public are the names of `__all__` here and in `ttabench.extend`, for methods, tasks and metrics.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ttabench.core import __version__
+from ttabench.core import __version__ as __version__
+from ttabench.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ttabench.run.session import Session
-    from ttabench.sweep.api import compare, evaluate, load
-    from ttabench.training.stages import train
-
-__all__ = ["Session", "__version__", "compare", "evaluate", "load", "train"]
-_MODULES = {"Session": "run.session", "train": "training.stages"}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public object, with its dependencies, at its first use."""
-    if name not in __all__:
-        raise AttributeError(f"module 'ttabench' has no attribute {name!r}")
-    return getattr(import_module(f"ttabench.{_MODULES.get(name, 'sweep.api')}"), name)
-
-
-def __dir__() -> list[str]:
-    """List all names, including those not imported yet, for completion in shells."""
-    return sorted({*globals(), *__all__})
+    from ttabench.core.errors import UserError as UserError
+    from ttabench.run.session import Session as Session
+    from ttabench.stats.evaluation import load_metric as load_metric
+    from ttabench.sweep.api import ComparisonResult as ComparisonResult
+    from ttabench.sweep.api import Run as Run
+    from ttabench.sweep.api import compare as compare
+    from ttabench.sweep.api import evaluate as evaluate
+    from ttabench.sweep.api import load as load
+    from ttabench.training.config import TrainOptions as TrainOptions
+    from ttabench.training.stages import train as train
+else:
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "run.session": "Session",
+            "sweep.api": "evaluate load compare Run ComparisonResult",
+            "training.stages": "train",
+            "training.config": "TrainOptions",
+            "stats.evaluation": "load_metric",
+            "core.errors": "UserError",
+            "core": "__version__",
+        },
+    )

@@ -31,10 +31,7 @@ FILE = '''
 from dataclasses import replace
 from itertools import chain
 
-from ttabench.lm.forward.tokens import new_chunk_ids
-from ttabench.methods.base import Method
-from ttabench.methods.parts.kept import append_ids, window_patch
-from ttabench.methods.spec import MethodSpec
+from ttabench.extend import Method, MethodSpec, append_ids, new_chunk_ids, window_patch
 
 
 class Tail(Method):

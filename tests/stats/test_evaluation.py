@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.stats.evaluation import TEXT_METRICS, load
+from ttabench.stats.evaluation import TEXT_METRICS, load_metric
 
 PREDICTIONS = ["Pier 4, by the sea", "212 passengers", "nothing", "3"]
 REFERENCES = [["pier 4"], ["212", "212 passengers"], ["goat 7"], ["3"]]
@@ -21,7 +21,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize("name", [*TEXT_METRICS])
 def test_a_module_gives_the_mean_of_our_metric(name: str, tmp_path: Path) -> None:
-    module = load(name, cache_dir=str(tmp_path))
+    module = load_metric(name, cache_dir=str(tmp_path))
     found = module.compute(predictions=PREDICTIONS, references=REFERENCES)
     for prediction, golds in zip(PREDICTIONS, REFERENCES, strict=True):
         module.add(prediction=prediction, reference=golds)
@@ -31,6 +31,8 @@ def test_a_module_gives_the_mean_of_our_metric(name: str, tmp_path: Path) -> Non
 
 def test_unknown_metrics_and_missing_answers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="f11"):
-        load("f11")
+        load_metric("f11")
     with pytest.raises(UserError, match="Reference 1 has no gold answer"):
-        load("em", cache_dir=str(tmp_path)).compute(predictions=["a", "b"], references=[["a"], []])
+        load_metric("em", cache_dir=str(tmp_path)).compute(
+            predictions=["a", "b"], references=[["a"], []]
+        )

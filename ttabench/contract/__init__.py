@@ -14,12 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from ttabench.core.types import Chunk, Query
-from ttabench.lm.forward.tokens import new_chunk_ids
-from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import Method
-from ttabench.methods.parts.kept import append_ids, window_patch
-from ttabench.methods.spec import MethodSpec
+from ttabench.extend import (
+    Chunk,
+    Method,
+    MethodSpec,
+    Patch,
+    Query,
+    State,
+    append_ids,
+    new_chunk_ids,
+    window_patch,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

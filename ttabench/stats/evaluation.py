@@ -1,9 +1,9 @@
 """Text metrics as modules of Hugging Face `evaluate`, alone or combined with others; works offline.
 
     import evaluate
-    from ttabench.stats.evaluation import load
+    from ttabench.stats.evaluation import load_metric
 
-    both = evaluate.combine([load("f1"), load("em_prefix")])
+    both = evaluate.combine([load_metric("f1"), load_metric("em_prefix")])
     both.compute(predictions=["212 passengers"], references=[["212", "212 people"]])
     # {"f1": 0.667, "em_prefix": 1.0}
 
@@ -26,7 +26,7 @@ TEXT_METRICS = tuple(
 )
 
 
-def load(name: str, cache_dir: str | None = None) -> Any:
+def load_metric(name: str, cache_dir: str | None = None) -> Any:
     """Load a metric of `TEXT_METRICS` as an `evaluate.Metric`, without downloading anything.
 
     `compute(predictions, references)` returns `{name: mean}`. A reference is one gold answer or a

@@ -22,7 +22,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix, State
 from ttabench.methods.ccm import AttentionLoraSettings, GistingSettings
 from ttabench.methods.parts.lora import TrainableLora, attention_linear_names
-from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss
+from ttabench.methods.parts.one_forward import Batch, Row, Slots, row_loss
 
 Memory: TypeAlias = Tensor
 """Keys and values [K, L, B, H, P, D]."""
@@ -125,9 +125,9 @@ class CompTokens(AttentionMemory[CompT]):
     def row_loss(
         self, rows: Sequence[Row], slots: Callable[[Sequence[Row], Batch], Slots] | None = None
     ) -> dict[str, Tensor]:
-        """Return the mean answer NLL of these rows, see `answer_loss`."""
+        """Return the mean answer NLL of these rows, see `row_loss`."""
         s, rows_nC = self.settings, self.embeddings.weight
-        loss = answer_loss(
+        loss = row_loss(
             self.lm, rows, self.deltas, embeddings_NC=rows_nC, marked=s.conditional, slots=slots
         )
         return {"answer": loss}

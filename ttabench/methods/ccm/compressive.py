@@ -31,7 +31,7 @@ from ttabench.methods.ccm.comp_tokens import (
     prefix_to_memory,
     state_to_memory,
 )
-from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, episode_row
+from ttabench.methods.parts.one_forward import Batch, Row, Slots, episode_row, row_loss
 
 
 def pooling_groups(tokens: int, ratio: int) -> list[range]:
@@ -106,7 +106,7 @@ class Compressive(AttentionMemory[CompressiveSettings]):
             for episode in episodes
         ]
         return {
-            "answer": answer_loss(self.lm, rows, self.deltas, marked=True, slots=self._pooled_slots)
+            "answer": row_loss(self.lm, rows, self.deltas, marked=True, slots=self._pooled_slots)
         }
 
     def _pooled_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:

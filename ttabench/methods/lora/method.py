@@ -18,7 +18,7 @@ from ttabench.lm.inference.scoring import answer_nll
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.lora import LORA, LoraSettings
 from ttabench.methods.parts.lora import TrainableLora
-from ttabench.methods.parts.one_forward import answer_loss, episode_row
+from ttabench.methods.parts.one_forward import episode_row, row_loss
 from ttabench.methods.trainable import training_item
 
 
@@ -46,7 +46,7 @@ class Lora(TrainableLora[LoraSettings]):
         """
         if self.settings.full_context:
             return {
-                "answer": answer_loss(
+                "answer": row_loss(
                     self.lm, [episode_row(self.lm, episode) for episode in episodes], self.deltas
                 )
             }

@@ -179,7 +179,7 @@ Slots = tuple[Callable[[AttentionCall], tuple[Tensor, Tensor]], Tensor]
 """Function to keys and values of slots [B, H, E, D] of a layer; mask of slots, bool [B, T, E]."""
 
 
-def answer_loss(
+def row_loss(
     lm: LM,
     rows: Sequence[Row],
     deltas: Mapping[str, Delta],

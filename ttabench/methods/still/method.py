@@ -26,7 +26,7 @@ from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.parts.kept import prefix_from_tensors, prefix_tensors
-from ttabench.methods.parts.one_forward import Batch, Row, Slots, answer_loss, episode_row
+from ttabench.methods.parts.one_forward import Batch, Row, Slots, episode_row, row_loss
 from ttabench.methods.still import STILL, StillSettings
 from ttabench.methods.trainable import Trainable
 
@@ -143,7 +143,7 @@ class Still(Trainable[StillSettings]):
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Return the mean answer NLL; each episode takes one forward pass."""
         return {
-            "answer": answer_loss(
+            "answer": row_loss(
                 self.lm,
                 [self._episode_row(episode) for episode in episodes],
                 {},

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ttabench.core.errors import require_at_least
-from ttabench.cost import Cost, Shape, Workload, reread_cost
-from ttabench.methods.spec import MethodSpec, Recipe
+from ttabench.extend import Cost, MethodSpec, Recipe, Shape, Workload, require_at_least, reread_cost
 
 
 @dataclass(frozen=True, kw_only=True)

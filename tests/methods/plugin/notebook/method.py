@@ -10,12 +10,18 @@ import torch
 from torch import nn
 
 from notebook import NOTEBOOK, NotebookSettings
-from ttabench.core.types import Chunk, Query
-from ttabench.lm.forward.tokens import new_chunk_ids
-from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.methods.parts.kept import append_ids, window_patch
-from ttabench.methods.trainable import Trainable
+from ttabench.extend import (
+    LM,
+    Chunk,
+    LowRank,
+    Patch,
+    Query,
+    State,
+    Trainable,
+    append_ids,
+    new_chunk_ids,
+    window_patch,
+)
 
 
 class Notebook(Trainable[NotebookSettings]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttabench.core.types import Query
+from ttabench.extend import Query
 
 
 def opening(prediction: str, ask: Query) -> float:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ttabench.core.types import Chunk, Episode, Generate, Json, Query, Step
-from ttabench.readers.base import Task, Training
-from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.sources import Request, load_table, resolve_settings
-from ttabench.readers.tokens import Tokens
+from ttabench.extend import (
+    Card,
+    Chunk,
+    Episode,
+    Generate,
+    Json,
+    ProtocolSettings,
+    Query,
+    Request,
+    Step,
+    Task,
+    Tokens,
+    Training,
+    load_table,
+    resolve_settings,
+)
 
 
 class Settings(ProtocolSettings):
