@@ -20,7 +20,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import read_text
 from ttabench.core.types import Chunk, Json, ProgressCallback
 from ttabench.methods.registry import names_file
-from ttabench.run.request import READING_FIELDS, RunRequest
+from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 
 if TYPE_CHECKING:
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from ttabench.methods.session import Session
     from ttabench.run.resolve import ResolvedMethod
 
-READING_OPTIONS = (*READING_FIELDS, "device", "dtype")
-"""Options of `eval` that `adapt` and `ask` have, too."""
 CHUNK_SEPARATORS = {"file": None, "paragraphs": "\n\n", "lines": "\n"}
 """Separators of chunks, by value of `--pieces`; None for no split."""
 DEFAULT_STATE = Path("state")
 """Default folder of the state."""
 
 
-@o.add_options("request", RunRequest, only=READING_OPTIONS, method="icl", task="streamingqa")
+@o.add_options("request", RunRequest, only=o.RUN_OPTIONS["adapt"], method="icl", task="streamingqa")
 def adapt(
     command: typer.Context,
     request: RunRequest,

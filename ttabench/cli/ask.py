@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.adapt import DEFAULT_STATE, READING_OPTIONS, read_chunks, read_into_session
+from ttabench.cli.adapt import DEFAULT_STATE, read_chunks, read_into_session
 from ttabench.cli.errors import apply_resource_limits
 from ttabench.core import amounts
 from ttabench.core.declared import EXECUTION_GROUP, QUERY_GROUP
@@ -36,7 +36,7 @@ QUERIES_PER_BATCH = 32
 """Number of questions answered in one batch."""
 
 
-@o.add_options("request", RunRequest, only=READING_OPTIONS, method="icl", task="streamingqa")
+@o.add_options("request", RunRequest, only=o.RUN_OPTIONS["ask"], method="icl", task="streamingqa")
 def ask(
     command: typer.Context,
     request: RunRequest,

@@ -20,9 +20,7 @@ from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 
 
-@o.add_options(
-    "typed", RunRequest, only=("preset", "settings", "model", "device", "dtype"), typed_only=True
-)
+@o.add_options("typed", RunRequest, only=o.RUN_OPTIONS["check"], typed_only=True)
 def check(
     typed: Mapping[str, Any],
     method: Annotated[

@@ -15,11 +15,27 @@ from ttabench.core.errors import MAX_THREADS
 from ttabench.core.files import validate_path
 from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT
 from ttabench.records.run_fields import SWAP_STATE_HELP
+from ttabench.run.request import READING_FIELDS
 from ttabench.terminal import render
 
 Command = Callable[..., None]
 FIRST_OPTIONS = ("method", "task")
 SELECTION_PANEL, OUTPUT_PANEL = "Run selection", "Comparison"
+READING_OPTIONS = (*READING_FIELDS, "device", "dtype")
+RUN_OPTIONS: Mapping[str, Collection[str]] = {
+    "sweep": "preset settings checkpoint state base_checkpoint random_weights source split limit ask_only"
+    " task_options metric chat_template device dtype batch_size batch_contexts bos thinking"
+    " boost".split(),
+    "train": "method task model preset settings base_checkpoint random_weights source split task_options"
+    " chat_template device dtype bos thinking".split(),
+    "adapt": READING_OPTIONS,
+    "ask": READING_OPTIONS,
+    "check": "preset settings model device dtype".split(),
+    "profile": "model random_weights device dtype".split(),
+}
+"""Options of `eval` that other commands have too: fields of `RunRequest` by command.
+
+`eval`, suites and `ttabench.evaluate` have every field of `RunRequest`."""
 
 
 def option(group: str, text: str, *flags: str, **more: Any) -> Any:
@@ -136,25 +152,17 @@ AllPairs = Annotated[
 
 
 def add_options(
-    name: str,
-    kind: type,
-    *,
-    without: Collection[str] = (),
-    only: Collection[str] = (),
-    typed_only: bool = False,
-    **defaults: Any,
+    name: str, kind: type, *, only: Collection[str] = (), typed_only: bool = False, **defaults: Any
 ) -> Callable[[Command], Command]:
     """Add an option for each declared field of a dataclass to a command.
 
     Args:
         name: argument of the command that receives the instance.
-        without: fields to leave out.
         only: fields to include; all if empty.
         typed_only: pass a mapping of the typed values instead; the options have no defaults.
         defaults: defaults of options that differ from those of the fields.
     """
-    declared_fields = [field for field in option_fields(kind).values() if field.name not in without]
-    fields = [field for field in declared_fields if not only or field.name in only]
+    fields = [field for field in option_fields(kind).values() if not only or field.name in only]
     fields.sort(key=lambda field: (*FIRST_OPTIONS, field.name).index(field.name))
 
     def decorate(command: Command) -> Command:

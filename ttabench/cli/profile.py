@@ -15,7 +15,7 @@ from ttabench.terminal import render
 MEASUREMENT_PANEL = "Measurement"
 
 
-@o.add_options("base", RunFields, only=("model", "random_weights", "device", "dtype"))
+@o.add_options("base", RunFields, only=o.RUN_OPTIONS["profile"])
 def profile(
     base: RunFields,
     methods: Annotated[

@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 EXECUTION_PANEL = "Parallel execution"
 
 
-@o.add_options(
-    "typed_fields",
-    RunRequest,
-    without=("method", "task", "model", "keep", "keep_tokens"),
-    typed_only=True,
-)
+@o.add_options("typed_fields", RunRequest, only=o.RUN_OPTIONS["sweep"], typed_only=True)
 def sweep(
     typed_fields: Mapping[str, Any],
     suite: Annotated[

@@ -16,23 +16,14 @@ from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 from ttabench.training.config import TrainOptions
 
-RUN_ONLY_OPTIONS = (
-    "checkpoint",
-    "state",
-    "limit",
-    "ask_only",
-    "batch_size",
-    "keep",
-    "keep_tokens",
-    "metric",
-    "boost",
-    "batch_contexts",
-)
-"""Options of `eval` that `train` does not have, or declares itself."""
-
 
 @o.add_options(
-    "request", RunRequest, without=RUN_ONLY_OPTIONS, method="mac", task="streamingqa", split="train"
+    "request",
+    RunRequest,
+    only=o.RUN_OPTIONS["train"],
+    method="mac",
+    task="streamingqa",
+    split="train",
 )
 @o.add_options("changes", Recipe, typed_only=True)
 @o.add_options("training", TrainOptions)
