@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from ttabench.core.errors import UserError as UserError
     from ttabench.run.session import Session as Session
     from ttabench.stats.evaluation import load_metric as load_metric
-    from ttabench.sweep.api import ComparisonResult as ComparisonResult
-    from ttabench.sweep.api import Run as Run
-    from ttabench.sweep.api import compare as compare
-    from ttabench.sweep.api import evaluate as evaluate
-    from ttabench.sweep.api import load as load
+    from ttabench.sweep.api import (
+        ComparisonResult as ComparisonResult,
+        Run as Run,
+        compare as compare,
+        evaluate as evaluate,
+        load as load,
+    )
     from ttabench.training.config import TrainOptions as TrainOptions
     from ttabench.training.stages import train as train
 else:

@@ -10,67 +10,72 @@ from typing import TYPE_CHECKING
 from ttabench.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ttabench.core.errors import require_at_least as require_at_least
-    from ttabench.core.errors import require_at_most as require_at_most
-    from ttabench.core.types import Answer as Answer
-    from ttabench.core.types import Choose as Choose
-    from ttabench.core.types import Chunk as Chunk
-    from ttabench.core.types import Episode as Episode
-    from ttabench.core.types import Generate as Generate
-    from ttabench.core.types import Json as Json
-    from ttabench.core.types import Query as Query
-    from ttabench.core.types import Score as Score
-    from ttabench.core.types import Step as Step
-    from ttabench.core.types import StreamPosition as StreamPosition
-    from ttabench.cost import FLOAT32_BYTES as FLOAT32_BYTES
-    from ttabench.cost import INT64_BYTES as INT64_BYTES
-    from ttabench.cost import Cost as Cost
-    from ttabench.cost import NoSettings as NoSettings
-    from ttabench.cost import Shape as Shape
-    from ttabench.cost import Workload as Workload
-    from ttabench.cost import answer_flops as answer_flops
-    from ttabench.cost import closed_book_cost as closed_book_cost
-    from ttabench.cost import reread_cost as reread_cost
-    from ttabench.lm.forward.patching import forward as forward
-    from ttabench.lm.forward.patching import prefill as prefill
-    from ttabench.lm.forward.tokens import new_chunk_ids as new_chunk_ids
-    from ttabench.lm.forward.tokens import pad as pad
+    from ttabench.core.errors import (
+        require_at_least as require_at_least,
+        require_at_most as require_at_most,
+    )
+    from ttabench.core.types import (
+        Answer as Answer,
+        Choose as Choose,
+        Chunk as Chunk,
+        Episode as Episode,
+        Generate as Generate,
+        Json as Json,
+        Query as Query,
+        Score as Score,
+        Step as Step,
+        StreamPosition as StreamPosition,
+    )
+    from ttabench.cost import (
+        FLOAT32_BYTES as FLOAT32_BYTES,
+        INT64_BYTES as INT64_BYTES,
+        Cost as Cost,
+        NoSettings as NoSettings,
+        Shape as Shape,
+        Workload as Workload,
+        answer_flops as answer_flops,
+        closed_book_cost as closed_book_cost,
+        reread_cost as reread_cost,
+    )
+    from ttabench.lm.forward.patching import forward as forward, prefill as prefill
+    from ttabench.lm.forward.tokens import new_chunk_ids as new_chunk_ids, pad as pad
     from ttabench.lm.model import LM as LM
-    from ttabench.lm.patch import Dense as Dense
-    from ttabench.lm.patch import Eviction as Eviction
-    from ttabench.lm.patch import LowRank as LowRank
-    from ttabench.lm.patch import Patch as Patch
-    from ttabench.lm.patch import Prefix as Prefix
-    from ttabench.lm.patch import State as State
-    from ttabench.methods.base import Method as Method
-    from ttabench.methods.base import tokens_read as tokens_read
-    from ttabench.methods.parts.kept import append_ids as append_ids
-    from ttabench.methods.parts.kept import extend_prefix as extend_prefix
-    from ttabench.methods.parts.kept import prefix_from_tensors as prefix_from_tensors
-    from ttabench.methods.parts.kept import prefix_tensors as prefix_tensors
-    from ttabench.methods.parts.kept import stored_ids as stored_ids
-    from ttabench.methods.parts.kept import window_patch as window_patch
-    from ttabench.methods.parts.one_forward import episode_row as episode_row
-    from ttabench.methods.parts.one_forward import row_loss as row_loss
-    from ttabench.methods.parts.settings import Amount as Amount
-    from ttabench.methods.parts.settings import as_budget as as_budget
-    from ttabench.methods.parts.settings import check_amount as check_amount
-    from ttabench.methods.parts.settings import in_tokens as in_tokens
-    from ttabench.methods.spec import MethodSpec as MethodSpec
-    from ttabench.methods.spec import Recipe as Recipe
-    from ttabench.methods.trainable import Trainable as Trainable
-    from ttabench.methods.trainable import answer_loss as answer_loss
-    from ttabench.readers.base import Task as Task
-    from ttabench.readers.base import Training as Training
-    from ttabench.readers.cards import Card as Card
-    from ttabench.readers.cards import ProtocolSettings as ProtocolSettings
+    from ttabench.lm.patch import (
+        Dense as Dense,
+        Eviction as Eviction,
+        LowRank as LowRank,
+        Patch as Patch,
+        Prefix as Prefix,
+        State as State,
+    )
+    from ttabench.methods.base import Method as Method, tokens_read as tokens_read
+    from ttabench.methods.parts.kept import (
+        append_ids as append_ids,
+        extend_prefix as extend_prefix,
+        prefix_from_tensors as prefix_from_tensors,
+        prefix_tensors as prefix_tensors,
+        stored_ids as stored_ids,
+        window_patch as window_patch,
+    )
+    from ttabench.methods.parts.one_forward import episode_row as episode_row, row_loss as row_loss
+    from ttabench.methods.parts.settings import (
+        Amount as Amount,
+        as_budget as as_budget,
+        check_amount as check_amount,
+        in_tokens as in_tokens,
+    )
+    from ttabench.methods.spec import MethodSpec as MethodSpec, Recipe as Recipe
+    from ttabench.methods.trainable import Trainable as Trainable, answer_loss as answer_loss
+    from ttabench.readers.base import Task as Task, Training as Training
+    from ttabench.readers.cards import Card as Card, ProtocolSettings as ProtocolSettings
     from ttabench.readers.qa_stream import QAStream as QAStream
-    from ttabench.readers.sources import Request as Request
-    from ttabench.readers.sources import load_table as load_table
-    from ttabench.readers.sources import resolve_settings as resolve_settings
+    from ttabench.readers.sources import (
+        Request as Request,
+        load_table as load_table,
+        resolve_settings as resolve_settings,
+    )
     from ttabench.readers.tokens import Tokens as Tokens
-    from ttabench.stats.metrics import Metric as Metric
-    from ttabench.stats.metrics import metric as metric
+    from ttabench.stats.metrics import Metric as Metric, metric as metric
 else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,

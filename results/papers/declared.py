@@ -23,8 +23,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import read_text
 from ttabench.core.types import Json
 from ttabench.sweep.suite import RunPattern, read_suite
-from ttabench.terminal.table import Cell
-from ttabench.terminal.table import Table as Printed
+from ttabench.terminal.table import Cell, Table as Printed
 
 HERE = Path(__file__).parent
 PAPERS = ("streamadapter", "generative_adapter", "ccm", "mac")

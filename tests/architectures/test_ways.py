@@ -15,8 +15,7 @@ from transformers import (
     Phi3ForCausalLM,
 )
 
-from tests.architectures.tiny import SIZES as SIZES_BY_RULE
-from tests.architectures.tiny import tiny
+from tests.architectures.tiny import SIZES as SIZES_BY_RULE, tiny
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.contract.models import QUERIES, check_method, session_answers
 from ttabench.core.errors import UserError

@@ -25,8 +25,7 @@ from tests.harness.test_harness import hf
 from tests.lm.test_texts import TEMPLATE
 from tests.qa_files import write_jsonl
 from tests.tiny import byte_tokenizer, tiny_llama
-from ttabench.lm.model import LM
-from ttabench.lm.model import load as load_lm
+from ttabench.lm.model import LM, load as load_lm
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.mini.demonstrations import superglue, unseen

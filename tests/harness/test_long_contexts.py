@@ -23,8 +23,7 @@ from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
 from ttabench.harness.reading import PromptSplitter
 from ttabench.methods.session import Session
-from ttabench.readers import lm_eval as reader
-from ttabench.readers import load
+from ttabench.readers import lm_eval as reader, load
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore"

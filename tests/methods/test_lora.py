@@ -32,8 +32,7 @@ from ttabench.methods.lora.method import Lora
 from ttabench.methods.parts import lora
 from ttabench.methods.parts.lora import split_vector
 from ttabench.methods.states import load_state, save_state
-from ttabench.methods.templora import TempLoraSettings
-from ttabench.methods.templora import method as templora
+from ttabench.methods.templora import TempLoraSettings, method as templora
 from ttabench.methods.templora.method import TempLora
 from ttabench.methods.trainable import answer_loss
 from ttabench.run.evaluation import merge_checkpoint

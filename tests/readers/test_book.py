@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.tiny import tiny_llama
 from ttabench.core.types import Chunk, Episode, Query, Score, Step, StreamPosition, wants_of_kind

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ttabench.core.types import Answer, Choose, Generate, Query
 from ttabench.stats.metrics import METRICS, metric, normalise

@@ -13,8 +13,7 @@ import typer
 from ttabench.core.declared import EXECUTION_GROUP, QUERY_GROUP, OptionField, option_fields
 from ttabench.core.errors import MAX_THREADS
 from ttabench.core.files import validate_path
-from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT
-from ttabench.records.run_fields import SWAP_STATE_HELP
+from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT, SWAP_STATE_HELP
 from ttabench.run.request import READING_FIELDS
 from ttabench.terminal import render
 

@@ -93,8 +93,7 @@ def sweep(
     """
     from ttabench.core.declared import parse_assignments, parse_value
     from ttabench.profiling.job import parse_method_names
-    from ttabench.sweep import engines
-    from ttabench.sweep import suite as suites
+    from ttabench.sweep import engines, suite as suites
 
     typed = suites.to_suite_options(typed_fields) | (
         {suites.SWAP_OPTION: True} if swap_state else {}

@@ -15,8 +15,7 @@ from ttabench.lm.texts import find_chat_template, template_values
 from ttabench.methods.settings import default_settings
 from ttabench.readers import Task, content_digest, load, origin
 from ttabench.readers.cards import load_card
-from ttabench.readers.sources import default_options as default_options
-from ttabench.readers.sources import default_source
+from ttabench.readers.sources import default_options as default_options, default_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig
 from ttabench.records.samples import SAMPLE_COLUMNS
 from ttabench.run.request import RunRequest

@@ -23,8 +23,13 @@ import yaml
 from pydantic import BaseModel, Field, create_model, model_validator
 
 from ttabench.core.architectures import NANO
-from ttabench.core.declared import OptionField as Option
-from ttabench.core.declared import format_setting, option_fields, parse_assignments, validate_model
+from ttabench.core.declared import (
+    OptionField as Option,
+    format_setting,
+    option_fields,
+    parse_assignments,
+    validate_model,
+)
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import reading_file
 from ttabench.core.types import Json

@@ -24,9 +24,7 @@ from rich.text import Text
 from ttabench.core.errors import escape_control_characters
 from ttabench.core.types import Json
 from ttabench.terminal.progress_bars import show_progress as show_progress
-from ttabench.terminal.table import Bold, glossary_lines
-from ttabench.terminal.table import Cell as Cell
-from ttabench.terminal.table import Table as Table
+from ttabench.terminal.table import Bold, Cell as Cell, Table as Table, glossary_lines
 
 Format = Literal["table", "markdown", "csv", "json"]
 MIN_WRAPPED_CELLS = 16

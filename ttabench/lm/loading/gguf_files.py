@@ -32,8 +32,12 @@ from ttabench.core.files import (
     replace_atomically,
     write_atomically,
 )
-from ttabench.lm.loading.model_reader import DOWNLOAD_AGAIN_HINT, Loaded, ModelSource
-from ttabench.lm.loading.model_reader import load_model_and_tokenizer as read_folder
+from ttabench.lm.loading.model_reader import (
+    DOWNLOAD_AGAIN_HINT,
+    Loaded,
+    ModelSource,
+    load_model_and_tokenizer as read_folder,
+)
 
 if TYPE_CHECKING:
     import torch
