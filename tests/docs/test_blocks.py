@@ -53,16 +53,13 @@ def names_what_there_is(group: TyperGroup, words: tuple[str, ...]) -> None:
     assert command is not None, words
     typed = command.make_context(words[0], list(words[1:]), parent=context).params
     if words[0] in ("compare", "report", "export"):
-        assert set(typed["task"] or ()) <= set(cards.card_names())
+        assert set(typed["task"] or ()) <= set(cards.CARDS)
         return
     task = typed.get("task") or None
     assert (
-        task is None
-        or task in cards.card_names()
-        or task.endswith(".yaml")
-        or is_readable(Path(task))
+        task is None or task in cards.CARDS or task.endswith(".yaml") or is_readable(Path(task))
     ), task
-    if words[0] == "eval" and task in cards.card_names():
+    if words[0] == "eval" and task in cards.CARDS:
         told = [
             text for text in typed["task_options"] or () if not text.startswith("articles=")
         ]  # twins have few titles

@@ -20,7 +20,7 @@ from tests.qa_files import (
     write_parquet,
 )
 from ttabench.readers import load
-from ttabench.readers.cards import card_names, load_card
+from ttabench.readers.cards import CARDS, load_card
 
 TASKS = ["archivalqa", "squad_seq", "streamingqa"]
 
@@ -28,9 +28,8 @@ TASKS = ["archivalqa", "squad_seq", "streamingqa"]
 
 
 def test_bundled_cards_are_named_like_their_files_and_fit_their_reader() -> None:
-    assert set(TASKS) <= set(card_names())
-    for name in card_names():
-        card = load_card(name)
+    assert set(TASKS) <= set(CARDS)
+    for name, card in CARDS.items():
         assert card.name == name
         assert card.twin is not None
         assert {"train", "validation", "test"} <= set(card.splits)

@@ -1,6 +1,5 @@
-"""Plugins: objects from entry points of other packages, and from single Python files.
+"""Code of plugins: of other packages and of single Python files.
 
-plugin_entry_points("ttabench.methods")["echo"].load()     # import the object now
 import_file(Path("./mine.py"))                             # execute the file as a module
 with plugin_errors_as_user_errors(module.__name__):        # UserError: mine.py, line 3: ...
     module.closeness("a", query)
@@ -19,21 +18,18 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from modulefinder import ModuleFinder
 from pathlib import Path
 from traceback import TracebackException, walk_tb
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from ttabench.core.environment import is_out_of_memory
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 
-T = TypeVar("T")
 PYTHON_FILE_PATTERN = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
 """Python file, optionally with the name of an object in it."""
 PLUGIN_NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
@@ -47,38 +43,6 @@ STDLIB_FOLDERS = tuple(
 INSTALL_FOLDER_NAMES = {"site-packages", "dist-packages"}
 _local_modules: dict[str, dict[str, ModuleType]] = {}
 """Local modules by module name of the executed file, then by own name."""
-_package_digests: dict[str, str] = {}
-"""Code digests of packages at import time."""
-
-
-@dataclass(frozen=True)
-class PluginEntryPoint:
-    """Entry point of a package."""
-
-    name: str
-    package: str
-    """Package as `name==version`."""
-    entry: EntryPoint
-
-    @property
-    def origin(self) -> str:
-        """Package and code digest: `echo==1.0 (code 3f0c2a9b71de)`. The version is not enough.
-
-        Raises a UserError if the code changed after this process imported it.
-        """
-        module = self.entry.module.partition(".")[0]
-        code = package_code_digest(module)
-        if _package_digests.setdefault(module, code) != code:
-            raise UserError(
-                f"The code of {self.package} changed after it was imported.", "Restart Python."
-            )
-        return f"{self.package} (code {code})"
-
-    def load(self) -> Any:
-        """Import the object."""
-        context = f"loading {self.entry.group} {self.name!r} of {self.package}"
-        with plugin_errors_as_user_errors(self.entry.module, context):
-            return self.entry.load()
 
 
 @contextmanager
@@ -141,16 +105,6 @@ def _describe_exception(error: BaseException, module: str) -> str:
     )
 
 
-@cache
-def plugin_entry_points(group: str) -> Mapping[str, PluginEntryPoint]:
-    """Return the entry points of a group by name. The first of two equal names wins."""
-    offers: dict[str, PluginEntryPoint] = {}
-    for entry in entry_points(group=group):
-        package = f"{entry.dist.name}=={entry.dist.version}" if entry.dist else "an unknown package"
-        offers.setdefault(entry.name, PluginEntryPoint(entry.name, package, entry))
-    return offers
-
-
 def import_file(path: Path) -> ModuleType:
     """Execute a Python file as a module, once per content of the file and its local imports.
 
@@ -206,21 +160,6 @@ def _prepended_to_path(folder: Path) -> Iterator[None]:
 def module_code_digest(module: ModuleType) -> str:
     """Return the digest (16 hexadecimal digits) of an executed file and its local imports."""
     return module.__name__.rpartition("_")[2]
-
-
-def select_object(kind: str, path: Path, wanted: str, objects: Mapping[str, T], hint: str) -> T:
-    """Return the named object of a file, or the only one if no name is given."""
-    if not objects:
-        raise UserError(f"{path} contains no {kind}.", hint)
-    if wanted and wanted not in objects:
-        raise UnknownName(f"{kind} in {path}", wanted, sorted(objects))
-    if len(objects) > 1 and not wanted:
-        names = ", ".join(objects)
-        raise UserError(
-            f"{path} contains several {kind}s: {names}.",
-            f"Choose one: {path}:{next(iter(objects))}.",
-        )
-    return objects[wanted or next(iter(objects))]
 
 
 class _LocalModuleFinder(ModuleFinder):

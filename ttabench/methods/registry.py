@@ -2,136 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ttabench import methods as methods_package
 from ttabench.core.declared import create_fields_model, validate_model
 from ttabench.core.deprecation import renamed
-from ttabench.core.errors import MAX_COMPARED_CHARS, UnknownName, UserError
+from ttabench.core.errors import FAMILY_SUFFIX, UserError
 from ttabench.core.plugins import (
     FIX_PLUGIN_HINT,
-    PLUGIN_NAME_PATTERN,
     PYTHON_FILE_PATTERN,
-    PluginEntryPoint,
     guard_plugin_function,
-    import_file,
-    module_code_digest,
-    plugin_entry_points,
     plugin_errors_as_user_errors,
-    select_object,
 )
+from ttabench.core.registry import PluginSource, Registry, import_object
 from ttabench.core.types import Json
 from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods.pair import PAIR_SEPARATOR, PairSpec, make_pair_spec
 from ttabench.methods.settings import default_settings, json_values, restore_settings
 from ttabench.methods.spec import MethodSpec
 
-ENTRY_POINT_GROUP = "ttabench.methods"
-"""Entry point group of plugin methods."""
+LISTED_FIRST = ("none", "icl", "window", "snapkv", "h2o")
+"""Methods at the start of listings: baselines. All others follow by name."""
 
 
-def _load_offer(offer: PluginEntryPoint) -> MethodSpec:
-    spec = offer.load()
-    label = f"{ENTRY_POINT_GROUP} {offer.name!r} of {offer.package}"
-    if not isinstance(spec, MethodSpec) or spec.name != offer.name:
-        raise UserError(f"{label} must be a MethodSpec named {offer.name!r}.", FIX_PLUGIN_HINT)
-    return replace(_validate_spec(spec, label, offer.entry.module), origin=offer.origin)
+def _bundled_specs(attribute: str) -> list[MethodSpec]:
+    """Return the specs that the packages of methods list under this name."""
+    return [
+        spec
+        for package in iter_modules(methods_package.__path__)
+        if package.ispkg
+        for spec in getattr(
+            import_module(f"{methods_package.__name__}.{package.name}"), attribute, ()
+        )
+    ]
 
 
-def _validate_spec(spec: MethodSpec, label: str, module: str) -> MethodSpec:
-    """Validate the spec of a plugin and guard its functions."""
-    validate_model(create_fields_model(get_type_hints(MethodSpec)), vars(spec), label)
-    fault = "" if is_dataclass(spec.Settings) else "has Settings that are not a dataclass"
-    if not PLUGIN_NAME_PATTERN.fullmatch(spec.name):
-        fault = f"has the name {spec.name!r}; only lower-case letters, digits and _ are allowed"
-    if spec.name in (*methods(), *families()):
-        fault = f"has the name of a built-in method, {spec.name}"
-    if fault:
-        raise UserError(f"{label} {fault}.", FIX_PLUGIN_HINT)
-    with plugin_errors_as_user_errors(module, f"settings of method {spec.name}"):
-        for settings in (spec.Settings(), *spec.presets.values()):
-            restore_settings(spec, json_values(asdict(settings)))
-    keep, cost = spec.keep, spec.cost
+def _methods_in_module(module: ModuleType, _: str) -> dict[str, type[Any]]:
+    """Return the classes of a file that have a spec of their own, by the name in it."""
+    return {
+        str(spec.name): cls
+        for cls in vars(module).values()
+        if isinstance(cls, type)
+        and cls.__module__ == module.__name__
+        and isinstance(spec := vars(cls).get("spec"), MethodSpec)
+    }
+
+
+def _accept_plugin(value: Any, source: PluginSource) -> MethodSpec:
+    """Validate a spec, or a class with one, and guard the functions of the spec."""
+    if isinstance(value, type):
+        from ttabench.methods.base import Method
+
+        if (
+            not issubclass(value, Method)
+            or value.adapt is Method.adapt
+            or value.patch is Method.patch
+        ):
+            fault = f"{source.label} must be a Method that overrides adapt and patch."
+            raise UserError(fault, FIX_PLUGIN_HINT)
+        value = replace(value.spec, import_path=value)
+    if not isinstance(value, MethodSpec) or value.name != source.name:
+        fault = f"{source.label} must be a MethodSpec named {source.name!r}."
+        raise UserError(fault, FIX_PLUGIN_HINT)
+    validate_model(create_fields_model(get_type_hints(MethodSpec)), vars(value), source.label)
+    if not is_dataclass(value.Settings):
+        raise UserError(f"Settings of {source.label} must be a dataclass.", FIX_PLUGIN_HINT)
+    with plugin_errors_as_user_errors(source.module, f"settings of method {value.name}"):
+        for settings in (value.Settings(), *value.presets.values()):
+            restore_settings(value, json_values(asdict(settings)))
+    keep, cost = value.keep, value.cost
     return replace(
-        spec,
+        value,
+        origin=source.origin,
         keep=None if keep is None else guard_plugin_function(keep, Mapping, ValueError),
         cost=None if cost is None else guard_plugin_function(cost, Cost | None),
     )
 
 
-LISTED_FIRST = ("none", "icl", "window", "snapkv", "h2o")
-"""Methods at the start of listings: baselines. All others follow by name."""
-
-
-def _method_packages() -> Iterator[ModuleType]:
-    for package in iter_modules(methods_package.__path__):
-        if package.ispkg:
-            yield import_module(f"{methods_package.__name__}.{package.name}")
-
-
 @cache
-def methods() -> Mapping[str, MethodSpec]:
-    """Return the built-in methods by name, without families."""
-    by_name = {
-        spec.name: spec
-        for package in _method_packages()
-        for spec in getattr(package, "METHODS", ())
-    }
-    return {
-        name: by_name[name] for name in [*LISTED_FIRST, *sorted(set(by_name) - set(LISTED_FIRST))]
-    }
-
-
-def installed() -> tuple[dict[str, MethodSpec], list[str]]:
-    """Return plugin methods by name, and an error message for each unusable one."""
-    specs, faults = {}, []
-    for name, offer in sorted(plugin_entry_points(ENTRY_POINT_GROUP).items()):
-        try:
-            specs[name] = _load_offer(offer)
-        except UserError as error:
-            faults.append(str(error))
-    return specs, faults
-
-
-def _find_in_file(file: str, name_wanted: str) -> MethodSpec:
-    """Return the method of a file. `name_wanted` selects one of several ("": the only one)."""
-    from ttabench.methods.base import Method
-
-    path, specs = Path(file).expanduser(), dict[str, MethodSpec]()
-    module = import_file(path)
-    for cls in vars(module).values():
-        spec = (
-            vars(cls).get("spec")
-            if isinstance(cls, type) and cls.__module__ == module.__name__
-            else None
-        )
-        if not isinstance(spec, MethodSpec):
-            continue
-        label = f"{path}: {cls.__name__}"
-        if not issubclass(cls, Method) or cls.adapt is Method.adapt or cls.patch is Method.patch:
-            fault = f"{label} must be a Method that overrides adapt and patch."
-            raise UserError(fault, FIX_PLUGIN_HINT)
-        spec = _validate_spec(spec, label, module.__name__)
-        specs[spec.name] = replace(spec, import_path=cls, origin=module_code_digest(module))
-    hint = 'Set `spec = MethodSpec(name="...")` in a class of the file.'
-    return select_object("method", path, name_wanted, specs, hint)
+def methods() -> Registry[MethodSpec]:
+    """Return the registry of methods. As a mapping, it has the built-in ones, without families."""
+    by_name = {spec.name: spec for spec in _bundled_specs("METHODS")}
+    names = dict.fromkeys([*LISTED_FIRST, *sorted(by_name)])
+    return Registry(
+        "method",
+        {name: by_name[name] for name in names},
+        group="ttabench.methods",
+        in_module=_methods_in_module,
+        accept=_accept_plugin,
+    )
 
 
 @cache
 def families() -> Mapping[str, MethodSpec]:
     """Return the specs of method families from optional packages, by family name."""
-    return {
-        spec.name.partition(":")[0]: spec
-        for package in _method_packages()
-        for spec in getattr(package, "FAMILIES", ())
-    }
+    return {spec.name.partition(":")[0]: spec for spec in _bundled_specs("FAMILIES")}
 
 
 @cache
@@ -152,33 +124,21 @@ def find_formula(name: str) -> Formula:
     return spec
 
 
-def find_method(name: str) -> MethodSpec:
-    """Return the method of this name.
+def find_method(name: str, *, files: bool = True) -> MethodSpec:
+    """Return the method of this name; see `Registry.find`.
 
-    Raises:
-        UnknownName: there is no such method. The message names the closest one.
-        UserError: its package or file is missing or fails.
+    Args:
+        files: False for names from records and checkpoints: no file is executed.
     """
-    if name in methods():
-        return methods()[name]
-    if len(part_names(name)) > 1:
-        return _find_pair(name)
+    if name not in methods() and len(parts := part_names(name)) > 1:
+        return _find_pair([find_method(part, files=files) for part in parts])
     family, _, member = name.partition(":")
     if family in families():
-        module, _, function = families()[family].family_factory.partition(":")
-        return getattr(import_module(module), function)(member)
-    if in_file := PYTHON_FILE_PATTERN.fullmatch(name):
-        return _find_in_file(in_file["path"], in_file["name"] or "")
-    if name in plugin_entry_points(ENTRY_POINT_GROUP):
-        return _load_offer(plugin_entry_points(ENTRY_POINT_GROUP)[name])
-    if len(name) <= MAX_COMPARED_CHARS and Path(f"{name}.py").is_file():
-        raise UserError(f"Unknown method {name!r}.", f"Use './{name}.py' for the file.")
-    names = [
-        *methods(),
-        *plugin_entry_points(ENTRY_POINT_GROUP),
-        *(f"{family_name}:..." for family_name in families()),
-    ]
-    raise UnknownName("method", name, sorted(names))
+        spec: MethodSpec = import_object(families()[family].family_factory)(member)
+        return spec
+    return methods().find(
+        name, files=files, others=[f"{name}{FAMILY_SUFFIX}" for name in families()]
+    )
 
 
 def part_names(name: str) -> list[str]:
@@ -193,8 +153,7 @@ _pairs: dict[tuple[tuple[str, str], ...], PairSpec] = {}
 """Pairs by the names and origins of their parts, so that each pair has one settings class."""
 
 
-def _find_pair(name: str) -> PairSpec:
-    parts = [find_method(part) for part in part_names(name)]
+def _find_pair(parts: Sequence[MethodSpec]) -> PairSpec:
     key = tuple((part.name, part.origin) for part in parts)
     if key not in _pairs:
         _pairs[key] = make_pair_spec(parts)
@@ -212,12 +171,10 @@ def find_installed(name: str) -> MethodSpec:
     """Return a method named by a record or checkpoint, without executing files.
 
     Raises:
-        UnknownName: there is no such method, or the name is that of a file.
-        UserError: its package is missing or fails.
+        UnknownName: there is no such method.
+        UserError: its package is missing or fails, or the name is that of a file.
     """
-    if names_file(name):
-        raise UnknownName("method", name[:200], sorted(methods()))
-    return find_method(name)
+    return find_method(name, files=False)
 
 
 def known_default_settings(name: str, origin: str = "") -> dict[str, Json]:

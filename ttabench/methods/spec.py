@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from ttabench.core.declared import RECIPE_GROUP, OptionInfo
 from ttabench.core.deprecation import warn_renamed
 from ttabench.core.plugins import plugin_errors_as_user_errors
+from ttabench.core.registry import import_object
 from ttabench.core.types import Growth, Json
 from ttabench.cost import Formula
 from ttabench.methods.parts.settings import Amount
@@ -58,11 +59,11 @@ class MethodSpec(Formula):
         if isinstance(self.import_path, type):
             cls: type[Any] = self.import_path
         else:
-            module, _, attribute = self.import_path.partition(":")
             if not self.origin:
-                return getattr(import_module(module), attribute)
+                return import_object(self.import_path)
+            module = self.import_path.partition(":")[0]
             with plugin_errors_as_user_errors(module, f"loading method {self.name}"):
-                cls = getattr(import_module(module), attribute)
+                cls = import_object(self.import_path)
         return import_module("ttabench.methods.base").guard_class(cls) if self.origin else cls
 
 

@@ -84,8 +84,7 @@ class Job:
 
         Without a limit, the search for the largest batch would use all memory of the machine.
         """
-        if self.task not in cards.card_names():
-            raise UnknownName("task", self.task, cards.card_names())
+        cards.CARDS.find(self.task)
         if self.mode == "throughput" and self.memory_limit is None:
             # imports torch, so it follows the cheap checks
             from ttabench.lm.loading.devices import find_device

@@ -19,10 +19,10 @@ from ttabench.core.types import Json
 from ttabench.readers.base import Task, fingerprint
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.formats import format_reasons
-from ttabench.readers.sources import READERS, Request, load_reader, origin
+from ttabench.readers.sources import READERS, Request
 from ttabench.stats.metrics import check_metric_modes, metric
 
-__all__ = ["READERS", "Task", "content_digest", "load", "origin"]
+__all__ = ["READERS", "Task", "content_digest", "load"]
 
 
 def load(
@@ -50,7 +50,7 @@ def load(
         UserError: a name, path, option or row is wrong.
     """
     resolved_card = load_card(card) if isinstance(card, str) else card
-    read = load_reader(resolved_card.reader)
+    read = READERS.find(resolved_card.reader)
     if split not in resolved_card.splits:
         raise UnknownName(f"split of task {resolved_card.name}", split, list(resolved_card.splits))
     request = Request(

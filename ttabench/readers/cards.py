@@ -24,8 +24,9 @@ from pydantic import (
 )
 
 from ttabench.core.declared import first_validation_error
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.core.files import read_text, reading_file
+from ttabench.core.registry import Registry
 from ttabench.core.types import Choose, Generate
 from ttabench.stats.clusters import SamplingUnit
 from ttabench.stats.metrics import metric
@@ -296,9 +297,12 @@ def cards_folder() -> Path:
     return package / "tasks" if (package / "tasks").is_dir() else package.parent / "tasks"
 
 
-def card_names() -> list[str]:
-    """Return the names of the bundled tasks, sorted."""
-    return sorted(path.stem for path in cards_folder().glob("*.yaml"))
+CARDS = Registry[Card](
+    "task",
+    {path.stem: str(path) for path in sorted(cards_folder().glob("*.yaml"))},
+    load=lambda path: _read_card(Path(path)),
+)
+"""Cards of the bundled tasks."""
 
 
 def load_card(name: str) -> Card:
@@ -311,14 +315,11 @@ def load_card(name: str) -> Card:
             task.
     """
     if "/" not in name and not name.endswith((".yaml", ".yml")):
-        if name not in card_names():
-            raise UnknownName("task", name, card_names())
-        return _read_card(cards_folder() / f"{name}.yaml")
-    path = Path(name)
-    card = _read_card(path)
-    if card.name in card_names() and card != _read_card(cards_folder() / f"{card.name}.yaml"):
+        return CARDS.find(name)
+    card = _read_card(Path(name))
+    if card.name in CARDS and card != CARDS[card.name]:
         raise UserError(
-            f"{path}: the name {card.name!r} belongs to a bundled task.",
+            f"{name}: the name {card.name!r} belongs to a bundled task.",
             "Choose a new name: it distinguishes the results.",
         )
     return card

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from ttabench.core.declared import first_validation_error
 from ttabench.core.errors import MAX_TEXT_CHARS, UnknownName, UserError
 from ttabench.core.files import reading_file
-from ttabench.core.plugins import plugin_entry_points
+from ttabench.core.registry import Registry, import_object
 from ttabench.core.types import Json
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar, Split
 from ttabench.readers.formats import (
@@ -267,9 +267,8 @@ def table_of_generated(card: Card, generated_rows: Sequence[Mapping[str, object]
 def load_generator(card: Card) -> Callable[..., Any]:
     """Import the function that the card names as "ttabench.mini.module:function"."""
     assert card.twin is not None, "mini was accepted for a card without a synthetic version"
-    module, _, function = card.twin.generator.partition(":")
     try:
-        generator: Callable[..., Any] = getattr(import_module(module), function)
+        generator: Callable[..., Any] = import_object(card.twin.generator)
     except (ImportError, AttributeError):
         fault = f"The task card {card.name}: twin.generator {card.twin.generator!r} does not exist."
         raise UserError(fault, "Fix that field.") from None
@@ -315,47 +314,27 @@ def run_generator(card: Card, split: str, seed: int, **arguments: object) -> Any
 
 # --- settings of a task: from its card, its synthetic version and the user's options, in that order
 
-ENTRY_POINT_GROUP = "ttabench.readers"
-"""Entry points of other packages: functions of a card and a request."""
-READERS = (
-    "qa_stream",
-    "demonstrations",
-    "metaicl",
-    "book",
-    "dialogue",
-    "sessions",
-    "lamp",
-    "recall",
-    "shared_context",
-    "ruler",
-    "lm_eval",
-)
-"""Modules of this package with a function `read`."""
-
-
-def load_reader(name: str) -> Callable[[Card, Request], Any]:
-    """Return the function that binds a card of this reader to its data."""
-    if name not in READERS and name not in plugin_entry_points(ENTRY_POINT_GROUP):
-        raise UnknownName(
-            "reader", name, sorted([*READERS, *plugin_entry_points(ENTRY_POINT_GROUP)])
+READERS = Registry[Callable[[Card, Request], Any]](
+    "reader",
+    {
+        name: f"ttabench.readers.{name}:read"
+        for name in (
+            "qa_stream",
+            "demonstrations",
+            "metaicl",
+            "book",
+            "dialogue",
+            "sessions",
+            "lamp",
+            "recall",
+            "shared_context",
+            "ruler",
+            "lm_eval",
         )
-    read: Callable[[Card, Request], Any] = (
-        import_module(f"ttabench.readers.{name}").read
-        if name in READERS
-        else plugin_entry_points(ENTRY_POINT_GROUP)[name].load()
-    )
-    return read
-
-
-def origin(reader: str) -> str:
-    """Return the package and version that a reader comes from; "" for bundled readers."""
-    return (
-        ""
-        if reader in READERS or reader not in plugin_entry_points(ENTRY_POINT_GROUP)
-        else plugin_entry_points(ENTRY_POINT_GROUP)[reader].origin
-    )
-
-
+    },
+    group="ttabench.readers",
+)
+"""Functions that bind a card to its data."""
 SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -468,6 +447,6 @@ def known_options(card: Card, source: str) -> list[str] | None:
 
 def _settings_of(reader: str) -> type[BaseModel] | None:
     """Return the model `Settings` of a reader's module, if it has one."""
-    if reader not in READERS and reader not in plugin_entry_points(ENTRY_POINT_GROUP):
+    if reader not in READERS.names:
         return None
-    return getattr(import_module(load_reader(reader).__module__), "Settings", None)
+    return getattr(import_module(READERS.find(reader).__module__), "Settings", None)

@@ -102,7 +102,7 @@ def _table(
 
 def methods_table() -> Table:
     """Return all registered and installed methods."""
-    others, faults = registry.installed()
+    others, faults = registry.methods().installed()
     for fault in faults:
         render.print_note(f"Note: {fault}")
     specs = [*registry.methods().values(), *others.values(), *registry.families().values()]
@@ -196,11 +196,11 @@ def field_docs(settings: type[Any]) -> dict[str, str]:
 
 def tasks_table() -> Table:
     """Return all bundled task cards."""
-    from ttabench.readers.cards import card_names, load_card
+    from ttabench.readers.cards import CARDS
     from ttabench.readers.sources import default_source
 
     data: list[dict[str, Cell]] = []
-    for card in map(load_card, card_names()):
+    for card in CARDS.values():
         on_hub = card.source.hub is not None or bool(card.parts)
         source = default_source(card, nano=False)
         data.append(

@@ -250,7 +250,7 @@ def select_runs(names: Sequence[str], out: Path, filters: RunFilters) -> LoadedR
         UserError: a name is unknown, or several runs have the same id prefix.
     """
     folders, skipped, among, ids = dict[Path, None](), list[str](), list[str](), list[str]()
-    known_methods = {*registry.methods(), *registry.families(), *registry.installed()[0]}
+    known_methods = {*registry.families(), *registry.methods().names}
     own_methods = cache(
         lambda: {
             name for _, record in load_runs(list_runs(out)).runs for name in _methods_of(record)

@@ -13,7 +13,7 @@ from ttabench.core.types import Json, Mode
 from ttabench.lm.loading.hub import refuse_missing_model
 from ttabench.lm.texts import find_chat_template, template_values
 from ttabench.methods.settings import default_settings
-from ttabench.readers import Task, content_digest, load, origin
+from ttabench.readers import READERS, Task, content_digest, load
 from ttabench.readers.cards import load_card
 from ttabench.readers.sources import default_options as default_options, default_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig
@@ -166,7 +166,7 @@ def _input_digests(
     """
     digests = {
         "card": content_digest(prompt.card),
-        "reader": origin(prompt.card.reader),
+        "reader": READERS.origin(prompt.card.reader),
         "rows": str(record["digest"]),
         "method": resolved.spec.origin,
         "others": str(record["others"]["digest"]) if "others" in record else "",

@@ -25,31 +25,19 @@ from dataclasses import dataclass, replace
 from functools import cache
 from inspect import getdoc, iscoroutinefunction
 from numbers import Real
-from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Annotated, Any, get_type_hints
 from unicodedata import category, normalize
 
 from pydantic import Field, FiniteFloat
 
 from ttabench.core.declared import create_fields_model, validate_model
-from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.plugins import (
-    FIX_PLUGIN_HINT,
-    PLUGIN_NAME_PATTERN,
-    PYTHON_FILE_PATTERN,
-    PluginEntryPoint,
-    import_file,
-    module_code_digest,
-    plugin_entry_points,
-    plugin_errors_as_user_errors,
-    select_object,
-)
+from ttabench.core.errors import UserError
+from ttabench.core.plugins import FIX_PLUGIN_HINT, plugin_errors_as_user_errors
+from ttabench.core.registry import PluginSource, Registry
 from ttabench.core.types import Answer, Choose, Generate, Json, Mode, Query, wants_of_kind
 from ttabench.stats.figures import CORPUS_FIGURES, MEAN, RATIO_FIGURES, Figure
 
-ENTRY_POINT_GROUP = "ttabench.metrics"
-"""Entry points of other packages: functions of a prediction and a query, or metrics."""
 DISPLAY_FIELDS = ("scale", "digits", "higher_is_better", "least", "most")
 """Fields of a metric that determine how its figures are displayed."""
 MAX_VALUE = 1e100
@@ -277,168 +265,228 @@ def _per_character(scored: Answer, query: Query) -> list[float]:
     return [value / max(1, length) for value, length in zip(scored.logprobs, lengths, strict=True)]
 
 
+def _metrics_in_module(module: ModuleType, requested: str) -> dict[str, Any]:
+    """Return the metrics of a file by name. Functions count if one is named or the only kind."""
+    metrics: dict[str, Any] = {}
+    for value in vars(module).values():
+        if isinstance(value, Metric):
+            _check_fields(value, f"{module.__file__}: metric {value.name}")
+            metrics[value.name] = value
+    functions = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    }
+    return {**functions, **metrics} if requested or not metrics else metrics
+
+
+def _check_fields(value: Metric, label: str) -> None:
+    validate_model(create_fields_model(METRIC_FIELDS), vars(value), label)
+
+
+def _accept_plugin(value: Any, source: PluginSource) -> Metric:
+    """Convert a metric, or a function as a metric with values from 0 to 1, of others.
+
+    It raises a `UserError` for values that are not numbers within its range. A metric that is not a
+    function of one answer is refused.
+    """
+    if not isinstance(value, Metric):
+        summary = next(iter((getdoc(value) or "").splitlines()), "")
+        value = Metric(name=source.name, summary=summary, function=value)
+    made = replace(value, name=source.name, origin=source.origin)
+    _check_fields(made, source.label)
+    query_function, range_of = made.query_function, made.figure
+    low, high = max(range_of.least, -MAX_VALUE), min(range_of.most, MAX_VALUE)
+    if (
+        made.ratio
+        or made.corpus
+        or not callable(query_function)
+        or iscoroutinefunction(query_function)
+    ):
+        raise UserError(f"{source.label} is not a function of one answer.", FIX_PLUGIN_HINT)
+
+    def compute(answer: Any, query: Query) -> float:
+        place = f"metric {made.name}, query {query.key[:40]}"
+        with plugin_errors_as_user_errors(source.module, place):
+            number = query_function(answer, query)
+            if (
+                not isinstance(number, Real)
+                or not math.isfinite(number)
+                or not low <= number <= high
+            ):
+                fault = f"{source.label} returned {number!r:.40} for the query {query.key[:40]}"
+                raise UserError(f"{fault}, outside {low:g} to {high:g}.", FIX_PLUGIN_HINT)
+            return float(number)
+
+    return replace(made, **{"of_choice" if made.function is None else "function": compute})
+
+
 LIKELIHOOD_METRICS = ("answer_nll", "answer_nll_sum")
 _NLL_DISPLAY: dict[str, Any] = {"scale": 1.0, "digits": 3, "higher_is_better": False}
 """Display of values in nats, and of errors of numbers."""
 _PERPLEXITY_DISPLAY = {**_NLL_DISPLAY, "digits": 2}
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric(
-            name="em",
-            function=against_target(exact_match),
-            summary="exact match with the target answer after SQuAD normalisation (strict)",
+_BUILTIN = (
+    Metric(
+        name="em",
+        function=against_target(exact_match),
+        summary="exact match with the target answer after SQuAD normalisation (strict)",
+    ),
+    Metric(
+        name="em_prefix",
+        function=against_target(prefix_match),
+        summary="prediction cut to the target's length: the 'EM' of CaMeLS and MAC; can exceed F1",
+    ),
+    Metric(
+        name="f1",
+        function=against_target(token_f1),
+        summary="token F1 against the target (shortest) answer",
+    ),
+    Metric(
+        name="f1_max",
+        function=lambda one, query: max(token_f1(one, gold) for gold in query.answers),
+        summary="token F1 against the best of all gold answers, additional ones included",
+    ),
+    Metric(
+        name="f1_characters",
+        function=lambda one, query: max(character_f1(one, gold) for gold in query.answers),
+        summary="F1 of letters and digits against the best of all gold answers (for Chinese)",
+    ),
+    Metric(
+        name="contains_em",
+        function=lambda one, query: float(
+            any(normalise(gold) in normalise(one) for gold in query.answers)
         ),
-        Metric(
-            name="em_prefix",
-            function=against_target(prefix_match),
-            summary="prediction cut to the target's length: the 'EM' of CaMeLS and MAC; "
-            "can exceed F1",
+        summary="the prediction contains a gold answer, both after SQuAD normalisation",
+    ),
+    Metric(
+        name="first_number",
+        function=against_target(first_number_match),
+        summary="the first number of the prediction equals the target; its fraction is ignored "
+        "for a whole target",
+    ),
+    Metric(
+        name="string_match",
+        function=string_match,
+        summary="share of the gold answers in the prediction; one of several alternatives is "
+        "enough (RULER)",
+    ),
+    Metric(
+        name="macro_f1",
+        corpus=CORPUS_FIGURES["macro_f1"],
+        summary="mean F1 of the labels that are right or chosen at least once",
+    ),
+    Metric(
+        name="mae",
+        corpus=CORPUS_FIGURES["mae"],
+        **_NLL_DISPLAY,
+        summary="mean absolute error of the answered number",
+    ),
+    Metric(
+        name="rmse",
+        corpus=CORPUS_FIGURES["rmse"],
+        **_NLL_DISPLAY,
+        summary="root of the mean squared error of the answered number",
+    ),
+    Metric(
+        name="rouge1",
+        function=rouge("rouge1"),
+        summary="ROUGE-1 F-measure (single words, of any script), without stemming",
+    ),
+    Metric(
+        name="rougeL",
+        function=rouge("rougeL"),
+        summary="ROUGE-L F-measure (longest common subsequence), without stemming",
+    ),
+    Metric(
+        name="rougeLsum",
+        function=rouge("rougeLsum"),
+        summary="ROUGE-L F-measure of a summary, computed by line, without stemming",
+    ),
+    Metric(
+        name="rougeL_recall",
+        function=rouge("rougeL", "recall"),
+        summary="ROUGE-L recall: share of the target's words in the answer, in order",
+    ),
+    Metric(
+        name="acc",
+        of_choice=highest_scored_option(lambda scored, _: scored.logprobs),
+        summary="the right option has the largest summed log-probability",
+    ),
+    Metric(
+        name="acc_norm",
+        of_choice=highest_scored_option(_per_character),
+        summary="acc with sums divided by the characters of the option (lm-eval's acc_norm)",
+    ),
+    Metric(
+        name="acc_mean",
+        of_choice=highest_scored_option(
+            lambda scored, _: [
+                value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)
+            ]
         ),
-        Metric(
-            name="f1",
-            function=against_target(token_f1),
-            summary="token F1 against the target (shortest) answer",
-        ),
-        Metric(
-            name="f1_max",
-            function=lambda one, query: max(token_f1(one, gold) for gold in query.answers),
-            summary="token F1 against the best of all gold answers, additional ones included",
-        ),
-        Metric(
-            name="f1_characters",
-            function=lambda one, query: max(character_f1(one, gold) for gold in query.answers),
-            summary="F1 of letters and digits against the best of all gold answers (for Chinese)",
-        ),
-        Metric(
-            name="contains_em",
-            function=lambda one, query: float(
-                any(normalise(gold) in normalise(one) for gold in query.answers)
-            ),
-            summary="the prediction contains a gold answer, both after SQuAD normalisation",
-        ),
-        Metric(
-            name="first_number",
-            function=against_target(first_number_match),
-            summary="the first number of the prediction equals the target; its fraction is ignored "
-            "for a whole target",
-        ),
-        Metric(
-            name="string_match",
-            function=string_match,
-            summary="share of the gold answers in the prediction; one of several alternatives is "
-            "enough (RULER)",
-        ),
-        Metric(
-            name="macro_f1",
-            corpus=CORPUS_FIGURES["macro_f1"],
-            summary="mean F1 of the labels that are right or chosen at least once",
-        ),
-        Metric(
-            name="mae",
-            corpus=CORPUS_FIGURES["mae"],
-            **_NLL_DISPLAY,
-            summary="mean absolute error of the answered number",
-        ),
-        Metric(
-            name="rmse",
-            corpus=CORPUS_FIGURES["rmse"],
-            **_NLL_DISPLAY,
-            summary="root of the mean squared error of the answered number",
-        ),
-        Metric(
-            name="rouge1",
-            function=rouge("rouge1"),
-            summary="ROUGE-1 F-measure (single words, of any script), without stemming",
-        ),
-        Metric(
-            name="rougeL",
-            function=rouge("rougeL"),
-            summary="ROUGE-L F-measure (longest common subsequence), without stemming",
-        ),
-        Metric(
-            name="rougeLsum",
-            function=rouge("rougeLsum"),
-            summary="ROUGE-L F-measure of a summary, computed by line, without stemming",
-        ),
-        Metric(
-            name="rougeL_recall",
-            function=rouge("rougeL", "recall"),
-            summary="ROUGE-L recall: share of the target's words in the answer, in order",
-        ),
-        Metric(
-            name="acc",
-            of_choice=highest_scored_option(lambda scored, _: scored.logprobs),
-            summary="the right option has the largest summed log-probability",
-        ),
-        Metric(
-            name="acc_norm",
-            of_choice=highest_scored_option(_per_character),
-            summary="acc with sums divided by the characters of the option (lm-eval's acc_norm)",
-        ),
-        Metric(
-            name="acc_mean",
-            of_choice=highest_scored_option(
-                lambda scored, _: [
-                    value / count
-                    for value, count in zip(scored.logprobs, scored.tokens, strict=True)
-                ]
-            ),
-            summary="acc with sums divided by the tokens of the option",
-        ),
-        Metric(
-            name="option_nll",
-            of_choice=_option_nll,
-            most=None,
-            **_NLL_DISPLAY,
-            summary="negative log-likelihood of the right option among the options, in nats; "
-            "its exp is a perplexity",
-        ),
-        Metric(
-            name="ppl",
-            ratio=RATIO_FIGURES["ppl"],
-            **_PERPLEXITY_DISPLAY,
-            summary="perplexity: exp of the mean negative log-likelihood of all tokens",
-        ),
-        Metric(
-            name="ppl_unit_mean",
-            ratio=RATIO_FIGURES["ppl_unit_mean"],
-            **_PERPLEXITY_DISPLAY,
-            summary="mean of the perplexities of the strides, weighted by tokens (Temp-LoRA); "
-            "never below ppl",
-        ),
-        Metric(
-            name="ppl_book_mean",
-            ratio=RATIO_FIGURES["ppl_book_mean"],
-            **_PERPLEXITY_DISPLAY,
-            summary="mean of the perplexities of the texts, with equal weights",
-        ),
-        Metric(
-            name="ppl_dialogue_mean",
-            ratio=RATIO_FIGURES["ppl_dialogue_mean"],
-            **_PERPLEXITY_DISPLAY,
-            summary="mean of the perplexities of the dialogues, with equal weights",
-        ),
-        Metric(
-            name="ppl_word",
-            ratio=RATIO_FIGURES["ppl_word"],
-            **_PERPLEXITY_DISPLAY,
-            summary="exp of the negative log-likelihood per word: comparable between tokenizers",
-        ),
-        Metric(
-            name="answer_nll",
-            ratio=RATIO_FIGURES["answer_nll"],
-            **_NLL_DISPLAY,
-            summary="negative log-likelihood per token of the target answer and its end, in nats",
-        ),
-        Metric(
-            name="answer_nll_sum",
-            ratio=RATIO_FIGURES["answer_nll_sum"],
-            **_NLL_DISPLAY,
-            summary="negative log-likelihood per answer, including its end, in nats",
-        ),
-    )
-}
+        summary="acc with sums divided by the tokens of the option",
+    ),
+    Metric(
+        name="option_nll",
+        of_choice=_option_nll,
+        most=None,
+        **_NLL_DISPLAY,
+        summary="negative log-likelihood of the right option among the options, in nats; "
+        "its exp is a perplexity",
+    ),
+    Metric(
+        name="ppl",
+        ratio=RATIO_FIGURES["ppl"],
+        **_PERPLEXITY_DISPLAY,
+        summary="perplexity: exp of the mean negative log-likelihood of all tokens",
+    ),
+    Metric(
+        name="ppl_unit_mean",
+        ratio=RATIO_FIGURES["ppl_unit_mean"],
+        **_PERPLEXITY_DISPLAY,
+        summary="mean of the perplexities of the strides, weighted by tokens (Temp-LoRA); "
+        "never below ppl",
+    ),
+    Metric(
+        name="ppl_book_mean",
+        ratio=RATIO_FIGURES["ppl_book_mean"],
+        **_PERPLEXITY_DISPLAY,
+        summary="mean of the perplexities of the texts, with equal weights",
+    ),
+    Metric(
+        name="ppl_dialogue_mean",
+        ratio=RATIO_FIGURES["ppl_dialogue_mean"],
+        **_PERPLEXITY_DISPLAY,
+        summary="mean of the perplexities of the dialogues, with equal weights",
+    ),
+    Metric(
+        name="ppl_word",
+        ratio=RATIO_FIGURES["ppl_word"],
+        **_PERPLEXITY_DISPLAY,
+        summary="exp of the negative log-likelihood per word: comparable between tokenizers",
+    ),
+    Metric(
+        name="answer_nll",
+        ratio=RATIO_FIGURES["answer_nll"],
+        **_NLL_DISPLAY,
+        summary="negative log-likelihood per token of the target answer and its end, in nats",
+    ),
+    Metric(
+        name="answer_nll_sum",
+        ratio=RATIO_FIGURES["answer_nll_sum"],
+        **_NLL_DISPLAY,
+        summary="negative log-likelihood per answer, including its end, in nats",
+    ),
+)
+METRICS = Registry[Metric](
+    "metric",
+    {metric.name: metric for metric in _BUILTIN},
+    group="ttabench.metrics",
+    in_module=_metrics_in_module,
+    accept=_accept_plugin,
+)
 
 
 _EXTERNAL_METRICS: dict[str, tuple[Metric, str]] = {}
@@ -447,25 +495,12 @@ _EXTERNAL_METRICS: dict[str, tuple[Metric, str]] = {}
 
 def metric(name: str, *, files: bool = False) -> Metric:
     """Find a metric by name: of ttabench, of an installed package, or (`files`) of
-    `./mine.py:closeness`.
-
-    Raises:
-        UnknownName: there is no such metric; the message names the closest one.
-        UserError: loading it from a package or file fails, or the object is not a metric.
+    `./mine.py:closeness`. See `Registry.find`.
     """
-    if name in METRICS:
-        return METRICS[name]
-    if in_file := PYTHON_FILE_PATTERN.fullmatch(name):
-        if not files:
-            hint = "Use --metric, or add it to a package as an entry point."
-            raise UserError(f"A task card cannot use a Python file as metric: {name}.", hint)
-        other = file_metric(Path(in_file["path"]).expanduser(), in_file["name"] or "")
-    elif name in plugin_entry_points(ENTRY_POINT_GROUP):
-        other = package_metric(plugin_entry_points(ENTRY_POINT_GROUP)[name])
-    else:
-        raise UnknownName("metric", name, [*METRICS, *plugin_entry_points(ENTRY_POINT_GROUP)])
-    register_metric(other.name, other.declared, name)
-    return other
+    found = METRICS.find(name, files=files)
+    if found.origin:
+        register_metric(found.name, found.declared, name)
+    return found
 
 
 def register_metric(name: str, declared: Mapping[str, Json], where: str) -> None:
@@ -519,96 +554,3 @@ def check_metric_modes(task: str, metrics: Iterable[Metric], mode: Mode) -> None
                 f"{task} {task_kind[mode]}, so the metric {chosen.name} does not apply.",
                 f"Use one of: {known}.",
             )
-
-
-# --- metrics of other packages and of files ----------------------------------------------------
-
-
-def package_metric(offer: PluginEntryPoint) -> Metric:
-    """Load the metric of an installed package, under the name of its entry point."""
-    made = replace(_as_metric(offer.load(), offer.name), name=offer.name, origin=offer.origin)
-    validate_model(
-        create_fields_model(METRIC_FIELDS), vars(made), f"{offer.package}: metric {offer.name}"
-    )
-    return _with_range_check(made, offer.entry.module, offer.package)
-
-
-def file_metric(path: Path, requested: str) -> Metric:
-    """Load the metric of a Python file, by name if it has several ("" for the only one).
-
-    Raises:
-        UserError: the file has no usable metric of this name.
-    """
-    module = import_file(path)
-    objects = [value for value in vars(module).values() if isinstance(value, Metric)]
-    for value in objects:
-        validate_model(
-            create_fields_model(METRIC_FIELDS), vars(value), f"{path}: metric {value.name}"
-        )
-    metrics: dict[str, Any] = {value.name: value for value in objects}
-    functions = {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, FunctionType)
-        and value.__module__ == module.__name__
-        and not name.startswith("_")
-    }
-    known = {**functions, **metrics} if requested or not metrics else metrics
-    needed = "Add a function: def closeness(prediction, query)."
-    name = select_object("metric", path, requested, {name: name for name in known}, needed)
-    return _with_range_check(
-        replace(_as_metric(known[name], name), origin=module_code_digest(module)),
-        module.__name__,
-        path,
-    )
-
-
-def _as_metric(value: Any, name: str) -> Metric:
-    """The metric itself, or a function as a metric with values from 0 to 1."""
-    if isinstance(value, Metric):
-        return value
-    return Metric(
-        name=name, summary=next(iter((getdoc(value) or "").splitlines()), ""), function=value
-    )
-
-
-def _with_range_check(made: Metric, module: str, place: Path | str) -> Metric:
-    """The same metric, raising a `UserError` for values that are not numbers within its range.
-
-    A metric that is not a function of one answer is refused.
-    """
-    query_function, range_of = made.query_function, made.figure
-    low, high = max(range_of.least, -MAX_VALUE), min(range_of.most, MAX_VALUE)
-    if made.name in METRICS:
-        raise UserError(f"{place}: {made.name} is the name of a ttabench metric.", FIX_PLUGIN_HINT)
-    if not PLUGIN_NAME_PATTERN.fullmatch(made.name):
-        raise UserError(
-            f"{place}: the name {made.name!r} may only have lower-case letters, digits and _.",
-            FIX_PLUGIN_HINT,
-        )
-    if (
-        made.ratio
-        or made.corpus
-        or not callable(query_function)
-        or iscoroutinefunction(query_function)
-    ):
-        fault = f"{place}: {made.name} is not a function of one answer."
-        raise UserError(fault, FIX_PLUGIN_HINT)
-
-    def value(answer: Any, query: Query) -> float:
-        with plugin_errors_as_user_errors(module, f"metric {made.name}, query {query.key[:40]}"):
-            number = query_function(answer, query)
-            if (
-                not isinstance(number, Real)
-                or not math.isfinite(number)
-                or not low <= number <= high
-            ):
-                fault = (
-                    f"{place}: {made.name} returned {number!r:.40} for the query {query.key[:40]}"
-                )
-                raise UserError(f"{fault}, outside {low:g} to {high:g}.", FIX_PLUGIN_HINT)
-            return float(number)
-
-    return (
-        replace(made, of_choice=value) if made.function is None else replace(made, function=value)
-    )

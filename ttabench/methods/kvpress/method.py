@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicCache
 
 from ttabench.core.declared import parse_assignments, parse_value
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.registry import Registry
 from ttabench.core.types import Chunk, Query
 from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.forward.patching import check_fits
@@ -86,8 +87,7 @@ def build_press(requested: Press) -> Any:
         if name not in ("BasePress", "ScorerPress")
         and issubclass(made := getattr(kvpress, name), kvpress.BasePress)
     }
-    if (cls := named.get(requested.name)) is None:
-        raise UnknownName("press", requested.name, sorted(named))
+    cls = Registry("press", named).find(requested.name)
     if cls.__call__ is not kvpress.BasePress.__call__ or requested.name == "KeyRerotationPress":
         fault = f"{requested.name} has its own way of reading, which is not supported."
         raise UserError(fault, "Choose another press, or use the pipeline of kvpress.")
