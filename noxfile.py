@@ -1,8 +1,12 @@
-"""Sessions for checks and documentation: `nox -s lint types tests english`, `nox -s docs`.
+"""Sessions for checks, documentation and releases: `nox -s lint types tests english`, `nox -s docs`.
 
 `nox -s attack` runs all fuzz tests, `nox -s architectures` all architectures, `nox -s gpu` a GPU,
-and `nox -s audit` looks for known vulnerabilities of dependencies.
+`nox -s lowest` the lowest allowed dependencies, and `nox -s package` the built package.
+`nox -s audit` looks for known vulnerabilities of dependencies.
 """
+
+import shutil
+from pathlib import Path
 
 import nox
 
@@ -14,6 +18,9 @@ CONSTRAINTS = ("-c", "constraints.txt")
 PARALLEL = ("-n", "auto")
 # One thread per process: there are as many processes as cores.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+
+LOWEST_FOLDERS = ("cli", "lm", "methods", "readers", "records", "run", "stats")
+"""Folders of tests that use most functions of the dependencies, in a third of the time of all."""
 
 
 @nox.session
@@ -39,6 +46,43 @@ def tests(session: nox.Session) -> None:
     # kvpress requires an older transformers: install it without dependencies, except for imports.
     session.install(*CONSTRAINTS, "--no-deps", "kvpress", "cachetools", "fire", "termcolor")
     session.run("pytest", *PARALLEL, "-m", "not english", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """Run part of the tests with the lowest versions that pyproject.toml allows."""
+    project = nox.project.load_toml("pyproject.toml")["project"]
+    allowed = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    session.install(*(requirement.replace(">=", "==") for requirement in allowed))
+    session.install("--no-deps", "-e", ".")
+    folders = session.posargs or [f"tests/{name}" for name in LOWEST_FOLDERS]
+    session.run("pytest", *PARALLEL, "-m", "not english", *folders, env=OFFLINE)
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build and check sdist and wheel in build/dist, and run the installed wheel.
+
+    An argument is the version that the package must have.
+    """
+    dist = Path("build/dist")
+    shutil.rmtree(dist, ignore_errors=True)
+    session.install(*CONSTRAINTS, "build", "twine")
+    session.run("python", "-m", "build", "--outdir", str(dist))
+    session.run("twine", "check", "--strict", *map(str, dist.iterdir()))
+    (wheel,) = (path.resolve() for path in dist.glob("*.whl"))
+    constraints = Path(CONSTRAINTS[1]).resolve()
+    session.chdir(
+        session.create_tmp()
+    )  # outside the checkout, whose folder `ttabench` would be found
+    session.run("python", "-m", "venv", "--clear", "clean")
+    session.run("clean/bin/pip", "install", "-c", str(constraints), str(wheel), external=True)
+    ttabench = Path("clean/bin/ttabench")
+    printed = session.run(str(ttabench), "--version", silent=True, external=True)
+    if session.posargs and session.posargs[0] not in str(printed).split():
+        session.error(f"The tag says {session.posargs[0]}, the package {printed}")
+    session.run(str(ttabench), "list", "methods", external=True)
+    session.run(str(ttabench), "eval", "--method", "mac", "--task", "streamingqa", external=True)
 
 
 @nox.session

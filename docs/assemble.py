@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -95,6 +96,19 @@ def config(found: dict[str, Path]) -> str:
     return text.replace(OF_METHODS, "".join(named))
 
 
+def llms_txt(config: str) -> str:
+    """Return an index of the site for language models (llmstxt.org): the sections of the navigation."""
+    project = tomllib.loads(config)["project"]
+    lines = [f"# {project['site_name']}", "", f"> {project['site_description']}."]
+    for entry in project["nav"]:
+        ((section, pages),) = entry.items()
+        named = (item for page in pages if isinstance(page, dict) for item in page.items())
+        links = [f"- [{name}]({place.removesuffix('.md')}/)" for name, place in named]
+        if links:
+            lines += ["", f"## {section}", "", *links]
+    return "\n".join(lines) + "\n"
+
+
 def renew() -> None:
     """Put what the package knows of itself into the pages, in place."""
     parts = reference.parts()
@@ -115,6 +129,8 @@ def assemble() -> None:
         (site / place).parent.mkdir(parents=True, exist_ok=True)
         (site / place).write_text(placed(page, places), encoding="utf-8")
     (BUILD / CONFIG).write_text(config(found), encoding="utf-8")
+    index = llms_txt((ROOT / CONFIG).read_text(encoding="utf-8"))
+    (site / "llms.txt").write_text(index, encoding="utf-8")
     print(f"{len(found)} pages in {BUILD}")
 
 

@@ -76,6 +76,13 @@ def test_links_between_pages_lead_somewhere_in_the_site(assembled: Path) -> None
     assert written <= linked, "they are written with the site"
 
 
+def test_llms_txt_links_to_pages(assembled: Path) -> None:
+    text = (assembled / "docs/llms.txt").read_text(encoding="utf-8")
+    pages = [target.removesuffix("/") for target in links(text)]
+    assert len(pages) > 20
+    assert all((assembled / f"docs/{page}.md").is_file() for page in pages)
+
+
 def test_every_method_has_a_page_in_its_room_and_no_page_lacks_its_method() -> None:
     wanted = {page_of(spec) for spec in specs()}
     found = {path.stem: path for path in METHODS.glob("*/*.md")}
