@@ -13,11 +13,15 @@ from ttabench.records.samples import SCORES_FILE, samples_table, store_table, wi
 from ttabench.records.schema import RECORD_FILE, RUNS_FILE, SAMPLES_FILE, load_record, packed_runs
 from ttabench.records.submissions import join_samples, subtask_names
 
+UNREAD_COLUMNS = ("ask_ms", "ask_cpu_ms")
+"""Columns that no table reads: times of single queries. Records have the totals."""
+
 
 def pack(suite: Path, *, scores: bool = False) -> int:
     """Move every finished run below a folder into its files. Returns the number of runs.
 
     A run that is packed already is replaced. Folders are removed after their content was read back.
+    Columns that no table reads are left out, see `drop_unread_columns`.
     With `scores`, samples without texts are also written, to a file that may be published.
     """
     import pyarrow as pa
@@ -30,7 +34,11 @@ def pack(suite: Path, *, scores: bool = False) -> int:
         texts |= {name: read_text(folder / RECORD_FILE) for name, folder in folders.items()}
         records = {name: load_record(suite / name) for name in texts}
         order = sorted(records, key=lambda name: (records[name].created, name))
-        tables = {name: table for name in order if (table := samples_table(suite / name))}
+        tables = {
+            name: drop_unread_columns(table)
+            for name in order
+            if (table := samples_table(suite / name))
+        }
         _write_samples(suite / SAMPLES_FILE, tables)
         if scores:
             bare = {
@@ -53,6 +61,17 @@ def pack(suite: Path, *, scores: bool = False) -> int:
             with suppress(OSError):  # It has other files.
                 folder.rmdir()
     return len(folders)
+
+
+def drop_unread_columns(table: Any) -> Any:
+    """Remove columns that no table reads: times, and the log-likelihoods of all options.
+
+    Log-likelihoods of generated or scored texts stay. Perplexity and answer NLL are computed from
+    them.
+    """
+    is_choice = "mode" in table.column_names and set(table["mode"].to_pylist()) == {"choose"}
+    unread = (*UNREAD_COLUMNS, *(("logprobs",) if is_choice else ()))
+    return table.drop([name for name in unread if name in table.column_names])
 
 
 def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
