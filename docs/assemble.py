@@ -64,7 +64,7 @@ def named(page: Path, text: str, api: str) -> str:
     def link(found: re.Match[str]) -> str:
         file = Path(os.path.normpath(page.parent / found[2])).relative_to(ROOT).with_suffix("")
         module = ".".join(part for part in file.parts if part != "__init__")
-        return f"[`{found[1]}`]({api}#{module}.{found[1]})"
+        return f"[`{found[1]}`]({api}#{reference.public_name(module, found[1])})"
 
     return NAMED.sub(link, text)
 

@@ -6,9 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from importlib import import_module
 from math import ceil
 from pathlib import Path
+from types import ModuleType
 
+import ttabench
+import ttabench.extend
 from ttabench import cost
 from ttabench.core.amounts import format_bytes, format_count
 from ttabench.cost import Workload
@@ -30,6 +34,7 @@ from ttabench.terminal.table import Table
 from ttabench.training.config import TrainOptions
 from ttabench.training.stages import plan_training
 
+PUBLIC = (ttabench, ttabench.extend)
 MODEL, LENGTHS, PIECE = "llama-3-8b", {"1k": 1024, "64k": 65536}, 256
 """Load that costs on paper are shown for: bfloat16, pieces of so many tokens, 32 asked and 128 written."""
 PACKAGE = Path(__file__).resolve().parents[1] / "ttabench"
@@ -56,9 +61,23 @@ def parts() -> dict[str, str]:
         **{f"million/{model}.md": million_table(model) for model in LARGE},
         **{f"training/{model}.md": trainings_table(model) for model in TRAINED},
     }
-    return {name: _bare(table) for name, table in pages.items()} | {
-        f"methods/{page_of(spec)}.md": method_part(spec) for spec in specs()
-    }
+    methods = {f"methods/{page_of(spec)}.md": method_part(spec) for spec in specs()}
+    names = {f"api/{module.__name__}.md": public_names(module) for module in PUBLIC}
+    return {name: _bare(table) for name, table in pages.items()} | methods | names
+
+
+def public_names(module: ModuleType) -> str:
+    """List the public names of a module, as the page of the API shows them."""
+    file = Path(str(module.__file__)).relative_to(PACKAGE.parent)
+    names = [name for name in module.__all__ if not name.startswith("_")]
+    return "".join(f"- [`{module.__name__}.{name}`](../{file})\n" for name in names)
+
+
+def public_name(module: str, name: str) -> str:
+    """Return where an object of a module is public: "ttabench.extend.State"; "" if it is private."""
+    found = getattr(import_module(module), name, None)
+    owners = [owner for owner in PUBLIC if name in owner.__all__ and getattr(owner, name) is found]
+    return f"{owners[0].__name__}.{name}" if owners else ""
 
 
 def glossary_table() -> Table:
