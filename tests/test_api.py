@@ -18,7 +18,6 @@ import ttabench.extend
 from tests.docs.pages import DOCS, blocks
 from tests.places import ROOT
 from tests.test_imports import HEAVY
-from ttabench.contract import render_method_template
 
 MODULES = (ttabench, ttabench.extend)
 PRIVATE = re.compile(
@@ -54,12 +53,11 @@ def examples() -> Iterator[tuple[str, str]]:
     for block in blocks("python"):
         if block.page != INTERNALS_PAGE:
             yield block.page, block.code
-    for path in (ROOT / "tests/methods/plugin").rglob("*.py"):
+    for path in (ROOT / "ttabench/assets/templates").rglob("*.py"):
         yield str(path), path.read_text(encoding="utf-8")
     for path in DOCS.rglob("*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         yield str(path), "\n".join("".join(cell["source"]) for cell in cells)
-    yield "template", render_method_template("tail")
 
 
 def test_examples_import_public_names_only() -> None:

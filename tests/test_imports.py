@@ -27,6 +27,8 @@ def modules() -> dict[str, Path]:
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE).with_suffix("").parts
+        if inside[0] == "assets":
+            continue
         found[".".join(inside[:-1] if inside[-1] == "__init__" else inside)] = path
     return found
 

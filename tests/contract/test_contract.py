@@ -257,19 +257,8 @@ def test_check_reports_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> Non
     assert "growth" in ran.out
 
 
-def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> None:
-    ran = ttabench("new", "method", "tail_end", "--out", tmp_path)
-    assert ran.out.split() == [str(tmp_path / "tail_end.py")]
-    assert ttabench("check", tmp_path / "tail_end.py").code == 0
-    assert "tail_end.py" in error_line(ttabench("new", "method", "tail_end", "--out", tmp_path))
-
-
 def test_what_cannot_be_checked_is_refused(ttabench: Command) -> None:
-    for words, told in (
-        (("new", "method", "Tail"), "'Tail'"),
-        (("new", "task", "mine"), "'task' is not one of 'method'"),
-        (("check", "icll"), "Did you mean 'icl'"),
-    ):
+    for words, told in ((("check", "icll"), "Did you mean 'icl'"),):
         assert told in error_line(ttabench(*words))
     ran = ttabench(
         "check", "window", "--set", "positions=cache"

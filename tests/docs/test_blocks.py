@@ -164,8 +164,10 @@ def test_entry_points_in_pages_are_of_the_package_that_they_speak_of() -> None:
         for group, offers in tomllib.loads(block.code)["project"]["entry-points"].items():
             assert group in ("ttabench.methods", "ttabench.metrics", "ttabench.readers")
             for place in offers.values():
-                module, _, name = place.partition(":")
-                path = ROOT / "tests/methods/plugin" / module.replace(".", "/")
+                renamed = place.replace("notebook", "my_name").replace("NOTEBOOK", "MY_NAME")
+                module, _, name = renamed.partition(":")
+                template = ROOT / "ttabench/assets/templates/package/my_name"
+                path = template / module.replace(".", "/")
                 file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
                 assert re.search(rf"^(def )?{name}\b", file.read_text(encoding="utf-8"), re.M), (
                     place

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,19 +13,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Command, error_line
+from tests.packages import install
+from ttabench.cli.app import run
 
-PLUGIN = Path(__file__).parent / "plugin"
-ENTRIES = """[ttabench.methods]
-notebook = notebook:NOTEBOOK
-broken = notebook.missing:NOTHING
-icl = notebook:NOTEBOOK
-
-[ttabench.readers]
-pairs = notebook.pairs:read
-
-[ttabench.metrics]
-opening = notebook.metrics:opening
-"""
 FILE = '''
 from dataclasses import replace
 from itertools import chain
@@ -50,26 +39,12 @@ class Tail(Method):
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package as pip installs it, and rows of its task."""
-    folder = tmp_path_factory.mktemp("plugin")
-    shutil.copytree(PLUGIN / "notebook", folder / "site" / "notebook")
-    info = folder / "site" / "notebook-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: notebook\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text(ENTRIES)
-    rows = [
-        {
-            "fact": f"Ship {n} is called Tern {n}.",
-            "question": f"What is ship {n} called?",
-            "answer": f"Tern {n}",
-        }
-        for n in range(6)
-    ]
-    (folder / "facts.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
-    )
-    return folder
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of `ttabench new package`, with two entry points that cannot be used."""
+    folder = tmp_path_factory.mktemp("packages")
+    assert run(["new", "package", "notebook", "--out", str(folder)]) == 0
+    install(folder / "notebook", {"broken": "notebook.missing:NOTHING", "icl": "notebook:NOTEBOOK"})
+    return folder / "notebook"
 
 
 TYPED = """
@@ -86,14 +61,18 @@ for words in json.loads(sys.argv[1]):
 
 
 def typed(
-    installed: Path, base: Path, at: Path, *commands: tuple[object, ...]
+    package: Path, base: Path, at: Path, *commands: tuple[object, ...]
 ) -> tuple[list[Any], str]:
     """What commands print as JSON, in one process where the package is installed; and its standard error."""
-    known = {"{base}": base, "{data}": installed / "facts.jsonl", "{card}": PLUGIN / "facts.yaml"}
+    known = {
+        "{base}": base,
+        "{data}": package / "notebook.jsonl",
+        "{card}": package / "notebook.yaml",
+    }
     words = [
         [str(known.get(str(word), word)) for word in (*command, "--json")] for command in commands
     ]
-    paths = os.pathsep.join([str(installed / "site"), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", TYPED, json.dumps(words)],
         capture_output=True,
@@ -111,15 +90,16 @@ FACTS = ("--task", "{card}", "--source", "{data}", "--model", "{base}")
 
 
 def test_a_package_is_listed_evaluated_compared_profiled_and_trained(
-    installed: Path, tiny_base: Path, tmp_path: Path
+    package: Path, tiny_base: Path, tmp_path: Path
 ) -> None:
     runs = ("--out", tmp_path / "runs")
     evaluated = ("eval", "--method", "notebook", *FACTS, "--checkpoint", tmp_path / "made", *runs)
-    (listed, trained, first, again, _, compared, profiled, on_paper), said = typed(
-        installed,
+    (listed, checked, trained, first, again, _, compared, profiled, on_paper), said = typed(
+        package,
         tiny_base,
         tmp_path,
         ("list", "methods"),
+        ("check", "notebook"),
         ("train", "--method", "notebook", *FACTS, "--steps", 2, "--out", tmp_path / "made"),
         evaluated,
         evaluated,
@@ -148,13 +128,14 @@ def test_a_package_is_listed_evaluated_compared_profiled_and_trained(
         "nobody takes the name of ttabench's own"
     )
     assert "ModuleNotFoundError" in said
-    assert "'broken' of notebook==1.2" in said
+    assert "'broken' of notebook==0.1" in said
+    assert all(promise["kept"] for promise in checked["promises"])
     assert trained["steps"] == 2
     (run,) = first["runs"]
-    assert (run["config"]["method"], run["config"]["task"]) == ("notebook", "facts")
-    for what in ("method", "reader", "metric opening"):
-        assert re.fullmatch(r"notebook==1\.2 \(code [0-9a-f]{12}\)", run["config"]["inputs"][what])
-    assert "opening" in {row["metric"] for row in run["rows"]}, "the card names it"
+    assert (run["config"]["method"], run["config"]["task"]) == ("notebook", "notebook")
+    for what in ("method", "reader", "metric notebook"):
+        assert re.fullmatch(r"notebook==0\.1 \(code [0-9a-f]{12}\)", run["config"]["inputs"][what])
+    assert "notebook" in {row["metric"] for row in run["rows"]}, "the card names it"
     assert again["runs"][0]["id"] == run["id"]
     assert {row["method"] for row in compared["runs"]} == {"notebook", "none"}
     assert profiled

@@ -11,11 +11,12 @@ import typer
 
 from ttabench.cli.adapt import adapt
 from ttabench.cli.ask import ask
-from ttabench.cli.check import check, new
+from ttabench.cli.check import check
 from ttabench.cli.compare import compare
 from ttabench.cli.errors import run_command, sigterm_as_interrupt
 from ttabench.cli.eval import eval_
 from ttabench.cli.export import export
+from ttabench.cli.new import new
 from ttabench.cli.profile import profile
 from ttabench.cli.report import report
 from ttabench.cli.show import list_, show

@@ -1,18 +1,15 @@
-"""`ttabench check` for a method or a base model, and `ttabench new method NAME`."""
+"""`ttabench check` for a method or a base model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from shlex import quote
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from ttabench.cli import options as o
 from ttabench.cli.errors import apply_resource_limits
-from ttabench.core.declared import EXECUTION_GROUP
 from ttabench.core.errors import UserError
 from ttabench.methods import registry
 from ttabench.records.run_fields import RunFields
@@ -103,29 +100,3 @@ def _check_model(typed: Mapping[str, Any], *, json: bool) -> bool:
             f"{lm.name} ({lm.config.model_type}) runs with adjustments: {adjustments or 'none'}."
         )
     return all(outcome.startswith(("right", "refused")) for outcome in method_outcomes.values())
-
-
-def new(
-    what: Annotated[Literal["method"], typer.Argument(help="Kind of template: method.")],  # noqa: ARG001
-    name: Annotated[
-        str, typer.Argument(help="Name of the method: lower-case letters, digits and _.")
-    ],
-    out: Annotated[
-        Path, o.folder(EXECUTION_GROUP, "Folder to write NAME.py to.", "--out", "-o")
-    ] = Path(),
-) -> None:
-    """Write a template of a new method to NAME.py; it runs as it is."""
-    from ttabench.contract import render_method_template
-    from ttabench.core import files
-    from ttabench.core.plugins import PLUGIN_NAME_PATTERN
-
-    if not PLUGIN_NAME_PATTERN.fullmatch(name) or name in registry.methods():
-        hint = "Use lower-case letters, digits and _, and a name not in `ttabench list methods`."
-        raise UserError(f"The name {name!r} is invalid or in use.", hint)
-    path = out / f"{name}.py"
-    files.make_writable_folder(out, out)
-    files.write_atomically(path, render_method_template(name), lambda _: False)
-    render.print_line(str(path))
-    typed = quote(str(path if path.is_absolute() else f"./{path}"))
-    render.print_note(f"Test: ttabench check {typed}")
-    render.print_note(f"Run: ttabench eval --method {typed} --task streamingqa")

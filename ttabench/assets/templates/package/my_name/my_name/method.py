@@ -1,4 +1,4 @@
-"""The method: what needs torch."""
+"""The method, a trainable one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import chain
 import torch
 from torch import nn
 
-from notebook import NOTEBOOK, NotebookSettings
+from my_name import MY_NAME, MyNameSettings
 from ttabench.extend import (
     LM,
     Chunk,
@@ -24,12 +24,12 @@ from ttabench.extend import (
 )
 
 
-class Notebook(Trainable[NotebookSettings]):
-    """State: the last tokens."""
+class MyName(Trainable[MyNameSettings]):
+    """State: the ids of the last tokens."""
 
-    spec = NOTEBOOK
+    spec = MY_NAME
 
-    def __init__(self, lm: LM, settings: NotebookSettings) -> None:
+    def __init__(self, lm: LM, settings: MyNameSettings) -> None:
         super().__init__(lm, settings)
         self.map = lm.linear_names()[0]
         features_in, features_out = lm.linear_shape(self.map)
@@ -37,18 +37,17 @@ class Notebook(Trainable[NotebookSettings]):
         self.b = nn.Parameter(torch.zeros(1, features_out, settings.rank))
 
     def modules(self) -> nn.ModuleDict:
-        """Both factors."""
+        """Return the parameters that `ttabench train` trains."""
         return nn.ModuleDict({"factors": nn.ParameterList([self.a, self.b])})
 
-    def adapt(self, state: State, pieces: Sequence[Sequence[Chunk]]) -> State:
-        """Keep the last tokens."""
-        rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, pieces)]
-        read = [
-            before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)
-        ]
+    def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
+        """Return a new state with the last tokens."""
+        rows = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
+        counts = zip(state.meta["tokens_read"], rows, strict=True)
+        read = [before + len(new) for before, new in counts]
         kept = append_ids(self.lm, state.tensors, rows, self.settings.tokens)
         return replace(state, tensors=kept, meta={"tokens_read": read})
 
-    def patch(self, state: State, asks: Sequence[Query]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The tokens in the window, and the delta."""
+    def patch(self, state: State, queries: Sequence[Query]) -> Patch:
+        """Return the tokens in the window, and the delta."""
         return replace(window_patch(state.tensors), deltas={self.map: LowRank(self.a, self.b)})
