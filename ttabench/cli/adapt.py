@@ -16,7 +16,7 @@ from ttabench.cli import options as o
 from ttabench.cli.errors import apply_resource_limits
 from ttabench.core.declared import EXECUTION_GROUP, RUN_GROUP
 from ttabench.core.digests import digest_path
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError, require_known
 from ttabench.core.files import read_text
 from ttabench.core.types import Chunk, Json, ProgressCallback
 from ttabench.methods.registry import names_file
@@ -161,8 +161,7 @@ def read_chunks(files: Sequence[Path], separator: str) -> list[Chunk]:
     """
     if not files:
         raise UserError("No context is given.", "Add --context FILE.")
-    if separator not in CHUNK_SEPARATORS:
-        raise UnknownName("value of --pieces", separator, list(CHUNK_SEPARATORS))
+    require_known("value of --pieces", separator, CHUNK_SEPARATORS)
     from ttabench.readers.formats import is_readable
 
     chunks = []

@@ -47,6 +47,13 @@ class UnknownName(UserError):
         )
 
 
+def require_known(kind: str, name: str, known: Iterable[str]) -> None:
+    """Raise `UnknownName` for a name that is not known."""
+    names = list(known)
+    if name not in names:
+        raise UnknownName(kind, name, names)
+
+
 def closest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that resembles the typed one or starts with it; None without a match.
 

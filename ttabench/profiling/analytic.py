@@ -16,7 +16,7 @@ from ttabench import cost
 from ttabench.core import amounts
 from ttabench.core.amounts import format_tokens
 from ttabench.core.architectures import model_names
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError, require_known
 from ttabench.core.types import Json
 from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods import registry
@@ -104,8 +104,7 @@ def analytic_rows(
     shape = cost.shape_of(model)
     if shape is None:
         raise UnknownName("architecture", model, model_names())
-    if dtype not in cost.DTYPE_BYTES:
-        raise UnknownName("dtype", dtype, list(cost.DTYPE_BYTES))
+    require_known("dtype", dtype, cost.DTYPE_BYTES)
     rows = []
     for name in dict.fromkeys(methods):
         formula = registry.find_formula(name)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import parse_assignments
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError, require_known
 from ttabench.core.types import Json
 from ttabench.cost import Formula
 from ttabench.lm.loading.hub import model_digest
@@ -174,8 +174,8 @@ def assign_settings(
     shared: dict[str, dict[str, str]] = {name: {} for name in methods}
     for key, value in parse_assignments(settings).items():
         method, dot, inner = key.partition(".")
-        if dot and method not in keys:
-            raise UnknownName("method in --set", method, list(keys))
+        if dot:
+            require_known("method in --set", method, keys)
         receivers = (
             [method] if dot else [name for name, method_keys in keys.items() if key in method_keys]
         )

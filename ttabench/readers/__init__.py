@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ttabench.core.digests import canonical_json
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError, require_known
 from ttabench.core.types import Json
 from ttabench.readers.base import Task, fingerprint
 from ttabench.readers.cards import Card, load_card
@@ -51,8 +51,7 @@ def load(
     """
     resolved_card = load_card(card) if isinstance(card, str) else card
     read = READERS.find(resolved_card.reader)
-    if split not in resolved_card.splits:
-        raise UnknownName(f"split of task {resolved_card.name}", split, list(resolved_card.splits))
+    require_known(f"split of task {resolved_card.name}", split, resolved_card.splits)
     request = Request(
         source=str(source), split=split, seed=seed, limit=limit, options=dict(options or {})
     )

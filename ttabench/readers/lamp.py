@@ -29,7 +29,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError, require_known
 from ttabench.core.types import Chunk, Episode, Json, Query, Step, StreamPosition
 from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
@@ -390,8 +390,7 @@ def read(card: Card, request: Request) -> Profiles:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve_settings(card, request, Settings)
     known = list(card.profiles)[: 1 if request.source == "mini" else None]
-    if settings.task not in known:
-        raise UnknownName(f"sub-task of {card.name}", settings.task, known)
+    require_known(f"sub-task of {card.name}", settings.task, known)
     part, data = card.profiles[settings.task], RawTable()
     if request.source == "mini":
         users = synthetic_users(card, request.split, request.seed, arguments)

@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError, require_known
 from ttabench.core.types import Chunk, Episode, Generate, Json, Query, Step, StreamPosition
 from ttabench.mini.world import names_in
 from ttabench.readers.base import (
@@ -368,8 +368,7 @@ def _apply_sub_task(
     ).removeprefix(SUB_TASK_PREFIX)
     if not name:
         return card, settings
-    if name not in SUB_TASKS:
-        raise UnknownName(f"sub-task of {card.name}", name, list(SUB_TASKS))
+    require_known(f"sub-task of {card.name}", name, SUB_TASKS)
     prompt = name if name in card.prompt.templates and not is_prompt_set else settings.prompt
     return card.with_metrics(*SUB_TASKS[name].metrics), settings.model_copy(
         update={"task": name, "prompt": prompt}

@@ -28,7 +28,7 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ttabench.core.declared import first_validation_error
-from ttabench.core.errors import MAX_TEXT_CHARS, UnknownName, UserError
+from ttabench.core.errors import MAX_TEXT_CHARS, UserError, require_known
 from ttabench.core.files import reading_file
 from ttabench.core.registry import Registry, import_object
 from ttabench.core.types import Json
@@ -352,13 +352,13 @@ def resolve_settings(
     inputs = arguments_model(card, request.source)
     known = [key for key in inputs.model_fields if key not in model.model_fields]
     options = {key: value for key, value in request.options.items() if key not in known}
-    if unknown := next((key for key in options if key not in model.model_fields), None):
-        raise UnknownName(f"setting of task {card.name}", unknown, [*model.model_fields, *known])
+    for key in options:
+        require_known(f"setting of task {card.name}", key, [*model.model_fields, *known])
     base = {**card.protocol, **(synthetic.protocol if synthetic else {})}
     settings = _validated(card, "protocol", model, base, options)
     template, examples = getattr(settings, "prompt", None), getattr(settings, "examples", 0)
-    if template is not None and template not in card.prompt.templates:
-        raise UnknownName(f"prompt of task {card.name}", template, list(card.prompt.templates))
+    if template is not None:
+        require_known(f"prompt of task {card.name}", template, card.prompt.templates)
     if examples > len(card.prompt.examples):
         fault = f"examples={examples} exceeds the worked examples of {card.name}."
         raise UserError(fault, f"Set --task-set examples=N up to {len(card.prompt.examples)}.")

@@ -21,7 +21,7 @@ from ttabench.core.declared import (
     option_fields,
 )
 from ttabench.core.digests import hash_values, non_default_values
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError, require_known
 from ttabench.core.types import Json
 
 DEFAULT_OUT = Path("results/scratch")
@@ -178,10 +178,8 @@ class RunFields:
             kind + DEVICE_NUMBER_PATTERNS.get(kind, ""), self.device
         ):
             raise UnknownName("device", self.device, list(DEVICES))
-        if self.dtype not in DTYPES:
-            raise UnknownName("dtype", self.dtype, list(DTYPES))
-        if self.bos not in BOS_CHOICES:
-            raise UnknownName("value of --bos", self.bos, list(BOS_CHOICES))
+        require_known("dtype", self.dtype, DTYPES)
+        require_known("value of --bos", self.bos, BOS_CHOICES)
         if self.batch_contexts < 1:
             raise UserError(
                 f"--batch-contexts must be at least 1, got {self.batch_contexts}.",

@@ -15,7 +15,7 @@ from ttabench import cost
 from ttabench.core import __version__, amounts, architectures
 from ttabench.core.architectures import NANO
 from ttabench.core.digests import FileCache, short_hash
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError, require_known
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import CheckpointHeader, read_header, trained_tasks
 from ttabench.methods.settings import describe_settings, resolve_preset
@@ -67,8 +67,7 @@ def show(
     Raises:
         UserError: the list is unknown, or an option does not apply to it.
     """
-    if what not in LISTS:
-        raise UnknownName("list", what, list(LISTS))
+    require_known("list", what, LISTS)
     if name and what != "methods":
         raise UserError(
             f"`list {what}` takes no name, got {name!r}.", f"Run `ttabench list {what}`."

@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias
 from ttabench.core import environment
 from ttabench.core.child import ProcessDeath, SendMessage, WorkerProcess
 from ttabench.core.environment import available_cores, use_threads
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError, require_known
 from ttabench.core.files import is_locked
 from ttabench.records.schema import is_stored
 from ttabench.run.evaluation import MODEL_CACHE, execute
@@ -127,15 +127,13 @@ def find_engine(name: str, options: Iterable[str] = ()) -> Engine:
     Raises:
         UserError: the engine or an option is unknown, or its package is not installed.
     """
-    if name not in ENGINES:
-        raise UnknownName("engine", name, list(ENGINES))
+    require_known("engine", name, ENGINES)
     found, package, known = ENGINES[name]
     if package and find_spec(package) is None:
         fault = f"The engine {name} needs the package {package}, which is not installed."
         raise UserError(fault, f"Run: pip install {package} (or ttabench[{name}]).")
     for option in options:
-        if option not in known:
-            raise UnknownName(f"option of the engine {name}", option, list(known))
+        require_known(f"option of the engine {name}", option, known)
     return found
 
 

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice, product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import yaml
-from pydantic import BaseModel, Field, create_model, model_validator
+from pydantic import BeforeValidator, Field, create_model
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import (
@@ -132,63 +132,42 @@ def make_request(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest
     return RunRequest(**values, state_of=state_of)
 
 
-class _NamedEntry(BaseModel):
-    """Entry of `methods`, `tasks` or `models`. A plain string is an entry with only a name."""
-
-    model_config = STRICT_CONFIG
-    axis: ClassVar[str]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand_name(cls, value: object) -> object:
-        return {cls.axis: value} if isinstance(value, str) else value
-
-
 def _value_or_list_fields(kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Return pydantic fields that accept one value or a list of values each."""
-    types_with_lists = {
-        name: kind | Annotated[list[kind], Field(min_length=1)]  # type: ignore[valid-type]
+    return {
+        name: (
+            kind if name in FIELD_OF_OPTION else kind | Annotated[list[kind], Field(min_length=1)],  # type: ignore[valid-type]
+            None,
+        )
         for name, kind in kinds.items()
     }
-    return {
-        name: (kinds[name] if name in FIELD_OF_OPTION else kind, None)
-        for name, kind in types_with_lists.items()
-    }
 
 
-def _make_entry_model(axis: str) -> type[_NamedEntry]:
-    """Create the pydantic model of an entry: a name on one axis, and options of its runs."""
-    entry_model: type[_NamedEntry] = create_model(
+def _make_entries_type(axis: str) -> Any:
+    """Create the type of a list of names on one axis, each with options of its runs or alone."""
+    entry: Any = create_model(
         axis.capitalize(),
-        __base__=_NamedEntry,
+        __config__=STRICT_CONFIG,
         **{axis: (str, ...), **_value_or_list_fields(OPTIONS)},
     )
-    entry_model.axis = axis
-    return entry_model
+    expand = BeforeValidator(lambda value: {axis: value} if isinstance(value, str) else value)
+    return list[Annotated[entry, expand]]
 
 
-MethodEntry, TaskEntry, ModelEntry = (
-    _make_entry_model("method"),
-    _make_entry_model("task"),
-    _make_entry_model("model"),
-)
 RunPattern = create_model(
     "Some",
     __config__=STRICT_CONFIG,
     **_value_or_list_fields({**dict.fromkeys(AXES, str), "seed": SEED, **OPTIONS}),
 )
 """Option values that select runs, such as an entry of `include` or `exclude`."""
-Suite = create_model(
-    "Suite",
-    __config__=STRICT_CONFIG,
-    methods=(list[MethodEntry], []),  # type: ignore[valid-type]
-    tasks=(list[TaskEntry], []),  # type: ignore[valid-type]
-    models=(list[ModelEntry], [{"model": NANO}]),  # type: ignore[valid-type]
-    seeds=(list[SEED], [0]),
-    include=(list[RunPattern], []),  # type: ignore[valid-type]
-    exclude=(list[RunPattern], []),  # type: ignore[valid-type]
+_suite_fields: dict[str, Any] = {
+    **{AXES[axis]: (_make_entries_type(axis), []) for axis in ("method", "task", "model")},
+    "seeds": (list[SEED], [0]),
+    "include": (list[RunPattern], []),  # type: ignore[valid-type]
+    "exclude": (list[RunPattern], []),  # type: ignore[valid-type]
     **_value_or_list_fields(OPTIONS),
-)
+}
+Suite = create_model("Suite", __config__=STRICT_CONFIG, **_suite_fields)
 """A grid of runs: methods x tasks x models x seeds, without `exclude`, plus `include`."""
 
 
@@ -428,26 +407,23 @@ def matches_pattern(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> b
 
 def plan_jobs(cells: Sequence[Cell]) -> list[Job]:
     """Plan the jobs of cells, without duplicates, grouped by base model."""
-    job_of_cell: dict[int, Job] = {}
+    jobs: dict[int, Job] = {}
 
-    def rows_key(run: tuple[int, Cell]) -> tuple[str, int]:
-        return run[1].request.task, run[1].seed
+    def rows_key(number: int) -> tuple[str, int]:
+        return cells[number].request.task, cells[number].seed
 
     # cells that read the same rows are adjacent, so that only one set of rows is in memory
-    for _, group in groupby(sorted(enumerate(cells), key=rows_key), rows_key):
+    for _, group in groupby(sorted(range(len(cells)), key=rows_key), rows_key):
         cache = PlanCache()
-        job_of_cell |= {
-            number: _make_job(cell, make_plan(cell.request, cell.seed, cache))
-            for number, cell in group
-        }
-    jobs_by_id: dict[str, Job] = {}
+        for number in group:
+            jobs[number] = _make_job(
+                cells[number], make_plan(cells[number].request, cells[number].seed, cache)
+            )
+    unique: dict[str, Job] = {}
     for number in range(len(cells)):
-        jobs_by_id.setdefault(job_of_cell[number].id, job_of_cell[number])
-    order = {
-        base: index
-        for index, base in enumerate(dict.fromkeys(run.base for run in jobs_by_id.values()))
-    }
-    return sorted(jobs_by_id.values(), key=lambda run: order[run.base])
+        unique.setdefault(jobs[number].id, jobs[number])
+    bases = [job.base for job in unique.values()]
+    return sorted(unique.values(), key=lambda job: bases.index(job.base))
 
 
 def select_shard(runs: Sequence[Job], part: str) -> list[Job]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ttabench.core.architectures import ARCHITECTURES, NANO, Package, is_hub_id, model_names
 from ttabench.core.digests import digest_path
 from ttabench.core.environment import memory_bytes
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError, require_known
 from ttabench.core.files import MAX_STREAMED_BYTES, reading_file
 from ttabench.lm.loading import gguf_files, model_reader
 from ttabench.lm.loading.model_reader import Loaded, ModelSource
@@ -140,8 +140,7 @@ def random_model(name: str, dtype: torch.dtype | None, device: torch.device, see
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    if name not in ARCHITECTURES:
-        raise UnknownName("architecture for --random-weights", name, list(ARCHITECTURES))
+    require_known("architecture for --random-weights", name, ARCHITECTURES)
     architecture, tokenizer_source = ARCHITECTURES[name], name
     try:
         tokenizer = AutoTokenizer.from_pretrained(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 
 from ttabench.core.declared import parse_assignments, parse_value
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError, require_known
 from ttabench.core.registry import Registry
 from ttabench.core.types import Chunk, Query
 from ttabench.lm.forward.capabilities import get_capabilities
@@ -103,8 +103,7 @@ def build_press(requested: Press) -> Any:
         if key == "compression_ratio":
             fault = f"{requested.name} does not accept compression_ratio={text} in ttabench."
             raise UserError(fault, "Remove it and set the share to keep, e.g. --set budget=0.5.")
-        if key not in arguments:
-            raise UnknownName(f"argument of {requested.name}", key, arguments)
+        require_known(f"argument of {requested.name}", key, arguments)
         given[key] = parse_value(text, hints[key], f"{key} of {requested.name}")
     try:
         press = cls(**given)
