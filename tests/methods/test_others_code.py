@@ -330,34 +330,3 @@ def test_a_call_that_fails_names_the_file(
     ttabench: Command, tiny_base: Path, tmp_path: Path, place: str, code: str
 ) -> None:
     refused(ttabench, tiny_base, tmp_path, FILE.replace(place, f"{code}\n{place}", 1))
-
-
-def test_what_a_method_prints_is_not_on_standard_output(
-    ttabench: Command, tiny_base: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        FILE.replace("        rows = [", "        print('noise')\n        rows = [", 1),
-        encoding="utf-8",
-    )
-    words = (
-        "eval",
-        "--method",
-        file,
-        "--task",
-        "streamingqa",
-        "--source",
-        "mini",
-        "--model",
-        tiny_base,
-        "--limit",
-        1,
-        "--task-set",
-        "documents=1",
-        "--out",
-        tmp_path / "runs",
-        "--json",
-    )
-    done = ttabench(*words)
-    assert done.json()["runs"]
-    assert "noise" in done.err

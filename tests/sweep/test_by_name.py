@@ -81,53 +81,50 @@ def test_runs_are_found_and_compared(
 
 LONG = "a" * 5000
 BAD_PATHS = (5, b"o", "a\0b", LONG, "", "\ud800")
-CALLS: dict[str, Callable[[Any, Path], object]] = {
-    "out": lambda value, _: package.evaluate("none", **SMALL, out=value),
-    "threads": lambda value, folder: package.evaluate("none", **SMALL, out=folder, threads=value),
-    "force": lambda value, folder: package.evaluate("none", **SMALL, out=folder, force=value),
-    "method": lambda value, folder: package.evaluate(value, **SMALL, out=folder),
-    "source": lambda value, folder: package.evaluate("none", **SMALL, source=value, out=folder),
-    "set": lambda value, folder: package.evaluate("none", **SMALL, set=value, out=folder),
-    "load": lambda value, _: package.load(value),
-    "compare": lambda value, _: package.compare(value),
-    "model": lambda value, _: package.Session(value),
-    "settings": lambda value, _: package.Session("nano", "mac", settings=value),
-    "state": lambda value, _: package.Session("nano", "icl", value),
-    "train out": lambda value, _: package.train("lora", "superglue", out=value, steps=1),
-    "steps": lambda value, folder: package.train("lora", "superglue", out=folder, steps=value),
-    "lr": lambda value, folder: package.train("lora", "superglue", out=folder, steps=1, lr=value),
-    "options": lambda value, folder: package.train("lora", "superglue", out=folder, options=value),
+CALLS: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
+    "evaluate": (package.evaluate, {"method": "none", **SMALL, "out": "runs"}),
+    "train": (package.train, {"method": "lora", "task": "superglue", "out": "runs", "steps": 1}),
+    "Session": (package.Session, {"model": "nano", "method": "mac"}),
+    "compare": (package.compare, {}),
+}
+BAD_VALUES: dict[tuple[str, str], Sequence[Any]] = {
+    ("evaluate", "out"): BAD_PATHS,
+    ("evaluate", "threads"): ("2", 1.5, True, 0, 10**9),
+    ("evaluate", "force"): ("no", 1, None),
+    ("evaluate", "method"): (5, LONG, "a\0b", "\ud800"),
+    ("evaluate", "source"): (5, LONG, "a\0b", "\ud800"),
+    ("evaluate", "set"): (5, {"": 1}, {5: 1}, {"x": object()}),
+    ("compare", "runs"): (None, 5, ["x"], "x", [None]),
+    ("Session", "model"): (5, LONG, "a\0b", "\ud800"),
+    ("Session", "settings"): (5, "x", {5: 1}, {"": 1}),
+    ("Session", "state"): BAD_PATHS,
+    ("train", "out"): BAD_PATHS,
+    ("train", "steps"): ("x", 1.5, 0, True),
+    ("train", "lr"): ("x", float("nan")),
+    ("train", "options"): (5,),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((name, value) for name in ("out", "load", "state", "train out") for value in BAD_PATHS),
-        *(("threads", value) for value in ("2", 1.5, True, 0, 10**9)),
-        *(("force", value) for value in ("no", 1, None)),
-        *(
-            (name, value)
-            for name in ("method", "source", "model")
-            for value in (5, LONG, "a\0b", "\ud800")
-        ),
-        *(("compare", value) for value in (None, 5, ["x"], "x", [None])),
-        *(("set", value) for value in (5, {"": 1}, {5: 1}, {"x": object()})),
-        *(("settings", value) for value in (5, "x", {5: 1}, {"": 1})),
-        *(("steps", value) for value in ("x", 1.5, 0, True)),
-        *(("lr", value) for value in ("x", float("nan"))),
-        ("options", 5),
-    ],
+    ("call", "name", "value"),
+    [(*place, value) for place, values in BAD_VALUES.items() for value in values],
 )
 def test_bad_arguments_are_user_errors(
-    name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: str, name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads(), os.environ.get("RAYON_NUM_THREADS")
+    function, arguments = CALLS[call]
     with pytest.raises(UserError):
-        CALLS[name](value, tmp_path / "runs")
+        function(**{**arguments, name: value})
     assert (torch.get_num_threads(), os.environ.get("RAYON_NUM_THREADS")) == threads
     assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+@pytest.mark.parametrize("value", BAD_PATHS)
+def test_bad_names_of_runs_are_user_errors(value: Any) -> None:
+    with pytest.raises(UserError):
+        package.load(value)
 
 
 @pytest.fixture(scope="module")
