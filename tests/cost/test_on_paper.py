@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Command, error_line
-from ttabench.methods.registry import formulas
+from ttabench.methods.registry import methods
 from ttabench.profiling.analytic import analytic_rows
 from ttabench.profiling.job import STREAM_PRESET, Load
 
 ANALYTIC = ("profile", "--analytic")
+WITH_COST = [name for name, spec in methods().items() if spec.cost]
 
 
 def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
@@ -19,15 +20,13 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
         .values()
     )
     assert [(row["method"], row["context_tokens"]) for row in rows] == [
-        (name, length) for name in formulas() for length in (1024, 65536)
+        (name, length) for name in WITH_COST for length in (1024, 65536)
     ]
     streams = {
-        name: STREAM_PRESET
-        for name, formula in formulas().items()
-        if STREAM_PRESET in formula.presets
+        name: STREAM_PRESET for name in WITH_COST if STREAM_PRESET in methods()[name].presets
     }
     assert set(streams) == {"snapkv", "h2o", "random_slots", "streamadapter"}
-    wanted = analytic_rows("llama-3-8b", list(formulas()), [1024, 65536], Load(), presets=streams)
+    wanted = analytic_rows("llama-3-8b", WITH_COST, [1024, 65536], Load(), presets=streams)
     assert rows == wanted
 
 

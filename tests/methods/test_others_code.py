@@ -139,7 +139,7 @@ def test_a_package_is_listed_evaluated_compared_profiled_and_trained(
     assert again["runs"][0]["id"] == run["id"]
     assert {row["method"] for row in compared["runs"]} == {"notebook", "none"}
     assert profiled
-    assert next(iter(on_paper.values()))[0]["implemented"] is True
+    assert next(iter(on_paper.values()))[0]["method"] == "notebook"
 
 
 def test_a_file_is_a_method(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from ttabench.core.plugins import (
 )
 from ttabench.core.registry import PluginSource, Registry, import_object
 from ttabench.core.types import Json
-from ttabench.cost import Cost, Formula, Shape, Workload
+from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods.pair import PAIR_SEPARATOR, PairSpec, make_pair_spec
 from ttabench.methods.settings import default_settings, json_values, restore_settings
 from ttabench.methods.spec import MethodSpec
@@ -106,24 +106,6 @@ def families() -> Mapping[str, MethodSpec]:
     return {spec.name.partition(":")[0]: spec for spec in _bundled_specs("FAMILIES")}
 
 
-@cache
-def formulas() -> Mapping[str, Formula]:
-    """Return the methods with a cost formula by name."""
-    return {name: spec for name, spec in methods().items() if spec.cost is not None}
-
-
-def find_formula(name: str) -> Formula:
-    """Return the cost formula of a method.
-
-    Raises:
-        UserError: there is no such method, or it has no cost formula.
-    """
-    spec = find_method(name)
-    if spec.cost is None:
-        raise UserError(f"{name} has no cost formula.", f"Remove {name}.")
-    return spec
-
-
 def find_method(name: str, *, files: bool = True) -> MethodSpec:
     """Return the method of this name; see `Registry.find`.
 
@@ -196,15 +178,15 @@ def known_default_settings(name: str, origin: str = "") -> dict[str, Json]:
 
 
 def compute_cost(
-    method: Formula | str, settings: Mapping[str, Json], shape: Shape, work: Workload
+    method: MethodSpec | str, settings: Mapping[str, Json], shape: Shape, work: Workload
 ) -> Cost | None:
     """Compute the cost of a method by its formula, None if unknown.
 
     Args:
         settings: changes to the default settings.
     """
-    known = find_formula(method) if isinstance(method, str) else method
-    return known.cost(restore_settings(known, settings), shape, work) if known.cost else None
+    spec = find_method(method) if isinstance(method, str) else method
+    return spec.cost(restore_settings(spec, settings), shape, work) if spec.cost else None
 
 
 if not TYPE_CHECKING:

@@ -21,7 +21,6 @@ from ttabench.core.types import Json
 from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods import registry
 from ttabench.methods.settings import build_settings, parse_values, resolve_preset
-from ttabench.methods.spec import MethodSpec
 from ttabench.profiling.job import Load, assign_settings, parse_method_names
 from ttabench.run.resolve import resolve_method
 from ttabench.terminal.table import Table
@@ -69,11 +68,9 @@ def analytic_table(
     dtype: str,
 ) -> Table:
     """Build the table for the typed method names; by default all methods with a formula."""
-    all_formulas = registry.formulas()
-    selected = {
-        name: registry.find_formula(name)
-        for name in parse_method_names(methods, all_formulas, all_formulas)
-    }
+    with_cost = [name for name, spec in registry.methods().items() if spec.cost]
+    names = parse_method_names(methods, with_cost, with_cost)
+    selected = {name: registry.find_method(name) for name in names}
     presets, shared = assign_settings(selected, preset, settings)
     return format_rows(
         model, analytic_rows(model, list(selected), lengths, load, shared, presets, dtype=dtype)
@@ -94,7 +91,7 @@ def analytic_rows(
 
     Args:
         model: a name of `architectures`, "nano", or a folder with a transformers config.json.
-        methods: names of `registry.formulas`; `implemented` is True if ttabench can run the method.
+        methods: names of methods.
         lengths: tokens of context without BOS; a chunk includes its joiner, an answer its EOS.
         settings, presets: by method; by default the preset of the model's name.
 
@@ -107,10 +104,10 @@ def analytic_rows(
     require_known("dtype", dtype, cost.DTYPE_BYTES)
     rows = []
     for name in dict.fromkeys(methods):
-        formula = registry.find_formula(name)
-        preset = resolve_preset(formula, (presets or {}).get(name, ""), model)
+        spec = registry.find_method(name)
+        preset = resolve_preset(spec, (presets or {}).get(name, ""), model)
         method_settings = build_settings(
-            formula, parse_values(formula, (settings or {}).get(name, {})), preset
+            spec, parse_values(spec, (settings or {}).get(name, {})), preset
         )
         for length in lengths:
             whole, rest = divmod(length, load.piece_tokens)
@@ -120,17 +117,16 @@ def analytic_rows(
                 new_tokens=load.generate,
                 value_bytes=cost.DTYPE_BYTES[dtype],
             )
-            assert formula.cost is not None, "registry.formulas only has formulas with a cost"
-            if (method_cost := formula.cost(method_settings, shape, work)) is None:
+            method_cost = spec.cost and spec.cost(method_settings, shape, work)
+            if method_cost is None:
                 raise UserError(
                     f"The cost of {name} with these settings is unknown.",
-                    "Use the settings of a preset.",
+                    "Use the settings of a preset, or another method.",
                 )
             rows.append(
                 {
                     "model": model,
                     "method": name,
-                    "implemented": isinstance(formula, MethodSpec),
                     "context_tokens": length,
                     **_row(method_cost, shape, work),
                     "dtype": "float32" if dtype == "auto" else dtype,
@@ -279,7 +275,7 @@ def format_rows(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
     """Build the table of rows, one per method and length."""
     lines = tuple(
         (
-            f"{row['method']}{'' if row['implemented'] else ' *'}",
+            row["method"],
             format_tokens(row["context_tokens"]),
             *(formatter(row[name]) for name, formatter in COLUMNS.values()),
             "-"
@@ -296,8 +292,7 @@ def format_rows(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
         "beforehand. floats: numbers in the state. "
         "KV: peak bytes of keys and values. total: reading and one query. "
         "'from n': fewer operations than full context from n queries on, reading included. "
-        "positions: yes if the base model has enough; device memory is not checked. "
-        "*: formula only, not implemented."
+        "positions: yes if the base model has enough; device memory is not checked."
     )
     return Table(
         title=f"cost on paper of {model} "

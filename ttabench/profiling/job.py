@@ -10,9 +10,9 @@ from ttabench.core.architectures import NANO
 from ttabench.core.declared import parse_assignments
 from ttabench.core.errors import UnknownName, UserError, require_known
 from ttabench.core.types import Json
-from ttabench.cost import Formula
 from ttabench.lm.loading.hub import model_digest
 from ttabench.methods import registry
+from ttabench.methods.spec import MethodSpec
 from ttabench.readers import cards
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
@@ -150,7 +150,7 @@ def parse_method_names(
 
 
 def assign_settings(
-    methods: Mapping[str, Formula], preset: str, settings: Sequence[str]
+    methods: Mapping[str, MethodSpec], preset: str, settings: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Return (presets, settings) by method.
 
