@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import compare, stored
 from tests.stats.test_aggregation import aggregate
 from ttabench.core.types import StreamPosition
@@ -30,23 +28,27 @@ def drawn(
     unit: str = "draw",
 ) -> Path:
     """A run of one draw; keys may end in the step: `q3@16`."""
-    path = stored(folder, f"{method}{seed}", values, seed=seed, method=method)
+
+    def ask(key: str) -> dict[str, object]:
+        question, _, step = key.partition("@")
+        return {
+            "prompt": f"Who is {question}?",
+            "source_key": question.partition(".")[0],
+            "at": StreamPosition(int(step or 1)),
+        }
+
+    path = stored(
+        folder,
+        f"{method}{seed}",
+        values,
+        seed,
+        about={"task": {"unit": unit}, "source": source},
+        ask=ask,
+        method=method,
+    )
     found = load_record(path)
     rows = tuple(row.model_copy(update={"source": source}) for row in found.rows)
-    task = {**found.task, "unit": unit}
-    save_record(found.model_copy(update={"task": task, "source": source, "rows": rows}), path)
-    samples = []
-    for key, value in values.items():
-        row, _, step = key.partition("@")
-        own = sample(key, value=value)
-        ask = replace(
-            own.ask,
-            prompt=f"Who is {row}?",
-            source_key=row.partition(".")[0],
-            at=StreamPosition(int(step or 1)),
-        )
-        samples.append(replace(own, ask=ask))
-    store_samples(path, [each.to_row() for each in samples])
+    save_record(found.model_copy(update={"rows": rows}), path)
     return path
 
 
@@ -59,11 +61,7 @@ def test_three_draws_with_equal_answers_show_the_error_of_their_questions(tmp_pa
     once = aggregate(list(right(0.54, 100).values()))
     (method_row,) = compare(folders).method_rows
     assert (method_row.n, method_row.stderr) == (300, pytest.approx(once.stderr))
-    (whole,) = (
-        row
-        for row in run_table([(load_record(each), each) for each in folders]).rows
-        if row[0] == "all"
-    )
+    *_, whole = run_table([(load_record(each), each) for each in folders]).rows
     assert whole[2] == format_value(method_row.metric, 0.54, once.stderr) == "54.0 ± 5.0", (
         "`eval` and `compare` say the same"
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.report.test_compare import compare
-from tests.report.test_page import HOSTILE, answering, stepped
+from tests.report.test_compare import compare, stepped
+from tests.report.test_page import HOSTILE, answering
 from ttabench.report import page as report
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -38,8 +38,7 @@ def opened(tmp_path: Path) -> Iterator[tuple[Any, list[str]]]:
         for place, (method, own) in enumerate(answers)
     ]
     folders += [
-        stepped(tmp_path, name, {1: (0.2, 0.1), 4: (0.4, 0.1)}, method=name, task="u")
-        for name in ("mac", "lora")
+        stepped(tmp_path, name, {1: 0.2, 4: 0.4}, method=name, task="u") for name in ("mac", "lora")
     ]
     path = tmp_path / "report.html"
     path.write_text(report.page(compare(folders)), encoding="utf-8")

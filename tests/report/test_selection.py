@@ -11,7 +11,7 @@ from tests.conftest import Command, error_line
 from tests.report.test_compare import stored
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.report import selection
-from ttabench.report.selection import LoadedRuns, load_run, select_runs
+from ttabench.report.selection import LoadedRuns, RunFilters, load_run, select_runs
 
 VALUES = {"a": 1.0, "b": 0.0}
 
@@ -32,15 +32,21 @@ def ids(found: LoadedRuns) -> list[str]:
     return sorted(record.id for _, record in found.runs)
 
 
-def test_methods_tasks_and_families(out: Path) -> None:
-    assert len(ids(select_runs([], out, {}))) == 5
-    assert ids(select_runs(["mac"], out, {})) == ["onemac", "twomac"]
-    assert ids(select_runs(["mac", "icl"], out, {"task": ("two",)})) == ["twoicl", "twomac"]
-    assert ids(select_runs(["kvpress"], out, {})) == ["onepress"]
-    assert ids(select_runs([], out, {"method": ("kvpress, mac",), "task": ("one",)})) == [
-        "onemac",
-        "onepress",
-    ]
+@pytest.mark.parametrize(
+    ("names", "filters", "expected"),
+    [
+        ([], {}, "oneicl onemac onepress twoicl twomac"),
+        (["mac"], {}, "onemac twomac"),
+        (["mac", "icl"], {"task": ("two",)}, "twoicl twomac"),
+        (["kvpress"], {}, "onepress"),
+        (["onemac"], {}, "onemac"),  # an id
+        ([], {"method": ("kvpress, mac",), "task": ("one",)}, "onemac onepress"),
+    ],
+)
+def test_methods_tasks_families_and_ids(
+    out: Path, names: list[str], filters: RunFilters, expected: str
+) -> None:
+    assert ids(select_runs(names, out, filters)) == expected.split()
 
 
 def test_methods_choose_among_the_folders_given(out: Path, tmp_path: Path) -> None:
@@ -50,10 +56,8 @@ def test_methods_choose_among_the_folders_given(out: Path, tmp_path: Path) -> No
     stored(other, "not", VALUES, method="icl")
     pack(other)
     assert ids(select_runs(["mac", str(other)], out, {})) == ["elsewhere"]
-    assert ids(select_runs([str(tmp_path / "suites")], out, {})) == ["elsewhere", "not"], (
-        "a folder of suites"
-    )
-    assert ids(select_runs(["onemac"], out, {})) == ["onemac"], "an id"
+    suites = str(tmp_path / "suites")
+    assert ids(select_runs([suites], out, {})) == ["elsewhere", "not"]
 
 
 def test_for_six_digits_of_an_id_no_other_record_is_read(
@@ -63,7 +67,7 @@ def test_for_six_digits_of_an_id_no_other_record_is_read(
     stored(out, "abcdef01", VALUES, method="mac")
     read: list[Path] = []
     monkeypatch.setattr(
-        selection, "load_run", lambda folder: read.append(folder) or load_run(folder)
+        selection, "load_run", lambda folder: (read.append(folder), load_run(folder))[1]
     )
     assert ids(select_runs(["abcdef"], out, {})) == ["abcdef01"]
     assert read == [out / "abcdef01"]
@@ -79,9 +83,9 @@ def test_for_six_digits_of_an_id_no_other_record_is_read(
 
 def test_what_no_run_has_is_refused(out: Path) -> None:
     for names, wanted, told in (
-        ([], {"task": ("twoo",)}, "Did you mean 'two'?"),
-        (["templora"], {}, "None of these runs is of the method 'templora'. Known: icl"),
-        ([], {"model": ("gpt2",)}, "Known: nano"),
+        ([], {"task": ("twoo",)}, "'two'"),
+        (["templora"], {}, "icl"),
+        ([], {"model": ("gpt2",)}, "nano"),
         (["mca"], {}, "mac"),
     ):
         with pytest.raises(UnknownName) as raised:
@@ -99,8 +103,6 @@ def test_what_holds_no_runs_is_skipped_and_counted(
     empty.mkdir()
     ran = ttabench("compare", table, out, empty)
     assert ran.code == 0
-    err = " ".join(ran.err.split())
-    assert "Skipped 2 of 3 names" in err
-    assert f"{table}, {empty}" in err
-    assert str(table) in error_line(ttabench("compare", table))
-    assert "There are no runs in" in error_line(ttabench("compare", empty))
+    assert all(word in ran.err for word in ("2 of 3", str(table), str(empty)))
+    for path in (table, empty):
+        assert str(path) in error_line(ttabench("compare", path))

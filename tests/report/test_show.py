@@ -50,81 +50,35 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "options",
     [
-        ["--method", "icl", "--limit", "3", "--seed", "2", "--batch-size", "auto"],
-        ["--method", "mac", "--set", "hierarchy=16", "--task-set", "documents=8"],
-        ["--method", "mac", "--checkpoint", "none", "--preset", "distilgpt2"],
-        ["--method", "mac", "--checkpoint", "none"],
-        [
-            "--method",
-            "snapkv",
-            "--preset",
-            "streamadapter",
-            "--set",
-            "budget=0.5",
-            "--task",
-            "superglue",
-        ],
-        [
-            "--method",
-            "window",
-            "--preset",
-            "book",
-            "--task",
-            "pg19",
-            "--task-set",
-            "tokens=16k,32k",
-        ],
-        [
-            "--method",
-            "streamadapter",
-            "--task",
-            "arc_easy",
-            "--checkpoint",
-            "shipped:streamadapter-superglue",
-        ],
-        ["--method", "icl", "--task", "metaicl", "--task-set", "steps=1,2"],
-        [
-            "--method",
-            "none",
-            "--model",
-            "smollm2-135m-qa",
-            "--source",
-            "mini",
-            "--task",
-            "squad_seq",
-        ],
-        [
-            "--method",
-            "none",
-            "--model",
-            "gpt2",
-            "--random-weights",
-            "--source",
-            "mini",
-            "--dtype",
-            "float32",
-        ],
-        ["--method", "templora", "--task", "pg19", "--task-set", "books=1", "--bos", "no"],
+        "--method icl --limit 3 --seed 2 --batch-size auto",
+        "--method mac --set hierarchy=16 --task-set documents=8",
+        "--method mac --checkpoint none --preset distilgpt2",
+        "--method mac --checkpoint none",
+        "--method snapkv --preset streamadapter --set budget=0.5 --task superglue",
+        "--method window --preset book --task pg19 --task-set tokens=16k,32k",
+        "--method streamadapter --task arc_easy --checkpoint shipped:streamadapter-superglue",
+        "--method icl --task metaicl --task-set steps=1,2",
+        "--method none --model smollm2-135m-qa --source mini --task squad_seq",
+        "--method none --model gpt2 --random-weights --source mini --dtype float32",
+        "--method templora --task pg19 --task-set books=1 --bos no",
     ],
-    ids=" ".join,
 )
-def test_the_command_gives_the_run_again(ttabench: Command, words: list[str]) -> None:
+def test_the_command_gives_the_run_again(ttabench: Command, options: str) -> None:
     def planned(typed: list[str]) -> dict[str, object]:
         ran = ttabench("eval", *typed, "--dry-run", "--json")
         assert ran.code == 0, ran.err
         found: dict[str, object] = ran.json()["runs"][0]
         return found
 
+    words = options.split()
     first = planned(words)
     command, notes = command_of(record(str(first["id"]), config=first["config"]))
     again = planned(shlex.split(command)[2:])
     assert again["id"] == first["id"], command
     assert not notes
-    assert len(shlex.split(command)) <= 2 + len(words) + 4, (
-        "nothing is said that goes without saying"
-    )
+    assert len(shlex.split(command)) <= 2 + len(words) + 4, "defaults are left out"
 
 
 def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(
@@ -149,19 +103,9 @@ def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(
 
 def test_what_a_run_is_stands_above_its_samples(ttabench: Command, out: Path) -> None:
     shown = ttabench("show", "aaaa", "--out", out).out
-    for told in (
-        "icl on streamingqa (mini)",
-        "ttabench eval --method icl --task streamingqa",
-        "* f1",
-        "ask ms 1.5",
-        "a note",
-        "samples: 5, page 1 of 2",
-        "sample 1: q0",
-        "(2 tokens)",
-        "gold",
-        "Next: --page 2",
-    ):
-        assert told in shown, shown
+    for words in ("ttabench eval --method icl", "* f1", "ask ms 1.5", "a note", "(2 tokens)"):
+        assert words in shown, shown
+    assert shown.index("* f1") < shown.index("sample 1: q0") < shown.index("--page 2")
     assert "batch_size" not in shown
     everything = ttabench("show", "aaaa", "--out", out, "--all").out
     assert "batch_size" in everything
@@ -184,10 +128,6 @@ def test_samples_alone_where_some_are_asked_for(ttabench: Command, out: Path) ->
     assert numbers("--wrong") == ["5"]
     assert numbers("--grep", "BOB") == ["5"]
     assert numbers("--grep", "nothing of it") == []
-    assert (
-        "samples, wrong, with 'bob': 1, page 1 of 1"
-        in ttabench("show", OURS, "--out", out, "-w", "--grep", "bob").out
-    )
 
 
 def test_other_programs_get_all_samples(ttabench: Command, out: Path) -> None:

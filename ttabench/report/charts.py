@@ -65,21 +65,15 @@ class Point(NamedTuple):
 
 def by_bytes(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     """Draw the metric by state bytes, with 0 at the left; None for fewer than two method rows."""
-    costs = [
-        (method_row, cost)
-        for method_row in group.method_rows
-        if (cost := method_row.costs.get("state_bytes")) is not None
-    ]
-    if len(costs) < 2:
+    points = _cost_points(group, "state_bytes")
+    if len(points) < 2:
         return None
-    positive = [cost for _, cost in costs if cost > 0] or [1024.0]
+    positive = [point.at for point in points if point.at > 0] or [1024.0]
     low, high = math.floor(math.log2(min(positive))), math.ceil(math.log2(max(positive)))
     step = max(2, math.ceil((high - low) / MAX_TICKS))
-    names = {
-        2**power: format_bytes(2**power).replace(".0 ", " ")
-        for power in range(low, high + step, step)
-    }
-    names = {**({0: "0"} if any(cost == 0 for _, cost in costs) else {}), **names}
+    powers = [2**power for power in range(low, high + step, step)]
+    names = {0: "0"} if any(point.at == 0 for point in points) else {}
+    names |= {size: format_bytes(size).replace(".0 ", " ") for size in powers}
     ticks = list(names)
     x = alt.X(
         "x:Q",
@@ -87,17 +81,13 @@ def by_bytes(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
         scale=alt.Scale(type="symlog", constant=min(positive) / 2, domain=[ticks[0], ticks[-1]]),
         axis=alt.Axis(values=ticks, labelExpr=f"{json.dumps(names)}[datum.value]"),
     )
-    return _scatter_chart(group, costs, x, method_styles, "state bytes")
+    return _cost_chart(group, points, x, method_styles, "state bytes")
 
 
 def by_time(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     """Draw the metric by milliseconds per query; None for fewer than two method rows."""
-    costs = [
-        (method_row, cost)
-        for method_row in group.method_rows
-        if (cost := method_row.costs.get("ask_ms") or 0.0) > 0
-    ]
-    if len(costs) < 2:
+    points = [point for point in _cost_points(group, "ask_ms") if point.at > 0]
+    if len(points) < 2:
         return None
     x = alt.X(
         "x:Q",
@@ -105,55 +95,55 @@ def by_time(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
         scale=alt.Scale(type="log", nice=False, padding=12),
         axis=alt.Axis(tickCount=5, format=",.3~r", labelBound=True),
     )
-    return _scatter_chart(group, costs, x, method_styles, "milliseconds per query")
+    return _cost_chart(group, points, x, method_styles, "milliseconds per query")
 
 
-def _scatter_chart(
-    group: ComparisonGroup,
-    costs: Sequence[tuple[MethodRow, float]],
-    x: alt.X,
-    method_styles: Styles,
-    against: str,
+def _cost_points(group: ComparisonGroup, cost: str) -> list[Point]:
+    return [
+        Point(at, row, row.value, row.stderr, row.n)
+        for row in group.method_rows
+        if (at := row.costs.get(cost)) is not None
+    ]
+
+
+def _cost_chart(
+    group: ComparisonGroup, points: Sequence[Point], x: alt.X, method_styles: Styles, cost: str
 ) -> Chart:
     """Draw a point per method row; lines join the rows of a method under its own state."""
     metric = group.group_key.metric
-    points = [Point(at, row, row.value, row.stderr, row.n) for row, at in costs]
-    caption = f"{_better(metric)} and further left is better."
-    has_lines = len({row.method for row, _ in costs}) < len(costs)
+    has_lines = len({point.method_row.method for point in points}) < len(points)
     layers = _layers(points, x, method_styles, metric, "label score state ms", lines=has_lines)
-    return _chart(layers, points, group, f"{metric} against {against}", caption)
+    caption = f"{_better(metric)} and further left is better."
+    return _chart(group, points, layers, f"{metric} against {cost}", caption)
 
 
 def by_step(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     """Draw the metric by step, a line per method row; None if no row has two steps."""
-    method_rows = [method_row for method_row in group.method_rows if len(method_row.steps) > 1]
-    points = [
-        Point(at, method_row, *figure)
-        for method_row in method_rows
-        for at, figure in sorted(method_row.steps.items())
-    ]
-    if not points:
+    method_rows = [row for row in group.method_rows if len(row.steps) > 1]
+    if not method_rows:
         return None
-    metric, axis = group.group_key.metric, method_rows[0].step
-    places = sorted({point.at for point in points})
-    names = json.dumps(
-        {
-            f"{at:.15g}": f"{at:.15g}" if axis == CHUNKS_READ else format_tokens(int(at))
-            for at in places
-        }
-    )
+    points = [
+        Point(at, row, *figure) for row in method_rows for at, figure in sorted(row.steps.items())
+    ]
+    axis, places = method_rows[0].step, sorted({point.at for point in points})
+    names = {
+        f"{at:.15g}": f"{at:.15g}" if axis == CHUNKS_READ else format_tokens(int(at))
+        for at in places
+    }
     is_wide = places[0] > 0 and places[-1] >= 8 * places[0]
+    scale = {"type": "log", "base": 2} if is_wide else {"zero": False}
     x = alt.X(
         "x:Q",
         title=axis,
-        scale=alt.Scale(type="log", base=2, nice=False)
-        if is_wide
-        else alt.Scale(zero=False, nice=False),
-        axis=alt.Axis(values=places, labelExpr=f"{names}[datum.value]", labelOverlap=True),
+        scale=alt.Scale(**scale, nice=False),
+        axis=alt.Axis(
+            values=places, labelExpr=f"{json.dumps(names)}[datum.value]", labelOverlap=True
+        ),
     )
+    metric = group.group_key.metric
     caption = f"{_better(metric)} is better. One line per method row."
     layers = _layers(points, x, method_styles, metric, "label x score n", lines=True, by_label=True)
-    return _chart(layers, points, group, f"{metric} by {axis}", caption)
+    return _chart(group, points, layers, f"{metric} by {axis}", caption)
 
 
 def _layers(
@@ -171,41 +161,39 @@ def _layers(
     Lines join the points of a label with `by_label`, else those of a method under its own state.
     Marks of swapped or empty states and of excluded rows are hollow.
     """
+    clean = escape_control_characters
     rows, times = list[dict[str, Any]](), metric_or_default(metric).scale
     for at, method_row, value, stderr, n in (one for one in points if math.isfinite(one.value)):
         error = stderr if stderr is not None and math.isfinite(stderr) else 0.0
         rows.append(
             {
-                "label": escape_control_characters(method_row.marked_label),
-                "method": escape_control_characters(method_row.method),
+                "label": clean(method_row.marked_label),
+                "method": clean(method_row.method),
                 "x": at,
                 "value": value * times,
                 "low": (value - error) * times,
                 "high": (value + error) * times,
                 "score": format_value(metric, value, stderr),
-                "own": method_row.state_of == "own" and not method_row.exclusion_reason,
+                "own": method_row.is_eligible,
                 "state": format_bytes(method_row.costs.get("state_bytes")),
                 "ms": format_number(method_row.costs.get("ask_ms"), 1),
                 "n": f"{n:,}",
             }
         )
-    names = list(dict.fromkeys(one.method_row.method for one in points))
+    looks = {point.method_row.method: method_styles[point.method_row.method] for point in points}
     colours, shapes = (
-        alt.Scale(
-            domain=list(map(escape_control_characters, names)),
-            range=[method_styles[name][at] for name in names],
-        )
-        for at in (0, 1)
+        alt.Scale(domain=list(map(clean, looks)), range=list(values))
+        for values in zip(*looks.values(), strict=True)
     )
-    colour = alt.Color("method:N", legend=LEGEND, scale=colours)
     shape = alt.Shape("method:N", legend=LEGEND, scale=shapes)
-    y = alt.Y("value:Q")
     title = f"{metric}, per cent" if times == 100 else metric
     axis = alt.Y("low:Q", title=title, scale=alt.Scale(zero=False, nice=True))
     base = alt.Chart({"values": rows}).encode(
-        color=colour, x=x, **({"detail": "label:N"} if by_label else {})
+        color=alt.Color("method:N", legend=LEGEND, scale=colours),
+        x=x,
+        **({"detail": "label:N"} if by_label else {}),
     )
-    layers = [base.mark_rule().encode(y=axis, y2="high:Q")]
+    layers, y = [base.mark_rule().encode(y=axis, y2="high:Q")], alt.Y("value:Q")
     if lines:
         dash = alt.StrokeDash(
             "own:N", scale=alt.Scale(domain=[True, False], range=[[1, 0], [4, 3]]), legend=None
@@ -229,18 +217,16 @@ def _better(metric: str) -> str:
 
 
 def _chart(
-    layers: Sequence[alt.Chart],
-    points: Sequence[Point],
     group: ComparisonGroup,
+    points: Sequence[Point],
+    layers: Sequence[alt.Chart],
     title: str,
     caption: str,
 ) -> Chart:
-    counts = sorted({point.n for point in points})
-    n = " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
-    unit = "query" if has_single_unit(group) else group.method_rows[0].record.unit
-    bars = (
-        f"Base {group.group_key.model}, n = {n}; bars: one standard error over {UNIT_NAMES[unit]}."
-    )
+    counts = [point.n for point in points]
+    n = " to ".join(dict.fromkeys(f"{count:,}" for count in (min(counts), max(counts))))
+    unit = UNIT_NAMES["query" if has_single_unit(group) else group.method_rows[0].record.unit]
+    bars = f"Base {group.group_key.model}, n = {n}; bars: one standard error over {unit}."
     return Chart(
         about=group.group_key.name,
         title=title,

@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, combinations, islice
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -26,16 +27,15 @@ from ttabench.report.differences import (
     Ranking,
     adjust_p_values,
     choose_pairs,
-    comparable_pairs,
     difference,
     find_difference,
     mean_differences,
     pair_family,
     rank_rows,
+    share_query,
 )
 from ttabench.report.groups import (
-    FULL_CONTEXT,
-    NO_CONTEXT,
+    BASELINES,
     GroupKey,
     SeedGroup,
     comparison_groups,
@@ -44,6 +44,7 @@ from ttabench.report.groups import (
 )
 from ttabench.report.method_rows import (
     MethodRow,
+    assign_roles,
     baseline_row,
     format_limit,
     make_method_row,
@@ -70,11 +71,15 @@ class ComparisonGroup:
     differences: tuple[Difference, ...] = ()
     """Differences of the tested pairs."""
 
+    @property
+    def baselines(self) -> tuple[MethodRow | None, MethodRow | None]:
+        """The no-context and the full-context baseline, if the group has them."""
+        none, icl = (baseline_row(self.method_rows, method) for method in BASELINES)
+        return none, icl
+
     def find_row(self, label: str) -> MethodRow | None:
         """Return the row with this label; None if the group has none."""
-        return next(
-            (method_row for method_row in self.method_rows if method_row.label == label), None
-        )
+        return next((row for row in self.method_rows if row.label == label), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +101,7 @@ class Comparison:
     @property
     def method_rows(self) -> tuple[MethodRow, ...]:
         """Rows of all groups."""
-        return tuple(method_row for group in self.groups for method_row in group.method_rows)
+        return tuple(row for group in self.groups for row in group.method_rows)
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -106,11 +111,8 @@ class Comparison:
     @property
     def excluded(self) -> tuple[MethodRow, ...]:
         """Excluded rows: first those with fewer queries, then those with a truncated context."""
-        limited = [method_row for group in self.groups for method_row in group.limited]
-        return (
-            *limited,
-            *(method_row for method_row in self.method_rows if method_row.exclusion_reason),
-        )
+        limited = chain.from_iterable(group.limited for group in self.groups)
+        return (*limited, *(row for row in self.method_rows if row.exclusion_reason))
 
 
 def compare_runs(
@@ -149,37 +151,23 @@ def compare_runs(
     answers, damaged_samples = read_answers(kept, metric)
     kept = [run for run in kept if run[1].id in answers]
     refuse_all_damaged(len(kept), damaged_samples)
-    seed_groups_by_key = comparison_groups(kept, metric)
-    labels = make_labels([seed_groups for _, seed_groups in seed_groups_by_key])
-    method_order = list(
-        dict.fromkeys(
-            [
-                NO_CONTEXT,
-                FULL_CONTEXT,
-                *(
-                    seed_group.method
-                    for _, seed_groups in seed_groups_by_key
-                    for seed_group in seed_groups
-                ),
-            ]
-        )
+    grouped = comparison_groups(kept, metric)
+    labels = make_labels([members for _, members in grouped])
+    methods = list(
+        dict.fromkeys([*BASELINES, *(own.method for _, members in grouped for own in members)])
     )
     groups = []
-    for (group_key, seed_groups), labels_of_group in zip(seed_groups_by_key, labels, strict=True):
-        labelled_groups = sorted(
-            zip(seed_groups, labels_of_group, strict=True),
-            key=lambda item: (method_order.index(item[0].method), natural_sort_key(item[1])),
+    for (group_key, members), own_labels in zip(grouped, labels, strict=True):
+        labelled = sorted(
+            zip(members, own_labels, strict=True),
+            key=lambda item: (methods.index(item[0].method), natural_sort_key(item[1])),
         )
-        groups.append(_make_group(group_key, labelled_groups, answers))
+        groups.append(_make_group(group_key, labelled, answers))
     ranking = rank_rows([group.method_rows for group in groups])
     groups = _add_differences(groups, ranking, all_pairs=all_pairs)
-    ranked_places = ranking.groups if ranking else range(len(groups))
-    ranked_differences = (
-        [groups[place].differences for place in ranked_places] if len(ranked_places) > 1 else []
-    )
     overall = mean_differences(
-        ranked_differences,
         [group.differences for group in groups],
+        ranking.groups if ranking else range(len(groups)),
         ranking.order if ranking else (),
     )
     return Comparison(
@@ -227,26 +215,16 @@ def _make_group(
     answers: Mapping[str, Answers | None],
 ) -> ComparisonGroup:
     same_limit = select_same_limit([seed_group for seed_group, _ in labelled])
-    rows_with_limit = [
-        (
-            make_method_row(
-                group_key, label, seed_group, join_answers([answers[run] for run in seed_group.ids])
-            ),
-            seed_group in same_limit,
-        )
-        for seed_group, label in labelled
-    ]
-    limited = (
-        replace(method_row, exclusion_reason=format_limit(method_row))
-        for method_row, has_same_limit in rows_with_limit
-        if not has_same_limit
-    )
+    kept, limited = list[MethodRow](), list[MethodRow]()
+    for seed_group, label in labelled:
+        joined = join_answers([answers[run] for run in seed_group.ids])
+        row = make_method_row(group_key, label, seed_group, joined)
+        if seed_group in same_limit:
+            kept.append(row)
+        else:
+            limited.append(replace(row, exclusion_reason=format_limit(row)))
     return ComparisonGroup(
-        group_key=group_key,
-        method_rows=tuple(
-            method_row for method_row, has_same_limit in rows_with_limit if has_same_limit
-        ),
-        limited=tuple(limited),
+        group_key=group_key, method_rows=tuple(assign_roles(kept)), limited=tuple(limited)
     )
 
 
@@ -260,24 +238,14 @@ def _add_differences(
     """
     counts, differences = Counter[Family](), list[list[Difference]]()
     for group in groups:
-        counts.update(
-            pair_family(group.method_rows, pair) for pair in comparable_pairs(group.method_rows)
-        )
-        differences.append(
-            [
-                replace(tested, family=pair_family(group.method_rows, pair))
-                for pair in choose_pairs(group.method_rows, ranking, all_pairs=all_pairs)
-                if (tested := difference(*(group.method_rows[place] for place in pair))) is not None
-            ]
-        )
-    adjusted = iter(
-        adjust_p_values(
-            [each for own_differences in differences for each in own_differences], counts
-        )
-    )
+        pairs = combinations(group.method_rows, 2)
+        counts.update(pair_family(*pair) for pair in pairs if share_query(*pair))
+        chosen = choose_pairs(group.method_rows, ranking, all_pairs=all_pairs)
+        differences.append([one for pair in chosen if (one := difference(*pair)) is not None])
+    adjusted = iter(adjust_p_values([*chain.from_iterable(differences)], counts))
     return [
-        replace(group, differences=tuple(next(adjusted) for _ in own_differences))
-        for group, own_differences in zip(groups, differences, strict=True)
+        replace(group, differences=tuple(islice(adjusted, len(own))))
+        for group, own in zip(groups, differences, strict=True)
     ]
 
 
@@ -287,17 +255,11 @@ def recovered_in_group(group: ComparisonGroup, method_row: MethodRow) -> float |
     None for the baselines themselves, if one of them is missing, if the unadjusted p of that
     improvement is not significant, or if `recovered` returns None.
     """
-    no_context = baseline_row(group.method_rows, NO_CONTEXT)
-    full_context = baseline_row(group.method_rows, FULL_CONTEXT)
-    if (
-        no_context is None
-        or full_context is None
-        or method_row is no_context
-        or method_row is full_context
-    ):
+    no_context, full_context = group.baselines
+    if no_context is None or full_context is None or method_row.role in BASELINES:
         return None
-    baseline_gap = find_difference(group.differences, full_context.label, no_context.label)
-    if baseline_gap is None or baseline_gap.p is None or baseline_gap.p >= SIGNIFICANCE_LEVEL:
+    gap = find_difference(group.differences, full_context.label, no_context.label)
+    if gap is None or gap.p is None or gap.p >= SIGNIFICANCE_LEVEL:
         return None
     return recovered(method_row, no_context, full_context)
 
@@ -310,22 +272,13 @@ def recovered_over_groups(
     The means are over the groups in which the row and both baselines have the same seeds and number
     of queries. Groups in which the row is below `none` are included.
     """
-    gains, baseline_gaps = [], []
+    gains, gaps = list[float](), list[float]()
     for group in groups:
-        no_context = baseline_row(group.method_rows, NO_CONTEXT)
-        full_context = baseline_row(group.method_rows, FULL_CONTEXT)
-        method_row = group.find_row(label)
-        if (
-            no_context
-            and full_context
-            and method_row
-            and recovered(method_row, no_context, full_context) is not None
-        ):
-            gains.append(method_row.oriented_value - no_context.oriented_value)
-            baseline_gaps.append(full_context.oriented_value - no_context.oriented_value)
-    return (
-        fmean(gains) / fmean(baseline_gaps) if baseline_gaps and fmean(baseline_gaps) > 0 else None
-    ), len(baseline_gaps)
+        row, (none, icl) = group.find_row(label), group.baselines
+        if row and none and icl and recovered(row, none, icl) is not None:
+            gains.append(row.oriented_value - none.oriented_value)
+            gaps.append(icl.oriented_value - none.oriented_value)
+    return fmean(gains) / fmean(gaps) if gaps else None, len(gaps)
 
 
 if not TYPE_CHECKING:

@@ -12,14 +12,14 @@ others    all other pairs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from typing import Literal
 
-from ttabench.report.groups import FULL_CONTEXT, NO_CONTEXT
-from ttabench.report.method_rows import MethodRow, baseline_row, contenders, format_interval
+from ttabench.report.groups import BASELINES, FULL_CONTEXT, NO_CONTEXT
+from ttabench.report.method_rows import CONTENDER, MethodRow, contenders, format_interval
 from ttabench.stats import estimate as statistics
 from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import SIGNIFICANCE_LEVEL, PairedDifference, holm, stratified_mean
@@ -28,8 +28,8 @@ from ttabench.stats.metrics import metric_or_default
 Family = Literal["none", "icl", "room", "state", "others"]
 MAX_PAIRED_ROWS = 4
 """Maximum number of rows of a group for which every pair is tested."""
-Pair = tuple[int, int]
-"""Indices of two rows of a group, left and right."""
+Pair = tuple[MethodRow, MethodRow]
+"""Two rows of a group, left and right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,22 +96,16 @@ def have_mean(metrics: Sequence[str]) -> bool:
     return len(set(metrics)) == 1 and not metrics[0].startswith("ppl")
 
 
-def pair_family(method_rows: Sequence[MethodRow], pair: Pair) -> Family:
-    """Return the family of a pair of rows."""
-    one, other = (method_rows[place] for place in pair)
-    baselines = [place for place in _baseline_places(method_rows) if place in pair]
-    if len(baselines) == 2:
+def pair_family(one: MethodRow, other: MethodRow) -> Family:
+    """Return the family of a pair of rows of a group."""
+    roles = {one.role, other.role}
+    if roles == {*BASELINES}:
         return "room"
     if one.state_of != other.state_of and one.configuration_key == other.configuration_key:
         return "state"
-    if (
-        not baselines
-        or one.exclusion_reason
-        or other.exclusion_reason
-        or "own" != one.state_of == other.state_of
-    ):
+    if one.exclusion_reason or other.exclusion_reason:
         return "others"
-    return "none" if method_rows[baselines[0]] is baseline_row(method_rows, NO_CONTEXT) else "icl"
+    return "none" if NO_CONTEXT in roles else "icl" if FULL_CONTEXT in roles else "others"
 
 
 def choose_pairs(
@@ -122,45 +116,23 @@ def choose_pairs(
     With more rows: the baselines and the leader against each contender, and the states of each
     configuration. `none` is on the right, else `icl`; the leader is on the left; the own state too.
     """
-    baselines, kept = _baseline_places(method_rows), contenders(method_rows)
-    lines = [
-        place
-        for place, method_row in enumerate(method_rows)
-        if any(method_row is one for one in kept)
-    ]
-    leader = [place for place in lines if ranking and method_rows[place].label == ranking.order[0]]
-    pairs = list(combinations(range(len(method_rows)), 2))
-    if not all_pairs and len(method_rows) > MAX_PAIRED_ROWS:
-        anchors, among = {*baselines, *leader} or {0}, {*baselines, *lines}
-        pairs = [
-            pair
-            for pair in pairs
-            if (anchors & {*pair} and {*pair} <= among) or pair_family(method_rows, pair) == "state"
-        ]
 
-    def with_sides_swapped(pair: Pair) -> Pair:
-        order = {place: rank for rank, place in enumerate(reversed(baselines), 1)} | dict.fromkeys(
-            leader, -1
-        )
-        one, other = pair
-        right = pair_family(method_rows, pair) == "state" or order.get(one, 0) <= order.get(
-            other, 0
-        )
-        return pair if right else (other, one)
+    def side(row: MethodRow) -> int:
+        is_leader = row.role == CONTENDER and ranking and row.label == ranking.order[0]
+        return -1 if is_leader else {FULL_CONTEXT: 1, NO_CONTEXT: 2}.get(row.role, 0)
 
-    return list(map(with_sides_swapped, pairs))
-
-
-def _baseline_places(method_rows: Sequence[MethodRow]) -> list[int]:
-    """Return the indices of `none`, then of `icl`."""
-    baselines = (baseline_row(method_rows, method) for method in (NO_CONTEXT, FULL_CONTEXT))
-    return [
-        place
-        for baseline in baselines
-        if baseline
-        for place, method_row in enumerate(method_rows)
-        if method_row is baseline
-    ]
+    takes_all, has_anchor = (
+        all_pairs or len(method_rows) <= MAX_PAIRED_ROWS,
+        any(map(side, method_rows)),
+    )
+    pairs = list[Pair]()
+    for one, other in combinations(method_rows, 2):
+        is_anchored = side(one) or side(other) or (not has_anchor and one is method_rows[0])
+        if pair_family(one, other) == "state":
+            pairs.append((one, other))
+        elif takes_all or (is_anchored and one.role and other.role):
+            pairs.append((one, other) if side(one) <= side(other) else (other, one))
+    return pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,24 +200,19 @@ class Difference(PairedDifference):
 def difference(left: MethodRow, right: MethodRow) -> Difference | None:
     """Return left minus right on their shared queries; None if there are none or it is not finite."""
     shared = [query for query in left.values if query in right.values]
+    if not shared:
+        return None
     left_values, right_values = ([row.values[query] for query in shared] for row in (left, right))
-    estimated = (
-        statistics.difference(left_values, right_values, metric_or_default(left.metric).figure)
-        if shared
-        else None
+    estimated = statistics.difference(
+        left_values, right_values, metric_or_default(left.metric).figure
     )
     if estimated is None:
         return None
-    oriented_values = (
+    oriented = (
         (oriented_value(one, left.metric), oriented_value(other, left.metric))
         for one, other in zip(left_values, right_values, strict=True)
     )
-    gains = [one - other for one, other in oriented_values if one is not None and other is not None]
-    better, worse = (
-        (sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains))
-        if gains
-        else (None, None)
-    )
+    gains = [one - other for one, other in oriented if one is not None and other is not None]
     # with a single cluster, errors are over its queries
     clusters = {(one.stratum, one.cluster) for one in left_values}
     return Difference(
@@ -256,9 +223,10 @@ def difference(left: MethodRow, right: MethodRow) -> Difference | None:
         group=left.group_key.name,
         metric=left.metric,
         n=len(shared),
-        better=better,
-        worse=worse,
+        better=sum(gain > 0 for gain in gains) if gains else None,
+        worse=sum(gain < 0 for gain in gains) if gains else None,
         unit=left.record.unit if estimated.units == len(clusters) else "query",
+        family=pair_family(left, right),
     )
 
 
@@ -286,7 +254,6 @@ def mean_difference(differences: Sequence[Difference]) -> Difference | None:
         for one in with_error
         if one.better is not None and one.worse is not None
     ]
-    better, worse = (sum(side) for side in zip(*flips, strict=True)) if flips else (None, None)
     return replace(
         first,
         **vars(mean),
@@ -296,8 +263,8 @@ def mean_difference(differences: Sequence[Difference]) -> Difference | None:
         n=sum(one.n for one in with_error),
         unit=first.unit if len({one.unit for one in with_error}) == 1 else "",
         groups=len(with_error),
-        better=better,
-        worse=worse,
+        better=sum(better for better, _ in flips) if flips else None,
+        worse=sum(worse for _, worse in flips) if flips else None,
     )
 
 
@@ -308,77 +275,50 @@ def oriented_value(value: Observation, metric: str) -> float | None:
     return float(value.terms[0] if metric_or_default(metric).higher_is_better else -value.terms[0])
 
 
-def comparable_pairs(method_rows: Sequence[MethodRow]) -> list[Pair]:
-    """Return the pairs of rows that share a query, and so could be tested."""
-    pairs = combinations(range(len(method_rows)), 2)
-    return [
-        pair
-        for pair in pairs
-        if not method_rows[pair[0]].values.keys().isdisjoint(method_rows[pair[1]].values)
-    ]
+def share_query(one: MethodRow, other: MethodRow) -> bool:
+    """Return True if two rows have a query in common, and so could be tested."""
+    return not one.values.keys().isdisjoint(other.values)
 
 
 def adjust_p_values(
     differences: Sequence[Difference], counts: Mapping[Family, int]
 ) -> list[Difference]:
     """Return the differences with Holm's p; `counts` has the number of possible tests by family."""
-    holms: dict[int, Difference] = {}
-    for family in {difference.family for difference in differences}:
-        places = [
-            place for place, difference in enumerate(differences) if difference.family == family
-        ]
+    adjusted = list(differences)
+    for family in {one.family for one in differences}:
+        places = [place for place, one in enumerate(differences) if one.family == family]
         tests = max(counts.get(family, 0), len(places))
-        for place, p in zip(
-            places, holm([differences[place].p for place in places], tests), strict=True
-        ):
-            holms[place] = replace(differences[place], p_holm=p, tests=tests)
-    return [holms[place] for place in range(len(differences))]
+        p_values = holm([differences[place].p for place in places], tests)
+        for place, p in zip(places, p_values, strict=True):
+            adjusted[place] = replace(adjusted[place], p_holm=p, tests=tests)
+    return adjusted
 
 
 def mean_differences(
-    ranked_groups: Sequence[Sequence[Difference]],
-    groups: Sequence[Sequence[Difference]],
-    order: Sequence[str],
+    groups: Sequence[Sequence[Difference]], ranked_groups: Sequence[int], order: Sequence[str]
 ) -> list[Difference]:
     """Return mean differences over groups with Holm's p; they have their own families.
 
     Means are over the ranked groups for the labels in `order`, and over all groups for states.
     """
-    lines = len(order)
+    ranked_labels = {"room": 0, "none": 1, "icl": 1, "others": 2, "state": 0}
+    alike: dict[tuple[Family, frozenset[str]], list[Difference]] = {}
+    for place, group in enumerate(groups):
+        for one in group:
+            family, labels = one.family, frozenset((one.left, one.right))
+            is_ranked = place in ranked_groups or family == "state"
+            is_shown = family != "others" or (order[:1] and order[0] in labels)
+            if is_ranked and is_shown and len(labels & {*order}) >= ranked_labels[family]:
+                own = alike.setdefault((family, labels), [])
+                is_same_side = not own or own[0].left == one.left
+                own.append(one if is_same_side else one.with_sides_swapped())
+    pairs = sorted(alike.items(), key=lambda item: item[0][0] == "state")
+    means = [mean_difference(own) for _, own in pairs if len(own) > 1]
+    rows = len(order)
     counts: dict[Family, int] = {
-        "none": lines,
-        "icl": lines,
         "room": 1,
-        "others": lines * (lines - 1) // 2,
+        "none": rows,
+        "icl": rows,
+        "others": rows * (rows - 1) // 2,
     }
-    kinds: tuple[Family, ...] = ("room", "none", "icl", "others") if order else ("room",)
-    differences = [
-        *_aligned_differences(ranked_groups, kinds, order),
-        *_aligned_differences(groups, ("state",), ()),
-    ]
-    return adjust_p_values(
-        [mean for alike in differences if (mean := mean_difference(alike)) is not None], counts
-    )
-
-
-def _aligned_differences(
-    groups: Sequence[Sequence[Difference]], families: Sequence[Family], order: Sequence[str]
-) -> Iterator[list[Difference]]:
-    """Yield the differences of each pair that is in several groups, all with the same left side."""
-    by_pair: dict[tuple[Family, frozenset[str]], list[Difference]] = {}
-    for difference in (difference for group in groups for difference in group):
-        labels = frozenset((difference.left, difference.right))
-        baselines = {"room": 2, "none": 1, "icl": 1}.get(difference.family, 0)
-        if difference.family not in families or (
-            order and len(labels & set(order)) < 2 - baselines
-        ):
-            continue
-        if difference.family == "others" and order[0] not in labels:
-            continue
-        own = by_pair.setdefault((difference.family, labels), [])
-        own.append(
-            difference
-            if not own or own[0].left == difference.left
-            else difference.with_sides_swapped()
-        )
-    yield from (alike for alike in by_pair.values() if len(alike) > 1)
+    return adjust_p_values([mean for mean in means if mean is not None], counts)

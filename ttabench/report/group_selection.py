@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import get_args
 
@@ -57,105 +58,77 @@ class GroupSelection:
         self, one: str, other: str
     ) -> list[tuple[ComparisonGroup, MethodRow, MethodRow]]:
         """Return the rows of two labels, for each group that has both and excludes neither."""
-        pairs = ((group, group.find_row(one), group.find_row(other)) for group in self.groups)
         return [
             (group, a, b)
-            for group, a, b in pairs
-            if a is not None and b is not None and not (a.exclusion_reason or b.exclusion_reason)
+            for group in self.groups
+            if (a := group.find_row(one)) and (b := group.find_row(other))
+            if not (a.exclusion_reason or b.exclusion_reason)
         ]
 
     def find_test(self, left: str, right: str) -> Difference | None:
         """Return the difference of two labels, or its mean over several groups; None if not tested."""
-        groups = (
-            [group for group, _, _ in self.rows_of_both(left, right)]
-            if len(self.groups) > 1
-            else self.groups
-        )
-        return find_difference(
-            groups[0].differences if len(groups) == 1 else self.comparison.overall, left, right
-        )
+        groups = self.groups
+        if len(groups) > 1:
+            groups = [group for group, _, _ in self.rows_of_both(left, right)]
+        differences = groups[0].differences if len(groups) == 1 else self.comparison.overall
+        return find_difference(differences, left, right)
 
     def baseline(self, method: str) -> str:
-        """Return the label of a baseline, see `baseline_row`; empty if no group has one."""
-        return next(
-            (
-                method_row.label
-                for group in self.groups
-                if (method_row := baseline_row(group.method_rows, method))
-            ),
-            "",
-        )
+        """Return the label of a baseline; empty if no group has one."""
+        found = (baseline_row(group.method_rows, method) for group in self.groups)
+        return next((row.label for row in found if row), "")
 
     def shown(self, label: str) -> str:
         """Format the figure of a row, or its mean over the groups that have it."""
-        return format_without_error(
-            self.metric,
-            fmean(
-                method_row.value for group in self.groups if (method_row := group.find_row(label))
-            ),
-        )
-
-    def gap(self, left: str, right: str) -> float:
-        """Return left minus right, averaged over the groups that have both."""
-        return fmean(one.value - other.value for _, one, other in self.rows_of_both(left, right))
+        values = [row.value for group in self.groups if (row := group.find_row(label))]
+        return format_without_error(self.metric, fmean(values))
 
     def describe_difference(self, left: str, right: str, name: str = "") -> str:
         """Describe a difference: `21.9 points [-0.6, 41.8] below icl (87.5), p 0.09, not significant (265 questions)`.
 
         `name` replaces the label of right.
         """
-        pairs, tested = self.rows_of_both(left, right), self.find_test(left, right)
-        value = tested.value if tested else self.gap(left, right)
-        points = " points" * (metric_or_default(self.metric).scale == 100)
-        labelled = f"{name or right} ({format_without_error(self.metric, fmean(other.value for _, _, other in pairs))})"
+        values = [(one.value, other.value) for _, one, other in self.rows_of_both(left, right)]
+        tested, metric = self.find_test(left, right), metric_or_default(self.metric)
+        points = " points" if metric.scale == 100 else ""
+        labelled = f"{name or right} ({format_without_error(self.metric, fmean(other for _, other in values))})"
+        value = tested.value if tested else fmean(one - other for one, other in values)
+        words = ("above", "below") if metric.higher_is_better else ("worse than", "better than")
+        is_zero = math.isclose(value, 0.0, abs_tol=1e-12)
+        relation = f"{'from' if is_zero else words[value < 0]} {labelled}"
         if tested is None:
-            amount = f"{format_without_error(self.metric, abs(value))}{points}"
-            return f"{amount} {_comparative(self.metric, value)} {labelled}, not tested"
-        where = ""
-        if {tested.n} != {sum(one.n for _, one, _ in pairs), sum(other.n for _, _, other in pairs)}:
-            where = f" (on the {tested.n:,} questions that both answered)"
+            return f"{format_without_error(self.metric, abs(value))}{points} {relation}, not tested"
+        counts = [(one.n, other.n) for _, one, other in self.rows_of_both(left, right)]
+        where = f" (on the {tested.n:,} questions that both answered)"
+        if {tested.n} == {*map(sum, zip(*counts, strict=True))}:
+            where = ""
         if value == 0 and not (tested.better or tested.worse):
             return f"equal to {labelled} on all {tested.n:,} questions{where}"
         own = tested if value > 0 else tested.with_sides_swapped()
         amount = format_interval(self.metric, own.value, own.ci_low, own.ci_high, points)
-        return f"{amount} {_comparative(self.metric, value)} {labelled}{self._significance(tested)}{where}"
+        return f"{amount} {relation}{_significance(tested)}{where}"
 
-    def _significance(self, tested: Difference) -> str:
-        if tested.p_holm is None:
-            return ", not testable"
-        p = tested.p_holm
-        amount = "<0.001" if p < 0.001 else "1" if p > 0.995 else f"{p:.2g}"
-        p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {amount}"
-        if tested.is_significant:
-            return p_value
-        unit = "query" if tested.units == tested.n else tested.unit
-        units = [
-            (tested.units, UNIT_NAMES[unit]),
-            (tested.crossed, CROSSED_UNIT_NAMES[tested.unit]),
-        ]
-        sizes = " and ".join(f"{count:,} {word}" for count, word in units if count)
-        return f"{p_value}, not significant ({sizes})"
+
+def _significance(tested: Difference) -> str:
+    if (p := tested.p_holm) is None:
+        return ", not testable"
+    amount = "<0.001" if p < 0.001 else "1" if p > 0.995 else f"{p:.2g}"
+    p_value = f", {'p' if tested.tests == 1 else 'Holm p'} {amount}"
+    if tested.is_significant:
+        return p_value
+    unit = "query" if tested.units == tested.n else tested.unit
+    units = [(tested.units, UNIT_NAMES[unit]), (tested.crossed, CROSSED_UNIT_NAMES[tested.unit])]
+    sizes = " and ".join(f"{count:,} {word}" for count, word in units if count)
+    return f"{p_value}, not significant ({sizes})"
 
 
 def has_single_unit(group: ComparisonGroup) -> bool:
     """Return True if a group has one sampling unit (per sub-task) with several queries: errors are too small."""
     clusters: dict[str, Counter[str]] = {}
-    for value in (
-        value for method_row in group.method_rows for value in method_row.values.values()
-    ):
+    for value in chain.from_iterable(row.values.values() for row in group.method_rows):
         clusters.setdefault(value.stratum, Counter())[value.cluster] += 1
-    several = any(
-        count > len(group.method_rows) for own in clusters.values() for count in own.values()
-    )
-    return several and all(len(own) == 1 for own in clusters.values())
-
-
-def _comparative(metric: str, value: float) -> str:
-    if math.isclose(value, 0.0, abs_tol=1e-12):
-        return "from"
-    if metric_or_default(metric).higher_is_better:
-        return "above" if value > 0 else "below"
-    return "better than" if value < 0 else "worse than"
+    counts = [count for own in clusters.values() for count in own.values()]
+    return len(counts) == len(clusters) and max(counts, default=0) > len(group.method_rows)
 
 
 def list_names(names: Sequence[str], noun: str = "others") -> str:

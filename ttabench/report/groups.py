@@ -11,8 +11,10 @@ configuration is in several groups, it has the same label in all of them.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ttabench.core.amounts import format_tokens
@@ -27,6 +29,7 @@ STATE_OF = "state of"
 STATE_SUFFIXES = {"own": "", "other": " (swapped state)", "none": " (empty state)"}
 NO_CONTEXT, FULL_CONTEXT = "none", "icl"
 """Methods of the no-context and the full-context baseline."""
+BASELINES = (NO_CONTEXT, FULL_CONTEXT)
 IGNORED_FIELDS = (
     "state_of",
     "seed",
@@ -142,13 +145,10 @@ class GroupKey:
         return [f"{key}={format_option(value)}" for key, value in self.options.items()]
 
 
-def short_group_name(group_key: GroupKey, group_keys: Sequence[GroupKey]) -> str:
-    """Return the brief name of a group if it is unique among the groups, else its full name."""
-    return (
-        group_key.brief
-        if [other.brief for other in group_keys].count(group_key.brief) == 1
-        else group_key.name
-    )
+def short_group_names(group_keys: Sequence[GroupKey]) -> list[str]:
+    """Return the brief name of each group if it is unique among the groups, else its full name."""
+    count = Counter(group_key.brief for group_key in group_keys)
+    return [key.brief if count[key.brief] == 1 else key.name for key in group_keys]
 
 
 def format_option(value: Json) -> str:
@@ -173,50 +173,33 @@ def comparison_groups(
 
     Groups of the same task are adjacent. The metric "" is the main metric of each task.
     """
-    runs_by_configuration: dict[str, list[StoredRun]] = {}
+    configurations: dict[str, list[StoredRun]] = {}
     for folder, record in runs:
         identity = [record.config.get(key) for key in ("method", "task", "model")]
-        option_items = sorted(
-            (key, repr(value)) for key, value in distinguishing_options(record).items()
-        )
+        options = sorted((key, repr(item)) for key, item in distinguishing_options(record).items())
         code = _code_digests(record, metric or record.main_metric), inputs_of(record).get("model")
-        key = repr((submission_name(folder), *identity, record.source, option_items, code))
-        runs_by_configuration.setdefault(key, []).append((folder, record))
-    groups_by_task: dict[str, dict[str, list[SeedGroup]]] = {}
-    for pooled_runs in (
-        part
-        for runs_of_configuration in runs_by_configuration.values()
-        for part in split_repeated_seeds(runs_of_configuration)
-    ):
-        folder, first_record = pooled_runs[0]
-        compared_metric, submission = metric or first_record.main_metric, submission_name(folder)
-        seed_group = SeedGroup(
-            runs=tuple(pooled_runs),
-            metric=compared_metric,
-            distinguishing_options=distinguishing_options(first_record),
-            configuration_key=_configuration_key(first_record, submission),
-            context_options={
-                **_context_options(first_record),
-                **_code_digests(first_record, compared_metric),
-            },
-            submission=submission,
-        )
+        key = repr((submission_name(folder), *identity, record.source, options, code))
+        configurations.setdefault(key, []).append((folder, record))
+    tasks: dict[str, dict[str, list[SeedGroup]]] = {}
+    for pooled in chain.from_iterable(map(split_repeated_seeds, configurations.values())):
+        folder, first = pooled[0]
+        compared, submission = metric or first.main_metric, submission_name(folder)
+        context = {**_context_options(first), **_code_digests(first, compared)}
         # submissions store file names without folders, so only the names are compared
-        task = repr(
-            (
-                first_record.config.get("task"),
-                short_source(first_record.source),
-                base_identity(first_record),
-                compared_metric,
+        source = short_source(first.source)
+        task = repr((first.config.get("task"), source, base_identity(first), compared))
+        tasks.setdefault(task, {}).setdefault(repr(sorted(context.items())), []).append(
+            SeedGroup(
+                runs=tuple(pooled),
+                metric=compared,
+                distinguishing_options=distinguishing_options(first),
+                configuration_key=_configuration_key(first, submission),
+                context_options=context,
+                submission=submission,
             )
         )
-        groups_by_task.setdefault(task, {}).setdefault(
-            repr(sorted(seed_group.context_options.items())), []
-        ).append(seed_group)
     return [
-        members
-        for groups_by_options in groups_by_task.values()
-        for members in _with_group_keys(list(groups_by_options.values()))
+        group for contexts in tasks.values() for group in _with_group_keys([*contexts.values()])
     ]
 
 
@@ -273,35 +256,32 @@ def _configuration_key(record: RunRecord, submission: str) -> str:
 
 def _with_group_keys(groups: Sequence[list[SeedGroup]]) -> list[tuple[GroupKey, list[SeedGroup]]]:
     """Add keys to groups of one task, source and model. Sort them by the options that differ."""
-    options_of_groups = [members[0].context_options for members in groups]
-    differing_options = [
+    contexts = [members[0].context_options for members in groups]
+    differing = [
         key
-        for key in dict.fromkeys(
-            key for context_options in options_of_groups for key in context_options
-        )
-        if len({repr(context_options.get(key)) for context_options in options_of_groups}) > 1
+        for key in dict.fromkeys(key for context in contexts for key in context)
+        if len({repr(context.get(key)) for context in contexts}) > 1
     ]
-    groups_with_keys = []
-    for members, context_options in zip(groups, options_of_groups, strict=True):
-        first_record = members[0].record
-        options = {
-            key: context_options[key]
-            for key in differing_options
-            if context_options.get(key) is not None
-        }
-        group_key = GroupKey(
-            task=str(first_record.config.get("task")),
-            source=first_record.source,
-            model=first_record.base,
-            metric=members[0].metric,
-            options=options,
+    keyed = [
+        (
+            GroupKey(
+                task=str(first.record.config.get("task")),
+                source=first.record.source,
+                model=first.record.base,
+                metric=first.metric,
+                options={
+                    key: value
+                    for key in differing
+                    if (value := first.context_options.get(key)) is not None
+                },
+            ),
+            [first, *others],
         )
-        groups_with_keys.append((group_key, members))
+        for first, *others in groups
+    ]
     return sorted(
-        groups_with_keys,
-        key=lambda item: [
-            natural_sort_key(str(item[0].options.get(key))) for key in differing_options
-        ],
+        keyed,
+        key=lambda group: [natural_sort_key(str(group[0].options.get(key))) for key in differing],
     )
 
 
@@ -344,30 +324,27 @@ def distinguishing_options(record: RunRecord) -> dict[str, Json]:
 
 def make_labels(groups: Sequence[Sequence[SeedGroup]]) -> list[list[str]]:
     """Return the labels of the seed groups of each comparison group; unique within a group."""
-    keys_by_configuration: dict[tuple[str, str], set[str]] = {}
+    keys: dict[tuple[str, str], set[str]] = {}
     for members in groups:
-        for seed_group in members:
-            keys_by_configuration.setdefault(
-                (seed_group.configuration_key, seed_group.state_of), set()
-            ).update(_distinguishing_keys(seed_group, members))
-    labels = [
-        [
-            _label(
-                seed_group,
-                members,
-                keys_by_configuration[seed_group.configuration_key, seed_group.state_of],
+        for own in members:
+            keys.setdefault((own.configuration_key, own.state_of), set()).update(
+                key
+                for key, value in own.distinguishing_options.items()
+                for other in members
+                if other.method == own.method and other.distinguishing_options.get(key) != value
             )
-            for seed_group in members
+    labels = []
+    for members in groups:
+        own_labels = [
+            _label(own, members, keys[own.configuration_key, own.state_of]) for own in members
         ]
-        for members in groups
-    ]
-    return [
-        [
-            f"{label} #{seed_group.record.id[:6]}" if labels_of_group.count(label) > 1 else label
-            for label, seed_group in zip(labels_of_group, members, strict=True)
-        ]
-        for labels_of_group, members in zip(labels, groups, strict=True)
-    ]
+        labels.append(
+            [
+                f"{label} #{own.record.id[:6]}" if own_labels.count(label) > 1 else label
+                for label, own in zip(own_labels, members, strict=True)
+            ]
+        )
+    return labels
 
 
 def natural_sort_key(label: str) -> list[tuple[bool, float, str]]:
@@ -380,55 +357,35 @@ def natural_sort_key(label: str) -> list[tuple[bool, float, str]]:
     ]
 
 
-def _distinguishing_keys(seed_group: SeedGroup, members: Sequence[SeedGroup]) -> list[str]:
-    """Return the settings in which a seed group differs from others of its method in the group."""
-    options_of_method = [
-        other.distinguishing_options for other in members if other.method == seed_group.method
-    ]
-    return [
-        key
-        for key, value in seed_group.distinguishing_options.items()
-        if any(other.get(key) != value for other in options_of_method)
-    ]
-
-
 def _label(seed_group: SeedGroup, members: Sequence[SeedGroup], keys: set[str]) -> str:
     """Return the label of a seed group, with the settings in `keys`.
 
     If the name of its checkpoint is unique among `members`, it replaces digest and seed.
     """
+    options = seed_group.distinguishing_options
     settings = {
-        key: seed_group.distinguishing_options[key]
-        for key in sorted(keys - {STATE_OF})
-        if seed_group.distinguishing_options.get(key) is not None
+        key: options[key] for key in sorted(keys - {STATE_OF}) if options.get(key) is not None
     }
-    other_names = [
+    others = {
         _checkpoint_name(other)
         for other in members
-        if other.distinguishing_options.get(CHECKPOINT)
-        != seed_group.distinguishing_options.get(CHECKPOINT)
-    ]
-    if CHECKPOINT in settings and _checkpoint_name(seed_group) not in ("", *other_names):
+        if other.distinguishing_options.get(CHECKPOINT) != options.get(CHECKPOINT)
+    }
+    if CHECKPOINT in settings and (name := _checkpoint_name(seed_group)) not in {"", *others}:
         settings = {
-            "checkpoint" if key == CHECKPOINT else key: _checkpoint_name(seed_group)
-            if key == CHECKPOINT
-            else value
-            for key, value in settings.items()
-            if key != SEED
+            **{"checkpoint" if key == CHECKPOINT else key: settings[key] for key in settings},
+            "checkpoint": name,
         }
+        settings.pop(SEED, None)
     budget, budget_settings = budget_label_and_settings(seed_group.record.config)
     parts = [seed_group.method, *([budget] if budget_settings & settings.keys() else [])]
-    parts += [
-        f"{key}={format_option(value)[: DIGEST_DIGITS if key.endswith(' file') and '==' not in str(value) else None]}"
-        for key, value in settings.items()
-        if key not in budget_settings
-    ]
-    state_suffix = STATE_SUFFIXES[seed_group.state_of] if STATE_OF in keys else ""
-    return (
-        " ".join(parts)
-        + state_suffix
-        + (f" (theirs: {seed_group.submission})" if seed_group.submission else "")
-    )
+    for key in [key for key in settings if key not in budget_settings]:
+        text = format_option(settings[key])
+        is_digest = key.endswith(" file") and "==" not in text
+        parts.append(f"{key}={text[:DIGEST_DIGITS] if is_digest else text}")
+    state = STATE_SUFFIXES[seed_group.state_of] if STATE_OF in keys else ""
+    theirs = f" (theirs: {seed_group.submission})" if seed_group.submission else ""
+    return " ".join(parts) + state + theirs
 
 
 def _checkpoint_name(seed_group: SeedGroup) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,29 +23,13 @@ from ttabench.records.schema import RECORD_FILE, RUNS_FILE
 from ttabench.run.request import MODEL_ALIASES
 from ttabench.run.resolve import ADAPTERS_FOLDER, bundled_adapters, find_adapters
 from ttabench.terminal import render
-from ttabench.terminal.table import Cell, Table
+from ttabench.terminal.table import Columns, DataRow, Table
 
 LISTS = ("methods", "tasks", "models", "adapters", "runs")
 EPISODES_COLUMN = "chunks per episode × queries per chunk"
-COLUMNS = (
-    "adapter",
-    "#parameters",
-    "trained on",
-    EPISODES_COLUMN,
-    "learning rate",
-    "#seed",
-    "#steps",
-    "#chunks read",
-    "#queries",
-    "labels",
-    "#tokens",
-    "#minutes",
-    "folder",
-    "selected on",
-)
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 """Increase it when the cells of runs change, so that cached ones are not used."""
-JSON_ONLY_COLUMNS = (
+DOCS_ONLY_COLUMNS = (
     EPISODES_COLUMN,
     "learning rate",
     "#chunks read",
@@ -54,7 +37,7 @@ JSON_ONLY_COLUMNS = (
     "#minutes",
     "selected on",
 )
-"""Columns of adapters that are printed only with --json."""
+"""Columns of adapters that a screen does not show."""
 GOLD_LOSSES = ("retrieval_aux", "attention_aux")
 """Weights of MAC's losses that use the gold document of a query (`Query.source_key`)."""
 
@@ -84,19 +67,9 @@ def show(
         "runs": lambda: _runs_table(out, method, task),
     }
     table = tables[what]()
-    for column in JSON_ONLY_COLUMNS if what == "adapters" and not json else ():
-        table = table.without(column)
+    if what == "adapters":
+        table = table.without(*DOCS_ONLY_COLUMNS)
     render.print_tables([table], "json" if json else "table")
-
-
-def _table(
-    title: str, heads: Mapping[str, str], data: list[dict[str, Cell]], caption: str = ""
-) -> Table:
-    """Return a table with a column for each key of `heads`, which maps keys to headings."""
-    rows = tuple(tuple(str(row[key]) for key in heads) for row in data)
-    return Table(
-        title=title, columns=tuple(heads.values()), rows=rows, data=tuple(data), caption=caption
-    )
 
 
 def methods_table() -> Table:
@@ -104,8 +77,7 @@ def methods_table() -> Table:
     others, faults = registry.methods().installed()
     for fault in faults:
         render.print_note(f"Note: {fault}")
-    specs = [*registry.methods().values(), *others.values(), *registry.families().values()]
-    data: list[dict[str, Cell]] = [
+    data = [
         {
             "method": spec.name,
             "summary": spec.summary,
@@ -115,26 +87,21 @@ def methods_table() -> Table:
             "trainable": spec.trainable,
             "paper": spec.paper,
         }
-        for spec in specs
+        for spec in [*registry.methods().values(), *others.values(), *registry.families().values()]
     ]
-    rows = tuple(
-        (
-            spec.name,
-            spec.summary,
-            spec.growth,
-            "yes" if spec.query_aware else "",
-            "yes" if spec.trainable else "",
-            ", ".join(spec.presets),
-            spec.paper,
-        )
-        for spec in specs
-    )
-    columns = ("method", "state", "state growth", "query-aware", "trainable", "presets", "arXiv")
-    return Table(
-        title="methods",
-        columns=columns,
-        rows=rows,
-        data=tuple(data),
+    columns = {
+        "method": "method",
+        "state": "summary",
+        "state growth": "growth",
+        "query-aware": "looks_at_question",
+        "trainable": "trainable",
+        "presets": "presets",
+        "arXiv": "paper",
+    }
+    return Table.of(
+        "methods",
+        data,
+        columns,
         names=("method", "arXiv"),
         spare=("presets", "trainable", "query-aware", "state growth"),
         caption="Settings of one method: ttabench list methods NAME",
@@ -149,7 +116,7 @@ def settings_table(method: str, spec: MethodSpec | None = None, *, nano: bool = 
     spec = spec or registry.find_method(method)
     preset = resolve_preset(spec, "", NANO) if nano else ""
     meanings = field_docs(spec.Settings)
-    data: list[dict[str, Cell]] = [
+    data = [
         {
             "setting": key,
             "type": kind,
@@ -159,17 +126,19 @@ def settings_table(method: str, spec: MethodSpec | None = None, *, nano: bool = 
         }
         for key, kind, default in describe_settings(spec)
     ]
-    heads = {"setting": "setting", "type": "type", "default": "default"}
-    if preset:
-        heads["preset"] = f"in {preset}"
-    heads["meaning"] = "meaning"
+    columns = {
+        **{key: key for key in ("setting", "type", "default")},
+        **({f"in {preset}": "preset"} if preset else {}),
+        "meaning": "meaning",
+    }
     caption = "Set one with --set key=value."
     if spec.presets:
         caption += f" Presets: {', '.join(spec.presets)}"
     if spec.trainable:
         caption += "\nA checkpoint has its own settings."
-    table = _table(f"settings of {method}", heads, data, caption)
-    return replace(table, names=("setting",), spare=("type", "default") if preset else ("type",))
+    spare = ("type", "default") if preset else ("type",)
+    title = f"settings of {method}"
+    return Table.of(title, data, columns, caption=caption, names=("setting",), spare=spare)
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
@@ -198,10 +167,10 @@ def tasks_table() -> Table:
     from ttabench.readers.cards import CARDS
     from ttabench.readers.sources import default_source
 
-    data: list[dict[str, Cell]] = []
+    data = []
     for card in CARDS.values():
-        on_hub = card.source.hub is not None or bool(card.parts)
         source = default_source(card, nano=False)
+        is_published = card.source.hub is not None or bool(card.parts) or source != "hub"
         data.append(
             {
                 "task": card.name,
@@ -210,34 +179,24 @@ def tasks_table() -> Table:
                 "metrics": ", ".join(card.metrics),
                 "chance": card.chance,
                 "main_metric": card.main_metric,
-                "sources": ", ".join(
-                    [
-                        *(["mini"] if card.twin else []),
-                        *([source] if on_hub or source != "hub" else []),
-                    ]
-                ),
+                "sources": ", ".join(["mini"] * bool(card.twin) + [source] * is_published),
                 "splits": ", ".join(card.splits),
                 "arxiv": card.arxiv,
                 "licence": card.licence,
             }
         )
-    heads = {
-        "task": "task",
-        "title": "title",
-        "reader": "reader",
-        "main_metric": "main metric",
+    columns = {
+        **{key: key for key in ("task", "title", "reader")},
+        "main metric": "main_metric",
         "sources": "sources",
         "splits": "splits",
-        "arxiv": "arXiv",
+        "arXiv": "arxiv",
     }
-    table = _table(
+    return Table.of(
         "tasks",
-        heads,
         data,
-        "Use --source for files and folders, and --task PATH.yaml for your own card.",
-    )
-    return replace(
-        table,
+        columns,
+        caption="Use --source for files and folders, and --task PATH.yaml for your own card.",
         names=("task", "reader", "main metric", "sources", "arXiv"),
         spare=("splits", "reader", "sources", "arXiv"),
     )
@@ -245,27 +204,37 @@ def tasks_table() -> Table:
 
 def models_table() -> Table:
     """Return all base models that have a name."""
-    rows, data = list[tuple[str, ...]](), list[dict[str, Cell]]()
+    data = []
     for name in architectures.model_names():
         shape, known = cost.shape_of(name), architectures.ARCHITECTURES.get(name)
         hub = known.hub if known else "bundled with ttabench"
-        where = f"{known.package.requirement}, else {hub}" if known and known.package else hub
-        parameters = shape.parameters if shape else None
-        sizes = (
-            (str(shape.layers), str(shape.hidden), f"{shape.heads}/{shape.kv_heads}")
-            if shape
-            else ("-", "-", "-")
+        sizes = (shape.layers, shape.hidden, f"{shape.heads}/{shape.kv_heads}") if shape else "---"
+        data.append(
+            {
+                "model": name,
+                "parameters": shape.parameters if shape else None,
+                "hub": hub,
+                **dict(zip(("_layers", "_width", "_heads"), map(str, sizes), strict=True)),
+                "_source": f"{known.package.requirement}, else {hub}"
+                if known and known.package
+                else hub,
+            }
         )
-        rows.append((name, amounts.format_count(parameters), *sizes, where))
-        data.append({"model": name, "parameters": parameters, "hub": hub})
     aliases = ", ".join(
         f"{name} ({model} with {checkpoint})" for name, (model, checkpoint) in MODEL_ALIASES.items()
     )
-    return Table(
-        title="models",
-        columns=("model", "#parameters", "#layers", "#width", "#heads/kv", "source"),
-        rows=tuple(rows),
-        data=tuple(data),
+    columns: Columns = {
+        "model": "model",
+        "#parameters": lambda row: amounts.format_count(row["parameters"]),
+        "#layers": "_layers",
+        "#width": "_width",
+        "#heads/kv": "_heads",
+        "source": "_source",
+    }
+    return Table.of(
+        "models",
+        data,
+        columns,
         names=("model",),
         spare=("#heads/kv", "#width", "#layers", "source"),
         caption=f"Or use a folder, a .gguf file or a hub id. Aliases: {aliases}."
@@ -275,7 +244,7 @@ def models_table() -> Table:
 
 def _runs_table(out: Path, method: str, task: str) -> Table:
     from ttabench.report.selection import refuse_all_damaged, run_folders
-    from ttabench.report.tables import RunLine, runs_table
+    from ttabench.report.tables import runs_table
 
     if not out.is_dir():
         raise UserError(
@@ -283,52 +252,41 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
             "Run `ttabench eval` first, or set the folder with --out.",
         )
     cache = FileCache(f"runs/{short_hash(f'{CACHE_VERSION} {__version__} {out.absolute()}')}")
-    run_lines, damaged = list[RunLine](), list[str]()
+    rows, damaged = list[DataRow](), list[str]()
     for folder_with_runs in run_folders(out):
-        found: dict[str, RunLine] = {}
-        packed, folders = (
-            [*folder_with_runs.glob(RUNS_FILE)],
-            sorted(folder_with_runs.glob(f"*/{RECORD_FILE}")),
-        )
+        found: dict[str, DataRow] = {}
+        packed = [*folder_with_runs.glob(RUNS_FILE)]
+        folders = sorted(folder_with_runs.glob(f"*/{RECORD_FILE}"))
         for file in [*packed, *folders]:
             try:  # folders replace packed runs, so their list is not cached by the packed file
                 runs, faults = (
-                    _read_lines(file)
+                    _read_rows(file)
                     if folders and file in packed
-                    else cache.get_or_compute(file, _read_lines)
+                    else cache.get_or_compute(file, _read_rows)
                 )
             except UserError as error:
                 damaged.append(str(error))
                 continue
             damaged += faults
-            found |= {name: (cells, data) for name, cells, data in runs}
-        by_date = sorted(found, key=lambda name: (found[name][1]["created"], name))
-        run_lines += [
-            (found[name][0], {**found[name][1], "path": str(folder_with_runs / name)})
-            for name in by_date
-        ]
+            found |= dict(runs)
+        by_date = sorted(found, key=lambda name: (found[name]["created"], name))
+        rows += [{**found[name], "path": str(folder_with_runs / name)} for name in by_date]
     cache.save()
-    refuse_all_damaged(len(run_lines), damaged)
+    refuse_all_damaged(len(rows), damaged)
     for message in damaged:
         render.print_note(f"Left out: {message}")
     return runs_table(
-        [
-            line
-            for line in run_lines
-            if method in ("", line[1]["method"]) and task in ("", line[1]["task"])
-        ]
+        [row for row in rows if method in ("", row["method"]) and task in ("", row["task"])]
     )
 
 
-def _read_lines(file: Path) -> tuple[list[Any], list[str]]:
-    """Return (folder name, cells, data) of each run in a file, and messages on damaged runs."""
+def _read_rows(file: Path) -> tuple[list[tuple[str, DataRow]], list[str]]:
+    """Return (folder name, row) of each run in a file, and messages on damaged runs."""
     from ttabench.report.selection import load_runs, packed_run_dates
-    from ttabench.report.tables import run_line
+    from ttabench.report.tables import run_data
 
     stored = load_runs(packed_run_dates(file.parent) if file.name == RUNS_FILE else [file.parent])
-    return [(folder.name, *run_line(record)) for folder, record in stored.runs], list(
-        stored.damaged
-    )
+    return [(folder.name, run_data(record)) for folder, record in stored.runs], [*stored.damaged]
 
 
 def adapters_table() -> Table:
@@ -343,29 +301,38 @@ def adapters_table() -> Table:
         }
         for name, folder in installed.items()
     ]
-    rows = tuple(tuple(_format_cell(name, value) for name, value in row.items()) for row in data)
+    columns: Columns = {
+        "adapter": "adapter",
+        "#parameters": lambda row: amounts.format_count(row["parameters"]),
+        "trained on": "trained_on",
+        EPISODES_COLUMN: "episodes",
+        "learning rate": "rate",
+        "#seed": "seed",
+        "#steps": "steps",
+        "#chunks read": "pieces_read",
+        "#queries": "queries",
+        "labels": "labels",
+        "#tokens": lambda row: amounts.format_count(row["tokens"]) if row["tokens"] else "",
+        "#minutes": lambda row: f"{row['minutes']:.0f}",
+        "folder": "lies_in",
+        "selected on": "chosen_on",
+    }
     caption = (
         "Load one with --checkpoint shipped:NAME. Learning rate: maximum, schedule and optimizer. "
         "Labels: supervision other than texts and answers. Minutes: on one or two shared CPU cores."
     )
     if missing := sorted(selected_on.keys() - installed.keys()):
         caption += f" In results/adapters of the repository, not installed: {', '.join(missing)}."
-    return Table(
-        title="adapters",
-        columns=COLUMNS,
-        rows=rows,
-        data=tuple(data),
-        caption=caption,
-        names=("adapter",),
-    )
+    return Table.of("adapters", data, columns, caption=caption, names=("adapter",))
 
 
-def _training_cells(header: CheckpointHeader) -> dict[str, Cell]:
+def _training_cells(header: CheckpointHeader) -> DataRow:
     training = header.training
     config = training["config"]
     data = config["data"]
     options = "".join(f" {option}" for option in data["options"])
     after = ", after an earlier stage" if data.get("begins") else ""
+    has_gold = any(header.settings.get(name) for name in GOLD_LOSSES)
     return {
         "parameters": header.parameters,
         "trained_on": f"{' + '.join(trained_tasks(training))}{options}, {data['source']} {data['split']}{after}",
@@ -375,21 +342,7 @@ def _training_cells(header: CheckpointHeader) -> dict[str, Cell]:
         "steps": training["steps"],
         "pieces_read": training["observes"],
         "queries": training["asks"],
-        "labels": "gold documents"
-        if any(header.settings.get(name) for name in GOLD_LOSSES)
-        else "none",
+        "labels": "gold documents" if has_gold else "none",
         "tokens": training.get("tokens"),
         "minutes": training["seconds"] / 60,
     }
-
-
-def _format_cell(name: str, value: Cell) -> str:
-    if name in ("parameters", "tokens"):
-        return amounts.format_count(value) if isinstance(value, int) else ""
-    return (
-        f"{value:.0f}"
-        if name == "minutes"
-        else f"{value:,}"
-        if isinstance(value, int)
-        else str(value)
-    )

@@ -7,14 +7,13 @@ another context (`eval --swap-state`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from ttabench.report.compare import Comparison, ComparisonGroup
 from ttabench.report.differences import Difference, have_mean
 from ttabench.report.group_selection import GroupSelection
-from ttabench.report.method_rows import MethodRow
 
 
 class MemoryOutcome(Enum):
@@ -71,39 +70,25 @@ def _sign(difference: Difference | None) -> int | None:
     return difference.outcome if difference else None
 
 
-def memory_tests(comparison: Comparison) -> list[MemoryTest]:
+def memory_tests(
+    comparison: Comparison, groups: Sequence[ComparisonGroup] | None = None
+) -> list[MemoryTest]:
     """Return a test for each configuration that was run under its own and another state.
 
     Groups are averaged; where their metrics have no common mean, each group has its own test.
     """
     groups_of_labels: dict[tuple[str, str, str], list[ComparisonGroup]] = {}
-    for group in comparison.groups:
-        for labels in _state_labels(group.method_rows):
-            groups_of_labels.setdefault(labels, []).append(group)
+    for group in comparison.groups if groups is None else groups:
+        states: dict[str, dict[str, str]] = {}
+        for row in group.method_rows:
+            states.setdefault(row.configuration_key, {})[row.state_of] = row.label
+        for own in states.values():
+            if "own" in own and len(own) > 1:
+                labels = own["own"], own.get("other", ""), own.get("none", "")
+                groups_of_labels.setdefault(labels, []).append(group)
     tests = []
-    for labels, groups in groups_of_labels.items():
-        averaged = have_mean([group.group_key.metric for group in groups])
-        selections = [groups] if averaged else [[group] for group in groups]
+    for labels, alike in groups_of_labels.items():
+        averaged = have_mean([group.group_key.metric for group in alike])
+        selections = [alike] if averaged else [[group] for group in alike]
         tests += [MemoryTest(GroupSelection(comparison, own), *labels) for own in selections]
     return tests
-
-
-def _state_labels(method_rows: Sequence[MethodRow]) -> Iterator[tuple[str, str, str]]:
-    """Yield the labels of each configuration under its own, a swapped and an empty state."""
-    labels: dict[str, dict[str, str]] = {}
-    for method_row in method_rows:
-        labels.setdefault(method_row.configuration_key, {})[method_row.state_of] = method_row.label
-    for states in labels.values():
-        if "own" in states and len(states) > 1:
-            yield states["own"], states.get("other", ""), states.get("none", "")
-
-
-def beats_swapped_state(selection: GroupSelection, label: str) -> bool:
-    """Return True if a row is significantly better than under a swapped state, or was not run so."""
-    swapped = {
-        labels[1]
-        for group in selection.groups
-        for labels in _state_labels(group.method_rows)
-        if labels[0] == label and labels[1]
-    }
-    return all(_sign(selection.find_test(label, other)) == 1 for other in swapped)

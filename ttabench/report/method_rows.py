@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ttabench.core.amounts import format_number, format_with_stderr
 from ttabench.core.environment import accelerator_name
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
-from ttabench.report.groups import FULL_CONTEXT, NO_CONTEXT, GroupKey, SeedGroup
+from ttabench.report.groups import BASELINES, GroupKey, SeedGroup
 from ttabench.report.stored import Answers, QueryValues, is_untrained
 from ttabench.stats import estimate as statistics
 from ttabench.stats.clusters import Observation
@@ -24,6 +24,7 @@ from ttabench.stats.figures import MEAN
 from ttabench.stats.metrics import metric_or_default
 
 COST_NAMES = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes", "kept_share")
+CONTENDER = "contender"
 CHUNKS_READ = "chunks read before the query"
 TEXT_LENGTH = "maximum tokens of each text"
 """The value at a length includes the shorter texts."""
@@ -51,6 +52,13 @@ class MethodRow(SeedGroup):
     """Machine on which latencies were measured; several are joined with "; "."""
     exclusion_reason: str = ""
     """`read 36 % of the context`, or the limit of the row: `--limit 8`. Empty if not excluded."""
+    role: str = ""
+    """`none` or `icl` for a baseline, `contender` for a ranked row, else empty. See `assign_roles`."""
+
+    @property
+    def is_eligible(self) -> bool:
+        """True for a row under its own state that is not excluded."""
+        return self.state_of == "own" and not self.exclusion_reason
 
     @property
     def untrained(self) -> bool:
@@ -73,21 +81,15 @@ def make_method_row(
 ) -> MethodRow:
     """Return the row of a seed group; `answers` are empty if samples are not stored."""
     records, task = seed_group.records, seed_group.record.task
-    metric_rows = [
-        row for record in records if (row := record.value(seed_group.metric)) is not None
-    ]
-    value, stderr, n = value_over_runs(metric_rows, list(answers.values.values()))
-    step_meaning = (
-        TEXT_LENGTH
-        if task.get("lengths")
-        else ANSWER_DISTANCE
-        if task.get("distances")
-        else CHUNKS_READ
-    )
-    costs_of_runs = {
-        cost: [float(each) for record in records if (each := record.cost.get(cost)) is not None]
-        for cost in COST_NAMES
-    }
+    rows = [row for record in records if (row := record.value(seed_group.metric)) is not None]
+    value, stderr, n = value_over_runs(rows, list(answers.values.values()))
+    step = ANSWER_DISTANCE if task.get("distances") else CHUNKS_READ
+    step = TEXT_LENGTH if task.get("lengths") else step
+    costs: dict[str, float | None] = {}
+    for cost in COST_NAMES:
+        amounts = [float(one) for record in records if (one := record.cost.get(cost)) is not None]
+        costs[cost] = sum(amounts) / len(amounts) if amounts else None
+    machines = {machine_name(record.hardware, record.model.get("device")) for record in records}
     return MethodRow(
         **vars(seed_group),
         label=label,
@@ -96,18 +98,11 @@ def make_method_row(
         value=value,
         stderr=stderr,
         n=n,
-        costs={
-            cost: sum(amounts) / len(amounts) if amounts else None
-            for cost, amounts in costs_of_runs.items()
-        },
-        steps=_values_by_step(seed_group, answers, step_meaning),
-        step=step_meaning,
+        costs=costs,
+        steps=_values_by_step(seed_group, answers, step),
+        step=step,
         exclusion_reason=_exclusion_reason(records),
-        machine="; ".join(
-            sorted(
-                {machine_name(record.hardware, record.model.get("device")) for record in records}
-            )
-        ),
+        machine="; ".join(sorted(machines)),
     )
 
 
@@ -151,24 +146,13 @@ def _values_by_step(
     for row in (row for record in seed_group.records for row in record.rows):
         if row.metric == seed_group.metric and row.step is not None and row.subtask is None:
             rows_by_step.setdefault(row.step, []).append(row)
-    values_with_step = (
-        # the first three fields of a QueryId are the QueryKey
-        [(answers.steps[query[:3]], value) for query, value in answers.values.items()]
-        if rows_by_step
-        else []
-    )
-    values_by_step = {
-        row_step: [
-            value
-            for answered_at, value in values_with_step
-            if answered_at == row_step or (step == TEXT_LENGTH and answered_at < row_step)
-        ]
-        for row_step in rows_by_step
-    }
-    return {
-        row_step: value_over_runs(rows_by_step[row_step], values_by_step[row_step])
-        for row_step in sorted(rows_by_step)
-    }
+    values_by_step: dict[int, list[Observation]] = {at: [] for at in sorted(rows_by_step)}
+    for query, value in answers.values.items() if rows_by_step else ():
+        answered_at = answers.steps[query[:3]]  # the first three fields are the QueryKey
+        for at, values in values_by_step.items():
+            if answered_at == at or (step == TEXT_LENGTH and answered_at < at):
+                values.append(value)
+    return {at: value_over_runs(rows_by_step[at], own) for at, own in values_by_step.items()}
 
 
 def select_same_limit(members: Sequence[SeedGroup]) -> list[SeedGroup]:
@@ -178,22 +162,15 @@ def select_same_limit(members: Sequence[SeedGroup]) -> list[SeedGroup]:
     with the largest one is returned.
     """
     limits = [_query_limit(seed_group) for seed_group in members]
-    largest = max(
-        [limit for limit in limits if limits.count(limit) > 1] or limits, default=math.inf
-    )
-    return [
-        seed_group for seed_group, limit in zip(members, limits, strict=True) if limit == largest
-    ]
+    shared = [limit for limit in limits if limits.count(limit) > 1]
+    largest = max(shared or limits, default=math.inf)
+    return [member for member, limit in zip(members, limits, strict=True) if limit == largest]
 
 
 def _query_limit(seed_group: SeedGroup) -> float:
     """Return the `--limit` of a seed group; infinite if it removed no query."""
-    limit = seed_group.record.config.get("limit")
-    return (
-        math.inf
-        if limit is None or all(record.n < limit for record in seed_group.records)
-        else float(limit)
-    )
+    limit = seed_group.record.config.get("limit") or math.inf
+    return math.inf if all(record.n < limit for record in seed_group.records) else float(limit)
 
 
 def format_limit(seed_group: SeedGroup) -> str:
@@ -215,10 +192,20 @@ def _exclusion_reason(records: Sequence[RunRecord]) -> str:
     return f"read {percent} of the context" if share > 0 else "read only a part of the context"
 
 
-def baseline_row(method_rows: Sequence[MethodRow], method: str) -> MethodRow | None:
-    """Return the baseline row of `none` or `icl`; None unless there is exactly one candidate."""
-    candidates = baseline_candidates(method_rows, method)
-    return candidates[0] if len(candidates) == 1 else None
+def assign_roles(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
+    """Return the rows of a group with their roles.
+
+    A row of `none` or `icl` is the baseline if it is the only one; local rows precede submissions.
+    Other rows are contenders, those of `none` and `icl` only if there are no rows of other methods.
+    """
+    eligible, roles = [row for row in method_rows if row.is_eligible], dict[int, str]()
+    for method in BASELINES:
+        if len(candidates := baseline_candidates(method_rows, method)) == 1:
+            roles[id(candidates[0])] = method
+    others = [row for row in eligible if id(row) not in roles]
+    ranked = [row for row in others if row.method not in BASELINES] or others
+    roles |= {id(row): CONTENDER for row in ranked}
+    return [replace(row, role=roles.get(id(row), "")) for row in method_rows]
 
 
 def baseline_candidates(method_rows: Sequence[MethodRow], method: str) -> list[MethodRow]:
@@ -226,48 +213,25 @@ def baseline_candidates(method_rows: Sequence[MethodRow], method: str) -> list[M
 
     Rows of submissions are returned only if there are no local ones.
     """
-    matching = [
-        method_row
-        for method_row in method_rows
-        if method_row.method == method
-        and method_row.state_of == "own"
-        and not method_row.exclusion_reason
-    ]
-    return [method_row for method_row in matching if not method_row.submission] or matching
+    matching = [row for row in method_rows if row.method == method and row.is_eligible]
+    return [row for row in matching if not row.submission] or matching
+
+
+def baseline_row(method_rows: Sequence[MethodRow], method: str) -> MethodRow | None:
+    """Return the baseline `none` or `icl`, if the group has one."""
+    return next((row for row in method_rows if row.role == method), None)
 
 
 def contenders(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """Return the rows that are ranked: under their own state, not excluded, and no baseline.
-
-    Other rows of `none` and `icl` are ranked only if there are no rows of other methods.
-    """
-    baselines = [baseline_row(method_rows, method) for method in (NO_CONTEXT, FULL_CONTEXT)]
-    candidates = [
-        method_row
-        for method_row in method_rows
-        if not method_row.exclusion_reason
-        and method_row.state_of == "own"
-        and all(method_row is not baseline for baseline in baselines)
-    ]
-    return [
-        method_row
-        for method_row in candidates
-        if method_row.method not in (NO_CONTEXT, FULL_CONTEXT)
-    ] or candidates
+    """Return the rows that are ranked."""
+    return [row for row in method_rows if row.role == CONTENDER]
 
 
 def best_rows(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
     """Return the contenders with the best value; empty for fewer than two contenders."""
     ranked = contenders(method_rows)
-    return (
-        [
-            method_row
-            for method_row in ranked
-            if method_row.oriented_value == max(other.oriented_value for other in ranked)
-        ]
-        if len(ranked) > 1
-        else []
-    )
+    best = max((row.oriented_value for row in ranked), default=0.0)
+    return [row for row in ranked if row.oriented_value == best and len(ranked) > 1]
 
 
 def recovered(
@@ -288,19 +252,17 @@ def pareto_optimal(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
 
     Rows under a swapped or empty state, and rows without state bytes, are ignored.
     """
-    rows_with_point = [
-        (method_row, (method_row.oriented_value, -size))
-        for method_row in method_rows
-        if method_row.state_of == "own"
-        and (size := method_row.costs.get("state_bytes")) is not None
+    points = [
+        (row, row.oriented_value, size)
+        for row in method_rows
+        if row.state_of == "own" and (size := row.costs.get("state_bytes")) is not None
     ]
     return [
-        method_row
-        for method_row, point in rows_with_point
+        row
+        for row, value, size in points
         if not any(
-            other_point != point
-            and all(theirs >= ours for theirs, ours in zip(other_point, point, strict=True))
-            for _, other_point in rows_with_point
+            other >= value and bytes_ <= size and (other, bytes_) != (value, size)
+            for _, other, bytes_ in points
         )
     ]
 
@@ -313,6 +275,11 @@ def format_value(metric: str, value: float, stderr: float | None) -> str:
     return format_with_stderr(
         value, stderr, metric_or_default(metric).scale, metric_or_default(metric).digits
     )
+
+
+def format_row(row: Row) -> str:
+    """Format the value of a row of a record with its standard error."""
+    return format_value(row.metric, row.value, row.stderr)
 
 
 def format_without_error(metric: str, value: float | None) -> str:
@@ -330,14 +297,13 @@ def format_interval(
 
     Small values get more digits, so that they are not shown as 0.
     """
-    scale, digits = metric_or_default(metric).scale, metric_or_default(metric).digits
-    values = [
-        each * scale for each in (value, *(() if low is None or high is None else (low, high)))
-    ]
+    scale, digits = (known := metric_or_default(metric)).scale, known.digits
+    bounds = () if low is None or high is None else (low, high)
+    values = [each * scale for each in (value, *bounds)]
     largest = max(map(abs, values))
     digits_needed = 1 - math.floor(math.log10(largest)) if 0 < largest < 0.5 * 10**-digits else 0
-    amount, *bounds = (format_number(each, max(digits, digits_needed)) for each in values)
-    return f"{amount}{unit} [{', '.join(bounds)}]" if bounds else f"{amount}{unit}"
+    amount, *ends = (format_number(each, max(digits, digits_needed)) for each in values)
+    return f"{amount}{unit}" + (f" [{', '.join(ends)}]" if ends else "")
 
 
 def format_p(p: float | None) -> str:

@@ -122,11 +122,10 @@ def _runs_matching(pattern: str) -> list[Path]:
     matches = {match.parent if match.is_file() else match for match in base.glob(str(below))}
     # `**` matches any number of folders, including none
     above = below if below.name == "**" else below.parent
-    suites = [file.parent for file in base.glob(str(above / RUNS_FILE))]
     packed = {
         run
-        for suite in suites
-        for run in packed_run_dates(suite)
+        for file in base.glob(str(above / RUNS_FILE))
+        for run in packed_run_dates(file.parent)
         if run.name == RUNS_FILE or fnmatch(run.name, path.name)
     }
     return sorted({match for match in matches if (match / RECORD_FILE).exists()} | packed)
@@ -251,11 +250,7 @@ def select_runs(names: Sequence[str], out: Path, filters: RunFilters) -> LoadedR
     """
     folders, skipped, among, ids = dict[Path, None](), list[str](), list[str](), list[str]()
     known_methods = {*registry.families(), *registry.methods().names}
-    own_methods = cache(
-        lambda: {
-            name for _, record in load_runs(list_runs(out)).runs for name in _methods_of(record)
-        }
-    )
+    own_methods = cache(lambda: _values_of("method", load_runs(list_runs(out)).runs))
     for name in names:
         at = runs_at_path(name)
         if at and not (at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)):
@@ -275,28 +270,21 @@ def select_runs(names: Sequence[str], out: Path, filters: RunFilters) -> LoadedR
             "Run `ttabench eval` first, or use another path.",
         )
     named = [find_by_id(name, out, list(folders)) for name in ids]
-    pool = load_runs(
-        dict.fromkeys([*(folders or (list_runs(out) if among or not names else ())), *named])
-    )
-    _refuse_unknown(among, pool.runs, "method", _methods_of)
+    if not folders and (among or not names):
+        folders = dict.fromkeys(list_runs(out))
+    pool = load_runs(dict.fromkeys([*folders, *named]))
+    _refuse_unknown(among, pool.runs, "method")
     meant = [
-        run for run in pool.runs if not among or run[0] in named or _methods_of(run[1]) & {*among}
+        run
+        for run in pool.runs
+        if not among or run[0] in named or _values_of("method", [run]) & {*among}
     ]
-    kinds: dict[str, Callable[[RunRecord], set[str]]] = {
-        "task": lambda record: {str(record.config.get("task"))},
-        "method": _methods_of,
-        "model": lambda record: {record.base},
-    }
     kept, requested = meant, list[str]()
-    for kind, values_of in kinds.items():
-        own = [
-            name
-            for text in filters.get(kind) or ()
-            for part in text.split(",")
-            if (name := part.strip())
-        ]
-        _refuse_unknown(own, meant, kind, values_of)
-        kept = [run for run in kept if not own or values_of(run[1]) & {*own}]
+    for kind in FILTERS:
+        texts = ",".join(filters.get(kind) or ())
+        own = [name.strip() for name in texts.split(",") if name.strip()]
+        _refuse_unknown(own, meant, kind)
+        kept = [run for run in kept if not own or _values_of(kind, [run]) & {*own}]
         requested += own
     if meant and not kept:
         fault = f"None of {len(meant)} runs matches all of: {', '.join(requested)}."
@@ -304,20 +292,21 @@ def select_runs(names: Sequence[str], out: Path, filters: RunFilters) -> LoadedR
     return LoadedRuns(runs=tuple(kept), skipped=tuple(skipped), damaged=pool.damaged)
 
 
-def _methods_of(record: RunRecord) -> set[str]:
-    """Return the method of a run, and its family."""
-    method = str(record.config.get("method"))
-    return {method, method.partition(":")[0]}
+FILTERS: Mapping[str, Callable[[RunRecord], Sequence[str]]] = {
+    "task": lambda record: [str(record.config.get("task"))],
+    "method": lambda record: [method := str(record.config.get("method")), method.partition(":")[0]],
+    "model": lambda record: [record.base],
+}
+"""Names of a run by kind. A run has the names of its method and of the family of its method."""
 
 
-def _refuse_unknown(
-    names: Sequence[str],
-    among: Sequence[StoredRun],
-    kind: str,
-    values_of: Callable[[RunRecord], set[str]],
-) -> None:
+def _values_of(kind: str, runs: Sequence[StoredRun]) -> set[str]:
+    return {name for _, record in runs for name in FILTERS[kind](record)}
+
+
+def _refuse_unknown(names: Sequence[str], among: Sequence[StoredRun], kind: str) -> None:
     """Raise `UnknownName` for a name that no run has."""
-    known = {name for _, record in among for name in values_of(record)}
+    known = _values_of(kind, among)
     for name in names:
         if among and name not in known:
             fault = f"None of these runs is {'on' if kind == 'task' else 'of'} the {kind} {name!r}."

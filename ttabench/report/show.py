@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Json
 from ttabench.records.samples import (
     SAMPLE_COLUMNS,
     has_samples,
@@ -24,7 +23,7 @@ from ttabench.report.selection import select_runs
 from ttabench.report.tables import command_of, detail_tables
 from ttabench.stats.metrics import metric_or_default
 from ttabench.terminal import render
-from ttabench.terminal.table import Table
+from ttabench.terminal.table import Columns, Table
 
 MAX_SAMPLE_CHARS = 400
 """Maximum characters of a prompt, and of an answer, without --all."""
@@ -61,52 +60,56 @@ def show(
         raise UserError(
             f"`show` needs one run, but {name} has {len(runs)}.", "Run `ttabench list runs`."
         )
-    (folder, record), kept = runs[0], has_samples(runs[0][0])
+    ((folder, record),) = runs
+    kept = has_samples(folder)
     note = _missing_note(folder, kept=kept)
     samples_only = wanted.page is not None or wanted.wrong or bool(wanted.grep)
     if not kept and (samples_only or form == "csv"):
         raise UserError(note, "Run it again with a different --out.")
-    samples = _select_samples(folder, record, wanted) if kept else []
+    samples, metrics = _select_samples(folder, record, wanted) if kept else ([], [])
     page, pages = wanted.page or 1, max(1, -(-len(samples) // wanted.per_page))
     if page > pages:
         raise UserError(f"There is no page {page}: the last is {pages}.", f"Use --page {pages}.")
     part = samples[(page - 1) * wanted.per_page : page * wanted.per_page]
-    if form in ("json", "csv"):
-        _print_data(form, part if wanted.page else samples, record, folder, note)
-        return
-    tables = [] if samples_only else detail_tables(record, everything=everything)
-    if kept:
-        kinds = ["wrong"] if wanted.wrong else []
-        kinds += [f"with {wanted.grep!r}"] if wanted.grep else []
-        count = f"{len(samples)}, page {page} of {pages}" if part else "none"
-        title = f"{', '.join(['samples', *kinds])}: {count}"
-        table = _table(title, part, record, sys.maxsize if everything else MAX_SAMPLE_CHARS)
-        tables.append(replace(table, caption=f"Next: --page {page + 1}" if page < pages else ""))
-    render.print_tables(tables, form)
-    if note:
-        render.print_line(note)
-
-
-def _print_data(
-    form: str, flat: Sequence[SampleCells], record: RunRecord, folder: Path, note: str
-) -> None:
+    data = part if wanted.page else samples
     if form == "json":
         run = {
             **record.model_dump(mode="json"),
             "command": command_of(record)[0],
             "folder": str(folder),
         }
-        about: dict[str, Json] = {"run": run, "samples": flat}
-        render.print_json(about | ({"note": note} if note else {}))
+        render.print_json({"run": run, "samples": data} | ({"note": note} if note else {}))
         return
-    data = tuple(
-        {
-            key: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-            for key, value in row.items()
-        }
-        for row in flat
-    )
-    render.print_tables([Table(title="samples", columns=(), rows=(), data=data)], "csv")
+    if form == "csv":
+        flat = [
+            {
+                key: json.dumps(value, ensure_ascii=False)
+                if isinstance(value, list | dict)
+                else value
+                for key, value in row.items()
+            }
+            for row in data
+        ]
+        render.print_tables([Table.of("samples", flat, {})], form)
+        return
+    tables = [] if samples_only else detail_tables(record, everything=everything)
+    if kept:
+        kinds = ["samples", *["wrong"] * wanted.wrong]
+        kinds += [f"with {wanted.grep!r}"] if wanted.grep else []
+        count = f"{len(samples)}, page {page} of {pages}" if part else "none"
+        max_chars = sys.maxsize if everything else MAX_SAMPLE_CHARS
+        tables.append(
+            Table.of(
+                f"{', '.join(kinds)}: {count}",
+                part,
+                _sample_columns(metrics, max_chars),
+                shown_as_blocks=True,
+                caption=f"Next: --page {page + 1}" if page < pages else "",
+            )
+        )
+    render.print_tables(tables, form)
+    if note:
+        render.print_line(note)
 
 
 def _missing_note(folder: Path, *, kept: bool) -> str:
@@ -122,77 +125,62 @@ def _missing_note(folder: Path, *, kept: bool) -> str:
     )
 
 
-def _metrics_of(first: SampleCells, record: RunRecord) -> list[str]:
-    """Return the metrics of the first sample, the main metric first."""
-    metric_values = [
-        name
-        for name in first
-        if name not in (*SAMPLE_COLUMNS, "sample") and isinstance(first[name], int | float)
-    ]
-    return sorted(metric_values, key=lambda name: name != record.main_metric)
-
-
-def _select_samples(folder: Path, record: RunRecord, wanted: SampleFilter) -> list[SampleCells]:
-    """Return the samples of all pages that match the filter."""
+def _select_samples(
+    folder: Path, record: RunRecord, wanted: SampleFilter
+) -> tuple[list[SampleCells], list[str]]:
+    """Return the samples of all pages that match the filter, and the metrics, main metric first."""
     columns = read_samples(folder, record=record)
-    rows = enumerate(zip(*columns.values(), strict=True), 1)
     kept: list[SampleCells] = [
-        {"sample": number, **dict(zip(columns, cells, strict=True))} for number, cells in rows
+        {"sample": number, **dict(zip(columns, cells, strict=True))}
+        for number, cells in enumerate(zip(*columns.values(), strict=True), 1)
     ]
+    names = [
+        name
+        for name, cells in columns.items()
+        if name not in SAMPLE_COLUMNS and cells and isinstance(cells[0], int | float)
+    ]
+    metrics = sorted(names, key=lambda name: name != record.main_metric)
     if wanted.wrong:
-        metrics = _metrics_of(kept[0], record) if kept else []
-        measure = next(
-            (
-                name
-                for name in metrics
-                if metric_or_default(name).most == 1 and metric_or_default(name).higher_is_better
-            ),
-            "",
-        )
-        if not measure:
+        known = [(name, metric_or_default(name)) for name in metrics]
+        marks = [name for name, metric in known if metric.most == 1 and metric.higher_is_better]
+        if not marks:
             raise UserError(
                 "This run has no metric that marks a sample as right or wrong.", "Remove --wrong."
             )
-        kept = [cells for cells in kept if cells[measure] < 1]
+        kept = [cells for cells in kept if cells[marks[0]] < 1]
     text = wanted.grep.casefold()
-    return [
+    matching = [
         cells
         for cells in kept
         if any(text in str(cells.get(name)).casefold() for name in SEARCHED_COLUMNS)
     ]
+    return matching, metrics
 
 
-def _table(title: str, samples: Sequence[SampleCells], record: RunRecord, max_chars: int) -> Table:
-    """Return a table with a row per sample."""
-    metrics = _metrics_of(samples[0], record) if samples else []
-    columns = (
-        "sample",
-        "position",
-        "prompt",
-        "gold",
-        "prediction",
-        "log-likelihood (nats)",
-        "score",
-    )
-    rows = tuple(_row(cells, metrics, max_chars) for cells in samples)
-    return Table(title=title, columns=columns, rows=rows, shown_as_blocks=True)
+def _sample_columns(metrics: Sequence[str], max_chars: int) -> Columns:
+    def position(cells: SampleCells) -> str:
+        step, read = cells.get("step"), cells.get("context_tokens")
+        return ", ".join([f"step {step:,}"] * bool(step) + [f"{read or 0:,} tokens"] * bool(read))
 
+    def scores(cells: SampleCells) -> str:
+        return ", ".join(
+            f"{name} {format_value(name, cells[name], None)}"
+            for name in metrics
+            if cells.get(name) is not None
+        )
 
-def _row(cells: SampleCells, metrics: Sequence[str], max_chars: int) -> tuple[str, ...]:
-    read = f"{cells['context_tokens']:,} tokens" if cells.get("context_tokens") else ""
-    step = f"step {cells['step']:,}" if cells.get("step") else ""
-    place = str(cells.get("subtask") or cells.get("episode") or "")
-    metric_values = [(name, cells[name]) for name in metrics if cells.get(name) is not None]
-    scores = ", ".join(f"{name} {format_value(name, value, None)}" for name, value in metric_values)
-    return (
-        f"{cells['sample']}: {cells['key']} ({place})",
-        ", ".join(filter(None, [step, read])),
-        tail(text_or_empty(cells["prompt"]), max_chars),
-        gold(cells),
-        prediction(cells, max_chars),
-        likelihood(cells),
-        scores,
-    )
+    return {
+        "sample": lambda cells: (
+            f"{cells['sample']}: {cells['key']}"
+            f" ({cells.get('subtask') or cells.get('episode') or ''})"
+        ),
+        "position": position,
+        "prompt": lambda cells: tail(text_or_empty(cells["prompt"]), max_chars),
+        "gold": gold,
+        "prediction": lambda cells: prediction(cells, max_chars),
+        "log-likelihood (nats)": likelihood,
+        "score": scores,
+    }
 
 
 def tail(text: str, max_chars: int) -> str:

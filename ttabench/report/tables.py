@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ttabench.core.amounts import (
     format_bytes,
@@ -26,7 +26,7 @@ from ttabench.readers.sources import default_source
 from ttabench.records.run_fields import RunConfig, RunFields
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.groups import STATE_SUFFIXES
-from ttabench.report.method_rows import format_value, machine_name, value_over_runs
+from ttabench.report.method_rows import format_row, format_value, machine_name, value_over_runs
 from ttabench.report.stored import (
     LISTED_FIELDS,
     describe_options,
@@ -39,7 +39,7 @@ from ttabench.run.budget import budget_of_config, format_kept_share
 from ttabench.run.plan import BUILTIN_ORIGIN
 from ttabench.run.request import MODEL_ALIASES, NO_CHECKPOINT, RunRequest
 from ttabench.run.resolve import resolve_method, resolve_prompt
-from ttabench.terminal.table import Cell, Table
+from ttabench.terminal.table import Columns, DataRow, Table
 
 if TYPE_CHECKING:
     from ttabench.run.plan import Plan
@@ -56,61 +56,54 @@ SHOWN_COSTS = (
 )
 """Costs that `show` prints without --all."""
 
+REQUEST_FIELDS = (
+    "method",
+    "task",
+    "model",
+    "source",
+    "base_checkpoint",
+    "random_weights",
+    "keep",
+    "keep_tokens",
+    "chat_template",
+)
+
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     """Return main metric and cost of each run; the caption has the other metrics and the paths."""
-    first, several = runs[0][0], len(runs) > 1
-    rows, data = [], []
-    columns = (
-        COST_COLUMNS
-        if any("kept_share" in record.cost for record, _ in runs)
-        else COST_COLUMNS[:-1]
-    )
+    first, rows = runs[0][0], list[tuple[str, ...]]()
+    has_budget = any("kept_share" in record.cost for record, _ in runs)
+    columns = COST_COLUMNS if has_budget else COST_COLUMNS[:-1]
+    blank = ("",) * len(columns)
     for record, _ in runs:
         cost = record.cost
-        kept = format_kept_share(cost.get("kept_share"), budget_of_config(record.config))
-        sizes = (format_bytes(cost.get(name)) for name in ("state_bytes", "peak_memory_bytes"))
         costs = (
             format_number(cost.get("adapt_seconds"), 2),
             format_number(cost.get("ask_ms"), 1),
-            *sizes,
-            kept,
+            format_bytes(cost.get("state_bytes")),
+            format_bytes(cost.get("peak_memory_bytes")),
+            format_kept_share(cost.get("kept_share"), budget_of_config(record.config)),
         )[: len(columns)]
-        data += [{**row.model_dump(), **cost} for row in main_rows(record)]
-        for row in (row for row in main_rows(record) if row.metric == record.main_metric):
-            rows.append(
-                (
-                    str(row.seed),
-                    row_name(row),
-                    format_value(row.metric, row.value, row.stderr),
-                    str(row.n),
-                    *costs,
-                )
-            )
-            costs = ("",) * len(costs)  # only in the first row of a run
-    others = [row.metric for row in main_rows(first) if row.metric != first.main_metric]
-    if several:
-        rows.append(
-            (
-                "all",
-                first.main_metric,
-                *_pooled_figure(runs, first.main_metric),
-                *("",) * len(columns),
-            )
-        )
-    other_values = ", ".join(f"{metric} {_pooled_figure(runs, metric)[0]}" for metric in others)
+        for row in main_rows(record):
+            if row.metric == record.main_metric:
+                rows.append((str(row.seed), row_name(row), format_row(row), str(row.n), *costs))
+                costs = blank  # only in the first row of a run
     paths = [str(path) for _, path in runs]
     remarks = [f"Main metric: {first.main_metric}."]
-    if other_values:
-        remarks[0] += f" Others: {other_values}."
+    if others := [row.metric for row in main_rows(first) if row.metric != first.main_metric]:
+        values = ", ".join(f"{metric} {_pooled_figure(runs, metric)[0]}" for metric in others)
+        remarks[0] += f" Others: {values}."
     remarks.append(f"Stored in {', '.join(paths)}")
-    if several:
+    if len(runs) > 1:
+        rows.append(("all", first.main_metric, *_pooled_figure(runs, first.main_metric), *blank))
         remarks.append(f"Compare: ttabench compare {' '.join(paths)}")
     return Table(
-        title=f"{method_with_state(first)} on {first.config['task']} ({first.source}), base {first.base}",
+        title=_title(first),
         columns=("#seed", "metric", "#value ± stderr", "#n", *columns),
         rows=tuple(rows),
-        data=tuple(data),
+        data=tuple(
+            {**row.model_dump(), **record.cost} for record, _ in runs for row in main_rows(record)
+        ),
         caption="\n".join(remarks),
         names=("metric",),
         spare=("#peak memory", "#ask ms"),
@@ -119,19 +112,24 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
 
 def _pooled_figure(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str]:
     """Return (formatted value, n) of a metric over runs that differ only in their seed."""
-    rows_of_metric = [row for record, _ in runs if (row := record.value(metric)) is not None]
+    rows = [row for record, _ in runs if (row := record.value(metric)) is not None]
     if len(runs) == 1:
-        return format_value(metric, rows_of_metric[0].value, rows_of_metric[0].stderr), str(
-            rows_of_metric[0].n
-        )
+        return format_row(rows[0]), str(rows[0].n)
     kept = load_values([(path, record) for record, path in runs], metric)
-    value, stderr, n = value_over_runs(rows_of_metric, list(kept.values()))
+    value, stderr, n = value_over_runs(rows, list(kept.values()))
     return format_value(metric, value, stderr), str(n)
 
 
 def method_with_state(record: RunRecord) -> str:
     """Return the method, with the state that answered if it is swapped or empty."""
     return f"{record.config.get('method', '')}{STATE_SUFFIXES[record.state_of]}"
+
+
+def _title(record: RunRecord) -> str:
+    return (
+        f"{method_with_state(record)} on {record.config.get('task')} ({record.source}),"
+        f" base {record.base}"
+    )
 
 
 def row_name(row: Row) -> str:
@@ -142,220 +140,173 @@ def row_name(row: Row) -> str:
 
 def main_rows(record: RunRecord) -> list[Row]:
     """Return the rows over all queries, main metric first, then that metric by step and sub-task."""
-    whole = [row for row in record.rows if row.step is None and row.subtask is None]
-    main = [row for row in record.rows if row.metric == record.main_metric]
-    steps = [row for row in main if row.step is not None and row.subtask is None]
-    whole.sort(key=lambda row: row.metric != record.main_metric)
-    return whole + steps + [row for row in main if row.step is None and row.subtask is not None]
+
+    def marks(row: Row) -> tuple[bool, bool, bool]:
+        return row.subtask is not None, row.step is not None, row.metric != record.main_metric
+
+    return sorted((row for row in record.rows if sum(marks(row)) < 2), key=marks)
 
 
-RunLine: TypeAlias = tuple[Sequence[str], dict[str, Cell]]
-"""Table cells and JSON data of a run in `list runs`."""
-
-
-def run_line(record: RunRecord) -> RunLine:
-    """Return the cells and data of a run for `list runs`."""
+def run_data(record: RunRecord) -> DataRow:
+    """Return the values of a run for `list runs`."""
     config, row = record.config, record.value(record.main_metric)
-    settings = describe_options(record)
-    value = (
-        "-" if row is None else f"{row.metric} {format_value(row.metric, row.value, row.stderr)}"
-    )
-    task, seed = str(config.get("task", "")), config.get("seed", "")
-    created = record.created[:16].replace("T", " ")
-    cells = (
-        record.id,
-        method_with_state(record),
-        settings,
-        task,
-        record.source,
-        record.base,
-        str(seed),
-        str(record.n),
-        value,
-        created,
-    )
-    data: dict[str, Cell] = {
+    return {
         "run": record.id,
         "method": config.get("method"),
         "state_of": record.state_of,
-        "settings": settings,
-        "task": task,
+        "settings": describe_options(record),
+        "task": str(config.get("task", "")),
         "source": record.source,
         "model": record.base,
-        "seed": seed,
+        "seed": config.get("seed", ""),
         "n": record.n,
         "metric": row.metric if row else None,
         "value": row.value if row else None,
         "created": record.created,
+        "_method": method_with_state(record),
+        "_result": f"{row.metric} {format_row(row)}" if row else "-",
     }
-    return cells, data
 
 
-def runs_table(lines: Sequence[RunLine]) -> Table:
+def runs_table(data: Sequence[DataRow]) -> Table:
     """Return the table of `list runs`."""
-    rows, data = tuple(tuple(cells) for cells, _ in lines), [own for _, own in lines]
-    columns = (
-        "run",
-        "method",
-        "settings",
-        "task",
-        "source",
-        "model",
-        "#seed",
-        "#n",
-        "#result",
-        "created",
-    )
-    caption = "Details of one run: ttabench show RUN"
-    table = Table(
-        title="runs",
-        columns=columns,
-        rows=rows,
-        data=tuple(data),
-        caption=caption,
+    columns: Columns = {
+        "run": "run",
+        "method": "_method",
+        **{key: key for key in ("settings", "task", "source", "model")},
+        "#seed": lambda row: str(row["seed"]),
+        "#n": lambda row: str(row["n"]),
+        "#result": "_result",
+        "created": lambda row: format_minute(row["created"]),
+    }
+    table = Table.of(
+        "runs",
+        data,
+        columns,
+        caption="Details of one run: ttabench show RUN",
         names=("run", "method", "task", "source", "model", "created"),
         spare=("created", "#n", "source", "model"),
     )
-    return table if any(row[2] for row in rows) else table.without("settings")
+    return table if any(row["settings"] for row in data) else table.without("settings")
+
+
+def format_minute(created: str) -> str:
+    """Format the creation time of a record without its seconds."""
+    return created[:16].replace("T", " ")
 
 
 def config_table(plans: Sequence[Plan]) -> Table:
     """Return the resolved configuration of a dry run; a row has the values of all seeds."""
-    configs = [plan.config.to_json() for plan in plans]
-    flatten_config = [
+    configs = [
         {
             f"{key}.{inner}" if inner else key: item
-            for key, value in config.items()
+            for key, value in plan.config.to_json().items()
             for inner, item in (value.items() if isinstance(value, dict) else [("", value)])
         }
-        for config in configs
+        for plan in plans
     ]
     rows = [("run", ", ".join(plan.config.identity() for plan in plans))]
     rows += [
-        (key, ", ".join(dict.fromkeys(str(own.get(key)) for own in flatten_config)))
-        for key in flatten_config[0]
+        (key, ", ".join(dict.fromkeys(str(own.get(key)) for own in configs))) for key in configs[0]
     ]
-    return Table(
-        title="resolved configuration",
-        columns=("setting", "value"),
-        rows=tuple(rows),
-        names=("setting",),
-    )
+    return _pairs_table("resolved configuration", rows)
+
+
+def _pairs_table(title: str, rows: Sequence[tuple[str, ...]], *heads: str) -> Table:
+    columns = heads or ("setting", "value")
+    return Table(title=title, columns=columns, rows=tuple(rows), names=columns[:1])
 
 
 def detail_tables(record: RunRecord, *, everything: bool) -> list[Table]:
     """Return facts and scores of a run; with `everything` also its configuration and all costs."""
     tables = [_about(record), _figures(record, everything=everything)]
     if everything:
-        rows = tuple(
+        config = flatten_config(full_config(record.config).to_json())
+        non_defaults = non_default_options(record.config)
+        settings = [
+            (
+                key,
+                format_setting(config[key]) or "-",
+                "" if key in non_defaults or key in LISTED_FIELDS else "default",
+            )
+            for key in sorted(config, key=lambda key: key not in non_defaults)
+        ]
+        costs = [
             (name.replace("_", " "), format_figure(name, value))
             for name, value in record.cost.items()
-        )
-        costs = Table(
-            title="costs of the run", columns=("cost", "#value"), rows=rows, names=("cost",)
-        )
-        tables[1:1] = [_configuration(record), costs]
+        ]
+        tables[1:1] = [
+            _pairs_table("configuration", settings, "setting", "value", ""),
+            _pairs_table("costs of the run", costs, "cost", "#value"),
+        ]
     return tables
 
 
 def _about(record: RunRecord) -> Table:
-    (command, caveat), hardware = command_of(record), record.hardware
-    memory = format_bytes(hardware["memory_bytes"]) if hardware.get("memory_bytes") else ""
-    cores = f"{hardware['cores']} cores" if hardware.get("cores") else ""
-    about = {
-        "what": f"{method_with_state(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
-        "command": command,
-        "settings": describe_options(record) or "defaults",
-        "model": _model(record),
-        "costs": _costs(record),
-        "created": _creation(record),
-        "machine": ", ".join(
-            filter(None, [machine_name(hardware, None), cores, memory, hardware.get("system")])
-        ),
-        "left out": ", ".join(f"{rows} rows: {reason}" for reason, rows in record.dropped.items()),
-        "notes": "\n".join((*record.notes, *caveat)),
-    }
-    kept = {key: value for key, value in about.items() if value}
-    return Table(
-        title="", columns=("run", *kept), rows=((record.id, *kept.values()),), shown_as_blocks=True
-    )
-
-
-def _model(record: RunRecord) -> str:
-    model = record.model
-    parts = [
-        f"{format_count(model.get('parameters'))} parameters",
-        f"{model.get('dtype')} on {model.get('device')}",
-    ]
-    if added := record.method.get("parameters"):
-        parts.append(f"{format_count(added)} added by {record.config.get('method')}")
-    if checkpoint := record.config.get("checkpoint"):
-        parts.append(f"checkpoint {checkpoint}")
-    return ", ".join(parts)
-
-
-def _costs(record: RunRecord) -> str:
+    (command, caveat), hardware, model = command_of(record), record.hardware, record.model
+    added, checkpoint = record.method.get("parameters"), record.config.get("checkpoint")
     kept = format_kept_share(record.cost.get("kept_share"), budget_of_config(record.config))
     costs = [
         f"{name.replace('_', ' ')} {format_figure(name, value)}"
         for name in SHOWN_COSTS
         if (value := record.cost.get(name)) is not None
     ]
-    return ", ".join([*costs, *([f"kept {kept} of the full-context KV cache"] if kept else [])])
-
-
-def _creation(record: RunRecord) -> str:
     code, versions = record.code, dict(record.versions)
-    changed_since = ", changed" if code.get("changed") else ""
-    commit = f" (commit {str(code['commit'])[:7]}{changed_since})" if code.get("commit") else ""
-    ours, made = versions.pop("ttabench", "?"), record.created[:16].replace("T", " ")
-    return f"{made} UTC by ttabench {ours}{commit}, {', '.join(' '.join(pair) for pair in versions.items())}"
+    changed = ", changed" if code.get("changed") else ""
+    commit = f" (commit {str(code['commit'])[:7]}{changed})" if code.get("commit") else ""
+    ours = (
+        f"{format_minute(record.created)} UTC by ttabench {versions.pop('ttabench', '?')}{commit}"
+    )
+    facts: dict[str, Sequence[object]] = {
+        "what": [_title(record)],
+        "command": [command],
+        "settings": [describe_options(record) or "defaults"],
+        "model": [
+            f"{format_count(model.get('parameters'))} parameters",
+            f"{model.get('dtype')} on {model.get('device')}",
+            added and f"{format_count(added)} added by {record.config.get('method')}",
+            checkpoint and f"checkpoint {checkpoint}",
+        ],
+        "costs": [*costs, kept and f"kept {kept} of the full-context KV cache"],
+        "created": [f"{ours}, {', '.join(' '.join(pair) for pair in versions.items())}"],
+        "machine": [
+            machine_name(hardware, None),
+            hardware.get("cores") and f"{hardware['cores']} cores",
+            hardware.get("memory_bytes") and format_bytes(hardware["memory_bytes"]),
+            hardware.get("system"),
+        ],
+        "left out": [f"{rows} rows: {reason}" for reason, rows in record.dropped.items()],
+        "notes": ["\n".join((*record.notes, *caveat))],
+    }
+    shown = {key: text for key, parts in facts.items() if (text := _join(parts))}
+    columns, row = ("run", *shown), (record.id, *shown.values())
+    return Table(title="", columns=columns, rows=(row,), shown_as_blocks=True)
 
 
-def _configuration(record: RunRecord) -> Table:
-    """Return the full configuration; non-default values come first, and defaults are marked."""
-    config = flatten_config(full_config(record.config).to_json())
-    non_defaults = non_default_options(record.config)
-    rows = tuple(
-        (
-            key,
-            format_setting(config[key]) or "-",
-            "" if key in non_defaults or key in LISTED_FIELDS else "default",
-        )
-        for key in sorted(config, key=lambda key: key not in non_defaults)
-    )
-    return Table(
-        title="configuration", columns=("setting", "value", ""), rows=rows, names=("setting",)
-    )
+def _join(parts: Iterable[object]) -> str:
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _figures(record: RunRecord, *, everything: bool) -> Table:
     main, chance = record.main_metric, record.task.get("chance")
     figures = record.rows if everything else main_rows(record)
-    intervals = [
-        [
-            format_value(row.metric, bound, None)
+    rows = []
+    for row in figures:
+        low, high = (
+            None if bound is None else format_value(row.metric, bound, None)
             for bound in (row.ci_low, row.ci_high)
-            if bound is not None
-        ]
-        for row in figures
-    ]
-    rows = tuple(
-        (
-            ("* " if row.metric == main else "  ") + row_name(row),
-            format_value(row.metric, row.value, row.stderr),
-            f"[{', '.join(interval)}]" if len(interval) == 2 else "-",
-            f"{row.n:,}",
         )
-        for row, interval in zip(figures, intervals, strict=True)
-    )
+        name = ("* " if row.metric == main else "  ") + row_name(row)
+        interval = f"[{low}, {high}]" if low and high else "-"
+        rows.append((name, format_row(row), interval, f"{row.n:,}"))
+    level = f", chance level {format_value(main, chance, None)}" if chance else ""
     return Table(
         title="scores",
         columns=("metric", "#value ± stderr", "#95 % interval", "#n"),
-        rows=rows,
+        rows=tuple(rows),
         data=tuple(row.model_dump() for row in figures),
         names=("metric",),
-        caption=f"Main metric: {main}{f', chance level {format_value(main, chance, None)}' if chance else ''}.",
+        caption=f"Main metric: {main}{level}.",
     )
 
 
@@ -396,17 +347,7 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
 
 def _request(config: RunConfig) -> RunRequest:
     """Return the typed options as a request, without the settings that follow from them."""
-    return RunRequest(
-        method=config.method,
-        task=config.task,
-        model=config.model,
-        source=config.source,
-        base_checkpoint=config.base_checkpoint,
-        random_weights=config.random_weights,
-        keep=config.keep,
-        keep_tokens=config.keep_tokens,
-        chat_template=config.chat_template,
-    )
+    return RunRequest(**{name: getattr(config, name) for name in REQUEST_FIELDS})
 
 
 def _method_arguments(config: RunConfig, notes: list[str]) -> list[str]:

@@ -13,18 +13,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from ttabench.report.compare import Comparison, ComparisonGroup, recovered_over_groups
-from ttabench.report.differences import Ranking, find_difference, have_mean
+from ttabench.report.differences import Ranking, have_mean
 from ttabench.report.group_selection import (
     GroupSelection,
     has_single_unit,
     list_names,
     relative_bytes,
 )
-from ttabench.report.groups import FULL_CONTEXT, NO_CONTEXT
-from ttabench.report.memory import MemoryTest, beats_swapped_state, memory_tests
-from ttabench.report.method_rows import MethodRow, baseline_candidates, baseline_row, contenders
+from ttabench.report.groups import BASELINES
+from ttabench.report.memory import memory_tests
+from ttabench.report.method_rows import MethodRow, baseline_candidates, contenders
 from ttabench.stats.estimate import SIGNIFICANCE_LEVEL
 
 FULL_CONTEXT_HINT = (
@@ -52,167 +53,176 @@ class Verdict:
         return " ".join(self.sentences)
 
 
+Facts: TypeAlias = dict[str, Any]
+Rules: TypeAlias = Sequence[tuple[str, str]]
+"""Sentences, each with the fact that it needs. The first one whose fact is known is used."""
+LEADER: Rules = (
+    ("no_mean", "The {no_mean} comparison groups have no common mean: read each by itself."),
+    ("improvement", "Baselines only: {icl} ({icl_value}) is {improvement}."),
+    ("unranked", "No ranking: no two methods share a task, a source and a base model."),
+    ("leads", "{leader} leads with {mean} {value}{where}, {lead}."),
+    ("lead", "No row leads significantly{where}: {leader} has the best {mean}, {value}, {lead}."),
+)
+AGAINST_BASELINES: Rules = (
+    ("is_beyond", "{name} reaches the full-context baseline: {gaps}."),
+    (
+        "share",
+        "{name} recovers {share} % of the improvement of {icl} over {none}{in_groups}{kept}"
+        " and is {gaps}.",
+    ),
+    ("gaps", "{name} is {gaps}."),
+)
+MEMORY: Rules = (
+    ("counts", "Memory of the context: {counts}."),
+    ("outcome", "Memory of the context: {outcome}; {own} is {states}."),
+)
+
+
 def make_verdict(comparison: Comparison) -> Verdict:
     """Return the verdict of a comparison."""
-    ranking, groups = comparison.ranking, comparison.groups
-    memory = _memory_sentence(memory_tests(comparison))
-    notes = tuple(_notes(comparison))
-    if ranking is None:
-        if not have_mean([group.group_key.metric for group in groups]):
-            first = f"The {len(groups)} comparison groups have no common mean: read each by itself."
-        else:
-            first = _baselines_alone(GroupSelection(comparison, groups))
-        return Verdict(sentences=tuple(filter(None, [first, memory])), notes=notes)
-    selection = GroupSelection(comparison, [groups[place] for place in ranking.groups])
-    leads = _leads(selection, ranking)
-    recovered, baselines = _baseline_sentence(selection, ranking)
-    sentences = [_leader_sentence(selection, ranking, leads=leads), baselines, memory]
-    return Verdict(
-        leader=ranking.order[0],
-        leads=leads,
-        recovered=recovered,
-        sentences=tuple(filter(None, sentences)),
-        notes=notes,
-    )
-
-
-def _leads(selection: GroupSelection, ranking: Ranking) -> bool:
-    """Return True if the leader is significantly better than all other rows, and than its swapped state."""
-    leader, *others = ranking.order
-    tests = [selection.find_test(leader, label) for label in others]
-    better = [test is not None and test.outcome == 1 for test in tests]
-    return bool(others) and all(better) and beats_swapped_state(selection, leader)
-
-
-def _leader_sentence(selection: GroupSelection, ranking: Ranking, *, leads: bool) -> str:
-    """Describe the leader: its value, and its difference from the second row. Empty without one."""
-    leader, second = ranking.order[0], ranking.second
-    if not second:
-        return ""
-    where = _ranked_groups(selection, ranking)
-    mean = "mean" if len(selection.groups) > 1 else selection.metric
-    value = selection.shown(leader)
-    difference = selection.describe_difference(leader, second)
-    if leads:
-        return f"{leader} leads with {mean} {value}{where}, {difference}."
-    return (
-        f"No row leads significantly{where}: {leader} has the best {mean}, {value}, {difference}."
-    )
-
-
-def _ranked_groups(selection: GroupSelection, ranking: Ranking) -> str:
-    """Name the groups that count, if there are several."""
-    if len(selection.comparison.groups) == 1:
-        return ""
-    if len(selection.groups) == 1:
-        return f" on {selection.groups[0].group_key.brief}"
-    rows = f"{len(ranking.order)} of {ranking.lines} rows"
-    return f" over {len(selection.groups)} comparison groups ({rows})"
-
-
-def _baseline_sentence(selection: GroupSelection, ranking: Ranking) -> tuple[float | None, str]:
-    """Compare the leader with the baselines. Returns the recovered share, if any, and the sentence."""
-    leader = ranking.order[0]
-    labels = [selection.baseline(method) for method in (NO_CONTEXT, FULL_CONTEXT)]
-    no_context, full_context = (
-        label if label and selection.rows_of_both(leader, label) else "" for label in labels
-    )
-    share, groups = recovered_over_groups(selection.groups, leader)
-    if share is not None and not (no_context and full_context and _improves(selection, leader)):
-        share = None
-    clauses = [
-        selection.describe_difference(leader, label)
-        for label in (no_context, full_context)
-        if label and (share is None or label == full_context)
+    facts = _memory_facts(comparison)
+    ranking = comparison.ranking
+    facts |= _ranked_facts(comparison, ranking) if ranking else _unranked_facts(comparison)
+    known = [
+        [text for fact, text in rules if facts.get(fact)]
+        for rules in (LEADER, AGAINST_BASELINES, MEMORY)
     ]
-    mean = "mean" if len(selection.groups) > 1 else selection.metric
-    name = "It" if ranking.second else f"{leader} ({mean} {selection.shown(leader)})"
-    if share is None:
-        return None, f"{name} is {'; '.join(clauses)}." if clauses else ""
-    if share > 1:
-        return share, f"{name} reaches the full-context baseline: {clauses[0]}."
-    several = len(selection.groups)
-    where = "" if groups == several else f" in {groups} of {several} groups"
-    relative = relative_bytes(selection.rows_of_both(leader, full_context), full_context)
-    kept = f", with {relative}," if relative else ""
-    improvement = f"{100 * share:.0f} % of the improvement of {full_context} over {no_context}"
-    return share, f"{name} recovers {improvement}{where}{kept} and is {clauses[0]}."
-
-
-def _improves(selection: GroupSelection, leader: str) -> bool:
-    """Return True if full context and the leader are both significantly better than no context."""
-    no_context, full_context = selection.baseline(NO_CONTEXT), selection.baseline(FULL_CONTEXT)
-    baselines = selection.find_test(full_context, no_context)
-    gain = selection.find_test(leader, no_context)
-    if baselines is None or baselines.p is None or gain is None:
-        return False
-    return baselines.p < SIGNIFICANCE_LEVEL and baselines.gain > 0 and gain.outcome == 1
-
-
-def _baselines_alone(selection: GroupSelection) -> str:
-    """Compare the two baselines, if there is no method to rank."""
-    no_context, full_context = selection.baseline(NO_CONTEXT), selection.baseline(FULL_CONTEXT)
-    shared = selection.rows_of_both(full_context, no_context) if no_context and full_context else []
-    if not shared:
-        return "No ranking: no two methods share a task, a source and a base model."
-    selection = GroupSelection(selection.comparison, [group for group, _, _ in shared])
-    mean = " on average" if len(selection.groups) > 1 else ""
-    difference = selection.describe_difference(full_context, no_context)
-    return (
-        f"Baselines only: {full_context} ({selection.shown(full_context)}{mean}) is {difference}."
+    return Verdict(
+        leader=facts.get("leader", ""),
+        leads=bool(facts.get("leads")),
+        recovered=facts.get("recovered"),
+        sentences=tuple(texts[0].format_map(facts) for texts in known if texts),
+        notes=tuple(_notes(comparison)),
     )
 
 
-def _memory_sentence(tests: Sequence[MemoryTest]) -> str:
-    """Summarize the tests of states: the outcome of one, or counts of several."""
-    if not tests:
-        return ""
-    if len(tests) > 1:
-        counts = Counter(test.outcome for test in tests).most_common()
-        return f"Memory of the context: {', '.join(f'{count} {outcome.value}' for outcome, count in counts)}."
+def _ranked_facts(comparison: Comparison, ranking: Ranking) -> Facts:
+    """Return value and place of the leader, and its differences from other rows and baselines.
+
+    The difference from `none` is left out if the leader recovers a share of the improvement.
+    """
+    groups = [comparison.groups[place] for place in ranking.groups]
+    (leader, *others), second, several = ranking.order, ranking.second, len(groups)
+    selection = GroupSelection(comparison, groups)
+    tests = [selection.find_test(leader, label) for label in others]
+    tests += [
+        test.swapped_difference
+        for test in memory_tests(comparison, groups)
+        if test.own == leader and test.swapped
+    ]
+    mean, value = "mean" if several > 1 else selection.metric, selection.shown(leader)
+    where = f" over {several} comparison groups ({len(ranking.order)} of {ranking.lines} rows)"
+    if several == 1:
+        where = "" if len(comparison.groups) == 1 else f" on {groups[0].group_key.brief}"
+    (none, icl), (share, count) = _baselines(selection), _recovered(selection, leader)
+    shared = {label: selection.rows_of_both(leader, label) for label in (none, icl)}
+    kept = relative_bytes(shared[icl], icl)
+    gaps = [
+        selection.describe_difference(leader, label)
+        for label in ((none, icl) if share is None else (icl,))
+        if shared[label]
+    ]
+    return {
+        "leader": leader,
+        "leads": second and all(test is not None and test.outcome == 1 for test in tests),
+        "lead": second and selection.describe_difference(leader, second),
+        "mean": mean,
+        "value": value,
+        "where": where,
+        "name": "It" if second else f"{leader} ({mean} {value})",
+        "none": none,
+        "icl": icl,
+        "gaps": "; ".join(gaps),
+        "recovered": share,
+        "share": "" if share is None else f"{100 * share:.0f}",
+        "is_beyond": share is not None and share > 1,
+        "in_groups": "" if count == several else f" in {count} of {several} groups",
+        "kept": f", with {kept}," if kept else "",
+    }
+
+
+def _baselines(selection: GroupSelection) -> tuple[str, str]:
+    none, icl = map(selection.baseline, BASELINES)
+    return none, icl
+
+
+def _recovered(selection: GroupSelection, leader: str) -> tuple[float | None, int]:
+    """Return (share, number of groups) that the leader recovers of the improvement of `icl`.
+
+    None unless full context and the leader are both significantly better than no context.
+    """
+    none, icl = _baselines(selection)
+    gap, gain = selection.find_test(icl, none), selection.find_test(leader, none)
+    gains = gain is not None and gain.outcome == 1
+    if gains and gap and gap.p is not None and gap.p < SIGNIFICANCE_LEVEL and gap.gain > 0:
+        return recovered_over_groups(selection.groups, leader)
+    return None, 0
+
+
+def _unranked_facts(comparison: Comparison) -> Facts:
+    """Return the difference of the two baselines, if there is no method to rank."""
+    if not have_mean([group.group_key.metric for group in comparison.groups]):
+        return {"no_mean": len(comparison.groups)}
+    selection = GroupSelection(comparison, comparison.groups)
+    none, icl = _baselines(selection)
+    shared = selection.rows_of_both(icl, none)
+    if not shared:
+        return {"unranked": True}
+    selection = GroupSelection(comparison, [group for group, _, _ in shared])
+    average = " on average" if len(shared) > 1 else ""
+    return {
+        "icl": icl,
+        "icl_value": selection.shown(icl) + average,
+        "improvement": selection.describe_difference(icl, none),
+    }
+
+
+def _memory_facts(comparison: Comparison) -> Facts:
+    """Return the outcome of one test of states with its differences, or counts of several."""
+    tests = memory_tests(comparison)
+    if len(tests) != 1:
+        counts = Counter(test.outcome.value for test in tests).most_common()
+        return {"counts": ", ".join(f"{count} {outcome}" for outcome, count in counts)}
     (test,) = tests
+    states = {"its swapped state": test.swapped, "its empty state": test.empty}
     clauses = [
         test.selection.describe_difference(test.own, label, name)
-        for label, name in ((test.swapped, "its swapped state"), (test.empty, "its empty state"))
+        for name, label in states.items()
         if label
     ]
-    return f"Memory of the context: {test.outcome.value}; {test.own} is {'; '.join(clauses)}."
+    return {"outcome": test.outcome.value, "own": test.own, "states": "; ".join(clauses)}
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
     """Yield a note for each baseline that may be wrong, and for single units, untrained and excluded rows."""
-    for method, name in ((NO_CONTEXT, "no-context"), (FULL_CONTEXT, "full-context")):
+    groups = comparison.groups
+    for method, name in zip(BASELINES, ("no-context", "full-context"), strict=True):
         if several := [
-            group
-            for group in comparison.groups
-            if len(baseline_candidates(group.method_rows, method)) > 1
+            group for group in groups if len(baseline_candidates(group.method_rows, method)) > 1
         ]:
             where = _groups_suffix(comparison, several)
             yield f"Several rows of {method}{where}: none is used as the {name} baseline."
-    if above := [
-        clause for group in comparison.groups for clause in _above_full_context(comparison, group)
-    ]:
-        rows = list_names(above, "rows are above it")
-        yield f"The full-context baseline may be wrong: {rows}. {FULL_CONTEXT_HINT}"
-    if weak := [
-        group for group in comparison.groups if group.differences and has_single_unit(group)
-    ]:
+    if above := [clause for group in groups for clause in _above_full_context(comparison, group)]:
+        clauses = list_names(above, "rows are above it")
+        yield f"The full-context baseline may be wrong: {clauses}. {FULL_CONTEXT_HINT}"
+    if weak := [group for group in groups if group.differences and has_single_unit(group)]:
         unit = weak[0].method_rows[0].record.unit
         where = _groups_suffix(comparison, weak)
         yield (
             f"Only one {unit}{where}: errors are over its questions and too small for another {unit}."
             " Run more seeds."
         )
-    if untrained := [
-        row for row in (*comparison.method_rows, *comparison.excluded) if row.untrained
-    ]:
-        names = list_names(list(dict.fromkeys(row.label for row in untrained)), "methods")
-        where = _groups_suffix(comparison, untrained)
+    excluded = comparison.excluded
+    if untrained := [row for row in (*comparison.method_rows, *excluded) if row.untrained]:
+        where, names = _groups_suffix(comparison, untrained), _names(untrained, "methods")
         yield f"Untrained (no checkpoint){where}: {names}. Train them before you compare them."
-    for reason in dict.fromkeys(row.exclusion_reason for row in comparison.excluded):
-        rows_of_reason = [row for row in comparison.excluded if row.exclusion_reason == reason]
-        names = list_names(list(dict.fromkeys(row.label for row in rows_of_reason)), "rows")
-        yield f"Excluded ({reason}): {names}{_groups_suffix(comparison, rows_of_reason)}."
+    for reason in dict.fromkeys(row.exclusion_reason for row in excluded):
+        rows = [row for row in excluded if row.exclusion_reason == reason]
+        yield f"Excluded ({reason}): {_names(rows, 'rows')}{_groups_suffix(comparison, rows)}."
+
+
+def _names(method_rows: Sequence[MethodRow], noun: str) -> str:
+    return list_names(list(dict.fromkeys(row.label for row in method_rows)), noun)
 
 
 def _groups_suffix(comparison: Comparison, where: Sequence[ComparisonGroup | MethodRow]) -> str:
@@ -223,16 +233,14 @@ def _groups_suffix(comparison: Comparison, where: Sequence[ComparisonGroup | Met
 
 def _above_full_context(comparison: Comparison, group: ComparisonGroup) -> list[str]:
     """Describe the row that is significantly better than full context, by the largest difference."""
-    full_context = baseline_row(group.method_rows, FULL_CONTEXT)
-    if full_context is None:
-        return []
-    tests = [
-        find_difference(group.differences, full_context.label, row.label)
-        for row in contenders(group.method_rows)
+    ranked = {row.label for row in contenders(group.method_rows)}
+    above = [
+        one
+        for one in group.differences
+        if one.family == "icl" and one.outcome == 1 and one.left in ranked
     ]
-    worse = [test for test in tests if test and test.outcome == -1]
-    if not worse:
+    if not above:
         return []
-    test = min(worse, key=lambda one: one.gain)
-    difference = GroupSelection(comparison, [group]).describe_difference(test.left, test.right)
-    return [f"{test.left} is {difference}{_groups_suffix(comparison, [group])}"]
+    best = max(above, key=lambda one: one.gain)
+    difference = GroupSelection(comparison, [group]).describe_difference(best.right, best.left)
+    return [f"{best.right} is {difference}{_groups_suffix(comparison, [group])}"]

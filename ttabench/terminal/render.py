@@ -7,6 +7,8 @@ columns, with a note. If it is still too wide, its rows are printed as blocks.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import sys
@@ -51,14 +53,13 @@ def print_tables(tables: Sequence[Table], form: Format = "table") -> None:
     if form == "json":
         print_json({table.title: [dict(row) for row in table.data] for table in tables})
     elif form == "csv":
-        import pandas as pd
-
         rows = [{"table": table.title, **row} for table in tables for row in table.data]
-        _write(
-            pd.DataFrame(rows, columns=None if rows else ["table"], dtype=object).to_csv(
-                index=False
-            )
-        )
+        columns = dict.fromkeys(["table", *(key for row in rows for key in row)])
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        _write(text.getvalue())
     elif form == "markdown":
         glossary = "".join(f"{line}\n" for line in glossary_lines(tables))
         sys.stdout.write(

@@ -5,10 +5,15 @@ Table(title="runs", columns=("run", "#n"), rows=(("3f0c2a9b71de", "32"),), names
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 Cell = str | int | float | None
+DataRow: TypeAlias = Mapping[str, Any]
+"""Exact values of a row by key. Keys that begin with "_" are for tables only, not for CSV and JSON."""
+Columns: TypeAlias = Mapping[str, str | Callable[[Any], str]]
+"""Key of the value, or a function that formats a row, by heading."""
 
 
 class Bold(str):
@@ -41,6 +46,19 @@ class Table:
         """True if the cells of a column are not wrapped."""
         return column.startswith("#") or column in self.names
 
+    @classmethod
+    def of(cls, title: str, data: Sequence[DataRow], columns: Columns, **more: Any) -> Table:
+        """Return the table of these rows: formatted by `columns`, and exact for CSV and JSON."""
+        rows = tuple(
+            tuple(
+                format_cell(row[column]) if isinstance(column, str) else column(row)
+                for column in columns.values()
+            )
+            for row in data
+        )
+        exact = tuple({key: value for key, value in row.items() if key[0] != "_"} for row in data)
+        return cls(title=title, columns=tuple(columns), rows=rows, data=exact, **more)
+
     def without(self, *columns: str) -> Table:
         """Return the table without these columns."""
         kept = [index for index, column in enumerate(self.columns) if column not in columns]
@@ -48,6 +66,15 @@ class Table:
             tuple(cells[index] for index in kept) for cells in (self.columns, *self.rows)
         )
         return replace(self, columns=heads, rows=tuple(rows))
+
+
+def format_cell(value: Any) -> str:
+    """Format an exact value: `yes` for true, empty for false, and 1,200 for a count."""
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def glossary_lines(tables: Sequence[Table]) -> list[str]:

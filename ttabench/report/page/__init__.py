@@ -33,8 +33,8 @@ from ttabench.report.comparison_tables import (
     untested_pairs,
 )
 from ttabench.report.differences import oriented_value
-from ttabench.report.groups import short_group_name
-from ttabench.report.method_rows import contenders, format_value, format_without_error
+from ttabench.report.groups import short_group_names
+from ttabench.report.method_rows import contenders, format_row, format_without_error
 from ttabench.report.show import SampleCells, gold, likelihood, prediction, tail
 from ttabench.report.stored import QueryId, QueryKey, sample_cells, seed_of
 from ttabench.report.tables import detail_tables
@@ -205,32 +205,25 @@ class Cell(NamedTuple):
 def tables_of(comparison: Comparison) -> list[dict[str, Any]]:
     """Return the tables of the page: overview of several groups, method rows, and differences."""
     groups = comparison.groups
-    method_rows, pairs = list[Row](), list[Row]()
-    for group in groups:
-        name = (
-            {"group": short_group_name(group.group_key, [other.group_key for other in groups])}
-            if len(groups) > 1
-            else {}
-        )
+    method_rows, pairs, overview = list[Row](), list[Row](), list[Row]()
+    for name, group in zip(short_group_names([g.group_key for g in groups]), groups, strict=True):
+        place = {"group": name} if len(groups) > 1 else {}
         for row in _rows(group_table(group, all_columns=True)):
-            value = f"#{group.group_key.metric} ± stderr"
-            cells = [
-                ("#value ± stderr" if column == value else column, cell)
-                for column, cell in row.items()
-            ]
-            cells[1:1] = [("metric", group.group_key.metric)]
-            method_rows.append(name | dict(cells))
-        pairs += [
-            name | row for row in (_rows(differences_table(group)) if group.differences else ())
+            method, (_, value), *others = row.items()
+            metric = ("metric", group.group_key.metric)
+            method_rows.append(place | dict([method, metric, ("#value ± stderr", value), *others]))
+        if group.differences:
+            pairs += [place | row for row in _rows(differences_table(group))]
+    if len(groups) > 1 and (whole := overview_table(groups)) is not None:
+        overview = [
+            {column or "group": cell for column, cell in row.items()} for row in _rows(whole)
         ]
+    caption = "Baselines: none (no context), icl (full context). The best other row is bold."
     tables = [
+        _shown("overview", "All comparison groups", caption, overview),
         _shown("lines", "Method rows", "", method_rows),
         _shown("differences", "Differences", "", pairs),
     ]
-    if len(groups) > 1 and (whole := overview_table(groups)) is not None:
-        rows = [{column or "group": cell for column, cell in row.items()} for row in _rows(whole)]
-        caption = "Baselines: none (no context), icl (full context). The best other row is bold."
-        tables.insert(0, _shown("overview", "All comparison groups", caption, rows))
     return [table for table in tables if table["rows"]]
 
 
@@ -263,23 +256,22 @@ def _cell(text: str, column: str) -> Cell:
 
 def about_runs(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Yield each run with its facts, settings and costs, in the order of the method rows."""
-    places = [group.group_key for group in comparison.groups]
-    for method_row in comparison.method_rows:
-        for record in method_row.records:
-            row = record.value(method_row.metric)
-            about, settings, costs, _ = detail_tables(record, everything=True)
-            yield {
-                "id": record.id,
-                "label": method_row.label,
-                "group": short_group_name(method_row.group_key, places),
-                "seed": seed_of(record),
-                "value": f"{row.metric} {format_value(row.metric, row.value, row.stderr)}"
-                if row
-                else "",
-                "facts": list(zip(about.columns[1:], about.rows[0][1:], strict=True)),
-                "settings": "\n".join(f"{name} = {value}" for name, value, _ in settings.rows),
-                "costs": "\n".join(f"{name} = {value}" for name, value in costs.rows),
-            }
+    names = short_group_names([group.group_key for group in comparison.groups])
+    for name, group in zip(names, comparison.groups, strict=True):
+        for method_row in group.method_rows:
+            for record in method_row.records:
+                row = record.value(method_row.metric)
+                about, settings, costs, _ = detail_tables(record, everything=True)
+                yield {
+                    "id": record.id,
+                    "label": method_row.label,
+                    "group": name,
+                    "seed": seed_of(record),
+                    "value": f"{row.metric} {format_row(row)}" if row else "",
+                    "facts": list(zip(about.columns[1:], about.rows[0][1:], strict=True)),
+                    "settings": "\n".join(f"{row[0]} = {row[1]}" for row in settings.rows),
+                    "costs": "\n".join(map(" = ".join, costs.rows)),
+                }
 
 
 def disagreeing_samples(group: ComparisonGroup, most: int) -> dict[str, Any]:
@@ -288,35 +280,23 @@ def disagreeing_samples(group: ComparisonGroup, most: int) -> dict[str, Any]:
     Keys: `shown` has at most `most` of them, `count` is their number, and `note` says which columns
     are not stored.
     """
-    if not any(method_row.values for method_row in group.method_rows):
+    method_rows, metric = group.method_rows, group.group_key.metric
+    if not any(row.values for row in method_rows):
         return {"shown": [], "count": 0, "note": "These runs have no stored answers, only scores."}
     gains: dict[QueryId, dict[int, float]] = {}  # by index of the row; higher is better
-    for place, method_row in enumerate(group.method_rows):
+    for place, method_row in enumerate(method_rows):
         for query, value in method_row.values.items():
-            if (gain := oriented_value(value, group.group_key.metric)) is not None:
+            if (gain := oriented_value(value, metric)) is not None:
                 gains.setdefault(query, {})[place] = gain
-    methods = contenders(group.method_rows)
-    counted_places = {
-        place
-        for place, method_row in enumerate(group.method_rows)
-        if len(methods) < 2 or method_row in methods
-    }
-    counted = {
-        query: [gain for place, gain in own.items() if place in counted_places]
-        for query, own in gains.items()
-    }
-    ranges = {
-        query: max(own, default=0.0) - min(own, default=0.0) for query, own in counted.items()
-    }
-    chosen = sorted(
-        (query for query in ranges if ranges[query] > 0), key=lambda query: (-ranges[query], query)
-    )
+    methods = contenders(method_rows)
+    counted = {place for place, row in enumerate(method_rows) if len(methods) < 2 or row in methods}
+    ranges: dict[QueryId, float] = {}
+    for query, own in gains.items():
+        among = [gain for place, gain in own.items() if place in counted] or [0.0]
+        ranges[query] = max(among) - min(among)
+    chosen = sorted(filter(ranges.get, ranges), key=lambda query: (-ranges[query], query))
     first = chosen[:most]
-    texts = (
-        [sample_cells(method_row.runs, COLUMNS) for method_row in group.method_rows]
-        if first
-        else []
-    )
+    texts = [sample_cells(row.runs, COLUMNS) for row in method_rows] if first else []
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = (
         "These runs have stored scores, but not the texts of prompts and answers." if hidden else ""
@@ -334,7 +314,7 @@ def _disagreeing_sample(
     """Return one query with the answers of all rows, best first."""
     ordered = sorted(gains, key=lambda place: -gains[place])
     kept = [texts[place].get(query[:3], {}) for place in ordered]
-    first = next(filter(None, kept), {})
+    first: SampleCells = next(filter(None, kept), {})
     seed, episode, key = query[:3]
     step = f"step {first['step']:,}" if first.get("step") else ""
     prompt = text_or_empty(str(first.get("prompt") or ""))
