@@ -31,12 +31,10 @@ from ttabench.methods.base import Method
 from ttabench.methods.ccm import CcmSettings, GistingSettings
 from ttabench.methods.distill import CartridgeSettings
 from ttabench.methods.doc_to_lora import DocToLoraSettings
-from ttabench.methods.eviction import (
-    H2OSettings,
-    RandomSlotsSettings,
-    SnapKVSettings,
-    WindowSettings,
-)
+from ttabench.methods.eviction.h2o import H2OSettings
+from ttabench.methods.eviction.random_slots import RandomSlotsSettings
+from ttabench.methods.eviction.snapkv import SnapKVSettings
+from ttabench.methods.eviction.window import WindowSettings
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.in_place_ttt import InPlaceSettings

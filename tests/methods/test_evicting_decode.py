@@ -19,9 +19,9 @@ from ttabench.lm.inference.answering import generate
 from ttabench.lm.inference.scoring import answer_nll, option_logprobs, score_options, token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.methods.eviction import H2OSettings
-from ttabench.methods.eviction.evicting import ColumnSums, group_heads
-from ttabench.methods.eviction.h2o import H2O, HeavyHitters
+from ttabench.methods.eviction.h2o import H2OSettings
+from ttabench.methods.eviction.h2o.method import H2O, HeavyHitters
+from ttabench.methods.eviction.observers import ColumnSums, group_heads
 
 SMALL = H2OSettings(heavy=6, recent=6)
 ITEMS = [

@@ -21,8 +21,8 @@ from tests.tiny_methods import TEXTS
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.eviction import SnapKVSettings
-from ttabench.methods.eviction.snapkv import SnapKV
+from ttabench.methods.eviction.snapkv import SnapKVSettings
+from ttabench.methods.eviction.snapkv.method import SnapKV
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.kvpress.method import INSTALL_COMMAND

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
 from tests.architectures.matrix import base
 from tests.methods.reading import QUESTION, logits, read
+from tests.methods.test_eviction import NOISE, make
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS
 from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.eviction import KVzipSettings
-from ttabench.methods.eviction.evicting import RaggedCache
-from ttabench.methods.eviction.kvzip import (
+from ttabench.methods.eviction.cache import RaggedCache
+from ttabench.methods.eviction.kvzip.method import (
     LATER_REPEAT_PROMPT,
     MUST_STAY_SCORE,
     REPEAT_PROMPT,
-    AttentionMatching,
-    KVzip,
 )
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 
-CLASSES: dict[str, Any] = {"kvzip": KVzip, "attention_matching": AttentionMatching}
-NOISE = {"atol": 2e-5, "rtol": 1e-4}
-
-
-def make(name: str, lm: LM, **settings: Any) -> KVzip:
-    method: KVzip = CLASSES[name](lm, KVzipSettings(**settings))
-    return method
+METHODS = ("kvzip", "attention_matching")
 
 
 def cache(state: State) -> RaggedCache:
@@ -92,18 +82,7 @@ def test_scores_are_the_largest_attention_of_the_repetition(lm: LM, chunk: int) 
             )
 
 
-@pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
-@pytest.mark.parametrize("name", CLASSES)
-def test_a_full_budget_is_full_context(name: str, lm: LM) -> None:
-    expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
-    for more in ({}, {"chunk": 17}, {"repeat_chunk": 20}):
-        method = make(name, lm, budget=1.0, **more)
-        torch.testing.assert_close(
-            logits(method, read(method, *TEXTS)), expected, atol=2e-4, rtol=1e-3
-        )
-
-
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", METHODS)
 def test_slots_are_shared_out_over_layers_and_heads(name: str) -> None:
     lm = tiny_llama()
     kept = cache(read(make(name, lm, budget=0.25), *TEXTS))
@@ -124,7 +103,7 @@ def test_a_refit_is_nearer_to_full_context() -> None:
     expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
     before, after = (
         (logits(method, read(method, *TEXTS)) - expected).abs().mean()
-        for method in (make(name, lm, budget=0.5) for name in CLASSES)
+        for method in (make(name, lm, budget=0.5) for name in METHODS)
     )
     assert after < 0.5 * before
 

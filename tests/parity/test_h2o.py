@@ -8,9 +8,10 @@ import torch
 from tests.methods.test_eviction import call, dense_sums, whole
 from tests.parity.fixtures import cases, load
 from ttabench.lm.patch import Prefix
-from ttabench.methods.eviction import H2OSettings
-from ttabench.methods.eviction.evicting import EvictedCache, column_sums, group_heads
-from ttabench.methods.eviction.h2o import HeavyHitters, evict_slots
+from ttabench.methods.eviction.cache import EvictedCache
+from ttabench.methods.eviction.h2o import H2OSettings
+from ttabench.methods.eviction.h2o.method import H2O, HeavyHitters
+from ttabench.methods.eviction.observers import column_sums, group_heads
 
 TOLERANCE = load("h2o").spec["tolerance"]["score"]
 
@@ -34,10 +35,9 @@ def test_reading_keeps_what_the_published_rule_keeps_at_every_step(case: str) ->
             scores = torch.cat([kept.scores, scores], 3)
         counted = torch.ones(rows, end - begin, dtype=torch.bool)
         sums = column_sums(call(t["q"][:, :, begin:end], keys[0]), counted)
-        scores = scores + group_heads(sums, spec["kv_heads"], 1).sum(2)
-        kept = evict_slots(
-            EvictedCache(keys, keys, index, torch.full((rows,), end), scores), heavy, recent
-        )
+        scores = H2O.score(sums, scores)
+        held = EvictedCache(keys, keys, index, torch.full((rows,), end), scores)
+        kept = held.evict(scores, heavy + recent, last_B=recent)
         expected = t["kept_after_step"][:, step]
         assert torch.equal(
             kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1)
@@ -62,7 +62,8 @@ def test_decoding_keeps_what_the_published_rule_keeps(case: str) -> None:
     read = EvictedCache(keys, keys, places, torch.full((rows,), first), sums[None])
     heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))
     settings = H2OSettings(heavy=spec["hh_size"], recent=spec["recent_size"])
-    rule = HeavyHitters(evict_slots(read, heavy, recent), None, settings)
+    kept = read.evict(sums[None], heavy + recent, last_B=recent)
+    rule = HeavyHitters(kept, None, settings)
     for number in range(first, spec["tokens"]):
         held = torch.cat([rule.kept.keys[0], t["k"][:, :, number : number + 1]], dim=2)
         step = rule.step(torch.ones(rows, 1, dtype=torch.bool))

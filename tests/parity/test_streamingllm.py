@@ -7,8 +7,8 @@ import torch
 
 from tests.parity.fixtures import base_lm, cases, llama_config, load
 from ttabench.lm.model import LM
-from ttabench.methods.eviction import WindowSettings
-from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.eviction.window import WindowSettings
+from ttabench.methods.eviction.window.method import SlidingWindow
 
 TOLERANCE = load("streamingllm").spec["tolerance"]["logits"]
 

@@ -17,8 +17,8 @@ from ttabench.lm.inference.scoring import token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods.base import Method
-from ttabench.methods.eviction import WindowSettings
-from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.eviction.window import WindowSettings
+from ttabench.methods.eviction.window.method import SlidingWindow
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.trainable import training_item

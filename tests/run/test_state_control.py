@@ -18,8 +18,8 @@ from ttabench.core.types import Answer, Episode, Generate, Query, Score, StreamP
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch
 from ttabench.methods.base import Method
-from ttabench.methods.eviction import WindowSettings
-from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.eviction.window import WindowSettings
+from ttabench.methods.eviction.window.method import SlidingWindow
 from ttabench.methods.registry import find_method, methods
 from ttabench.readers.tokens import Tokens
 from ttabench.records.folder import RunFolder

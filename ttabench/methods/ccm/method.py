@@ -35,7 +35,8 @@ from ttabench.methods.ccm.comp_tokens import (
     memory_to_prefix,
     state_to_memory,
 )
-from ttabench.methods.eviction.evicting import EvictedCache, concat_caches, extend_cache
+from ttabench.methods.eviction.cache import EvictedCache, concat_caches
+from ttabench.methods.eviction.evicting import extend_cache
 from ttabench.methods.parts.kept import append_ids, stored_ids
 from ttabench.methods.parts.one_forward import Batch, Row, Slots, add_chunk, episode_row
 

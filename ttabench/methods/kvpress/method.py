@@ -30,7 +30,7 @@ from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import Method
-from ttabench.methods.eviction.evicting import RaggedCache
+from ttabench.methods.eviction.cache import RaggedCache
 from ttabench.methods.kvpress import KVPRESS, KvPressSettings
 from ttabench.methods.parts.kept import prefix_from_tensors, prefix_tensors
 from ttabench.methods.parts.settings import in_tokens

@@ -5,7 +5,6 @@ Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,8 +20,9 @@ from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.eviction import STREAM_BLOCK_TOKENS, WINDOW, WindowSettings, evicting
-from ttabench.methods.eviction.evicting import EvictedCache, EvictingMethod
+from ttabench.methods.eviction.cache import EvictedCache, amounts_by_row, append_text
+from ttabench.methods.eviction.evicting import EvictingMethod, extend_cache, prefix_with_room
+from ttabench.methods.eviction.window import STREAM_BLOCK_TOKENS, WINDOW, WindowSettings
 from ttabench.methods.parts.kept import append_ids, window_patch
 
 
@@ -147,7 +147,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.mode == "postprefill":
-            return self._drop_middle(evicting.extend_cache(self.lm, kept, ids_BT, mask_BT, None))
+            return self._drop_middle(extend_cache(self.lm, kept, ids_BT, mask_BT, None))
         return self.stream(kept, ids_BT, mask_BT)[0]
 
     @torch.no_grad()
@@ -162,7 +162,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         Returns:
             The kept cache, and the last hidden states [B, T, D] of the block.
         """
-        start = evicting.prefix_with_room(self.lm, kept, mask_BT, self.rotary)
+        start = prefix_with_room(self.lm, kept, mask_BT, self.rotary)
         window = Window(self.lm, start, ids_BT.shape[0], capacity=ids_BT.shape[1])
         real_BT = None if bool(mask_BT.all()) else mask_BT
         query_BT, key_BS = self._positions(kept, mask_BT)
@@ -173,7 +173,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             band = BandAttention(self.sinks, self.width, query_BT, key_BS, self.rotary)
             with observe_attention(band):
                 hidden_BTD = window.feed(ids_BT, real_BT)
-        whole = evicting.append_text(kept, window.prefix(), mask_BT, self.rotary)
+        whole = append_text(kept, window.prefix(), mask_BT, self.rotary)
         return self._drop_middle(whole), hidden_BTD
 
     def _positions(self, kept: EvictedCache | None, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,10 +192,6 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
     def _drop_middle(self, whole: EvictedCache) -> EvictedCache:
         """Keep only sinks and recent tokens, equal in every layer and head."""
         whole = whole.compact()
-        valid_BS = whole.valid
-        sinks_B, recent_B = evicting.amounts_by_row(self.settings.amounts, whole.next)
-        sinks_BS = valid_BS & (valid_BS.long().cumsum(1) <= sinks_B[:, None])
-        stays_BS = sinks_BS | evicting.newest_slots(valid_BS, recent_B)
-        zeros_BS = torch.zeros(valid_BS.shape, device=valid_BS.device)
-        scores_BS = zeros_BS.masked_fill(~stays_BS, -math.inf)
-        return whole.take(evicting.kept_slots(scores_BS[None, :, None], sinks_B + recent_B))
+        sinks_B, recent_B = amounts_by_row(self.settings.amounts, whole.next)
+        equal_scores = torch.zeros(whole.valid.shape, device=whole.index.device)[None, :, None]
+        return whole.evict(equal_scores, sinks_B + recent_B, first_B=sinks_B, last_B=recent_B)

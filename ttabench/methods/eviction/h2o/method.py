@@ -6,7 +6,6 @@ slots).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,22 +15,28 @@ from torch.nn.functional import pad
 from ttabench.core.types import Query
 from ttabench.lm.forward.capabilities import Rotary
 from ttabench.lm.patch import Patch, Prefix, State
-from ttabench.methods import eviction
-from ttabench.methods.eviction import H2OSettings, evicting
-from ttabench.methods.eviction.evicting import ColumnSums, EvictedCache, EvictingMethod
+from ttabench.methods.eviction import h2o
+from ttabench.methods.eviction.cache import EvictedCache, amounts_by_row, append_text
+from ttabench.methods.eviction.h2o import H2OSettings
+from ttabench.methods.eviction.observers import ColumnSums, group_heads
+from ttabench.methods.eviction.scoring import ScoringMethod
 
 
-class H2O(EvictingMethod[H2OSettings]):
+class H2O(ScoringMethod[H2OSettings]):
     """Cache of the context, compressed by the attention that its slots received."""
 
-    spec = eviction.H2O
+    spec = h2o.H2O
     reserved_tokens = 256
 
-    def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
-        whole = accumulate_scores(
-            evicting.read_with_observer(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary), kept
-        )
-        return evict_slots(whole, *evicting.amounts_by_row(self.settings.amounts, whole.next))
+    def always_kept(self, read: int) -> tuple[int, int]:
+        """Return no first slots, and the recent ones."""
+        return 0, self.settings.amounts(read)[1]
+
+    @staticmethod
+    def score(attention: Tensor, earlier_scores: Tensor) -> Tensor:
+        """Sum over the query heads of each key/value head, and add the scores so far."""
+        heads = earlier_scores.shape[-2]
+        return group_heads(attention, heads, -2).sum(-2) + earlier_scores
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
         """Return the kept cache as a prefix that evicts during prompt and answer."""
@@ -40,24 +45,6 @@ class H2O(EvictingMethod[H2OSettings]):
             return patch
         policy = HeavyHitters(kept, self.rotary, self.settings)
         return replace(patch, prefix=replace(patch.prefix, eviction=policy))
-
-
-def accumulate_scores(whole: EvictedCache, before: EvictedCache | None) -> EvictedCache:
-    """Sum new scores over the query heads of a key/value head, and add the scores from before."""
-    assert whole.scores is not None, "no attention scores"
-    scores = evicting.group_heads(whole.scores, whole.keys.shape[2], 2).sum(3)
-    if before is not None and before.scores is not None:
-        scores = scores + pad(before.scores, (0, scores.shape[-1] - before.scores.shape[-1]))
-    return replace(whole, scores=scores).compact()
-
-
-def evict_slots(whole: EvictedCache, heavy_B: Tensor, recent_B: Tensor) -> EvictedCache:
-    """Keep the last `recent_B` slots and the `heavy_B` best others of every row, layer and head."""
-    assert whole.scores is not None, "no attention scores"
-    valid_BS = whole.valid
-    stays_BS = evicting.newest_slots(valid_BS, recent_B)[:, None]
-    scores = whole.scores.masked_fill(stays_BS, math.inf).masked_fill(~valid_BS[:, None], -math.inf)
-    return whole.take(evicting.kept_slots(scores, heavy_B + recent_B))
 
 
 @dataclass(frozen=True)
@@ -93,10 +80,14 @@ class EvictionStep(ColumnSums):
     def remaining_prefix(self, whole: Prefix, *, evict: bool) -> Prefix:
         """Return the prefix with updated scores, reduced to heavy hitters and recent slots."""
         rule = self.rule
-        kept = evicting.append_text(rule.kept, whole, self.mask_BT, rule.rotary)
-        kept = accumulate_scores(replace(kept, scores=self.total()), rule.kept)
+        kept = append_text(rule.kept, whole, self.mask_BT, rule.rotary)
+        assert rule.kept.scores is not None, "the cache has scores"
+        earlier_scores = pad(rule.kept.scores, (0, self.mask_BT.shape[1]))
+        kept = replace(kept, scores=H2O.score(self.total(), earlier_scores)).compact()
         budget = rule.budget
         if evict:
-            budget = budget or evicting.amounts_by_row(rule.settings.amounts, kept.next)
-            kept = evict_slots(kept, *budget)
+            assert kept.scores is not None, "the cache has scores"
+            budget = budget or amounts_by_row(rule.settings.amounts, kept.next)
+            heavy_B, recent_B = budget
+            kept = kept.evict(kept.scores, heavy_B + recent_B, last_B=recent_B)
         return replace(kept.prefix(rule.rotary), eviction=replace(rule, kept=kept, budget=budget))

@@ -28,15 +28,10 @@ from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.window import Window
 from ttabench.lm.patch import Prefix
-from ttabench.methods import eviction
-from ttabench.methods.eviction import KVzipSettings
-from ttabench.methods.eviction.evicting import (
-    MAX_QUERIES_PER_BLOCK,
-    EvictingMethod,
-    RaggedCache,
-    group_heads,
-    visible_slots,
-)
+from ttabench.methods.eviction.cache import RaggedCache
+from ttabench.methods.eviction.evicting import EvictingMethod
+from ttabench.methods.eviction.kvzip import ATTENTION_MATCHING, KVZIP, KVzipSettings
+from ttabench.methods.eviction.observers import MAX_QUERIES_PER_BLOCK, group_heads, visible_slots
 from ttabench.methods.parts.kept import extend_prefix
 
 REPEAT_PROMPT = "\n\nRepeat the previous context exactly."
@@ -138,7 +133,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
     State: `RaggedCache`.
     """
 
-    spec = eviction.KVZIP
+    spec = KVZIP
     cache_class = RaggedCache
     supports_batching = False
     query_tokens = 0
@@ -286,7 +281,7 @@ class AttentionMatching(KVzip):
     State: `RaggedCache` with a bias for every slot.
     """
 
-    spec = eviction.ATTENTION_MATCHING
+    spec = ATTENTION_MATCHING
     query_tokens = 1024
 
     @torch.no_grad()

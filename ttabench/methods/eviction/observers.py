@@ -1,0 +1,109 @@
+"""Attention observers of a text that is read: sums of attention by slot, and attention queries.
+
+Here a query is an attention query: one token of the text.
+
+Shape letters: L layers · B rows · N query heads · H key/value heads · G = N / H · T queries ·
+    S slots · D head size.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from ttabench.lm.attention import AttentionCall
+
+MAX_QUERIES_PER_BLOCK = 256
+"""Queries whose attention weights are in memory at a time."""
+
+
+class TextObserver:
+    """Attention observer of the counted tokens of one text, over its forward passes.
+
+    Args:
+        prefix_slots: slots of the kept cache, in front of the text.
+        counted_BT: bool, True for tokens that count.
+    """
+
+    def __init__(self, layers: int, prefix_slots: int, counted_BT: Tensor) -> None:
+        self._prefix_slots = prefix_slots
+        self._counted_BT = counted_BT
+        self._by_layer: list[Tensor | None] = [None] * layers
+
+    def __call__(self, call: AttentionCall) -> None:
+        """Observe one forward pass of one layer."""
+        tokens, slots = call.query.shape[2], call.key.shape[2]
+        # tokens of the text that earlier forward passes have read
+        tokens_before = slots - tokens - self._prefix_slots
+        counted_BT = self._counted_BT[:, tokens_before : tokens_before + tokens]
+        self._by_layer[call.layer] = self._add(self._by_layer[call.layer], call, counted_BT)
+
+    @abstractmethod
+    def _add(self, before: Tensor | None, call: AttentionCall, counted_BT: Tensor) -> Tensor:
+        """Return the result of a layer after one more forward pass."""
+
+    def total(self) -> Tensor:
+        """Return the results of all layers, [L, ...]."""
+        known = [part for part in self._by_layer if part is not None]
+        assert len(known) == len(self._by_layer), "a layer was not observed"
+        return torch.stack([part.to(self._counted_BT.device) for part in known])
+
+
+class ColumnSums(TextObserver):
+    """Observer that adds up `column_sums`, float32 [L, B, N, S]."""
+
+    def _add(self, before: Tensor | None, call: AttentionCall, counted_BT: Tensor) -> Tensor:
+        sums_BNS = column_sums(call, counted_BT)
+        if before is not None:
+            sums_BNS[..., : before.shape[-1]] += before
+        return sums_BNS
+
+
+class QueryStore(TextObserver):
+    """Observer that stores the queries of columns with a counted token, scaled, [L, B, N, T, D]."""
+
+    def _add(self, before: Tensor | None, call: AttentionCall, counted_BT: Tensor) -> Tensor:
+        counted_T = counted_BT.any(0).to(call.query.device)
+        queries_BNTD = call.query[:, :, counted_T] * call.scaling
+        return queries_BNTD if before is None else torch.cat([before, queries_BNTD], dim=2)
+
+
+def column_sums(
+    call: AttentionCall, counted_BT: Tensor, block: int = MAX_QUERIES_PER_BLOCK
+) -> Tensor:
+    """Sum the attention that every slot receives from the counted queries, float32 [B, N, S].
+
+    `block` queries are processed at a time, which affects only memory.
+    """
+    counted_BT = counted_BT.to(call.key.device)
+    query_BHGTD = group_heads(call.query, call.key.shape[1], 1)
+    sums_BHGS = query_BHGTD.new_zeros(
+        (*query_BHGTD.shape[:3], call.key.shape[2]), dtype=torch.float32
+    )
+    counted_columns = counted_BT.any(0).nonzero().flatten().tolist()
+    for begin in (
+        range(counted_columns[0], counted_columns[-1] + 1, block) if counted_columns else ()
+    ):
+        part = slice(begin, min(begin + block, counted_columns[-1] + 1))
+        scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ call.key.transpose(-1, -2)
+        scores = scores.unflatten(2, (-1, part.stop - begin)).float() * call.scaling  # type: ignore[no-untyped-call]
+        hidden_BH1TS = ~visible_slots(call, part)[:, :, None]
+        weights = scores.masked_fill_(hidden_BH1TS, torch.finfo(torch.float32).min).softmax(-1)
+        sums_BHGS += torch.einsum("bhgts,bt->bhgs", weights, counted_BT[:, part].float())
+    return sums_BHGS.flatten(1, 2)
+
+
+def visible_slots(call: AttentionCall, part: slice) -> Tensor:
+    """Return the mask of slots that these queries see, bool [B or 1, 1 or H, T, S]."""
+    if call.mask is not None:
+        return call.mask[:, :, part]
+    tokens, slots = call.query.shape[2], call.key.shape[2]
+    query_T1 = torch.arange(slots - tokens, slots, device=call.key.device)[part, None]
+    return (torch.arange(slots, device=call.key.device) <= query_T1)[None, None]
+
+
+def group_heads(scores: Tensor, heads: int, dim: int = 0) -> Tensor:
+    """Split query heads into key/value heads and groups: [..., N, ...] to [..., H, G, ...]."""
+    return scores.unflatten(dim, (heads, -1))  # type: ignore[no-untyped-call]
