@@ -15,6 +15,7 @@ import ttabench
 import ttabench.extend
 from ttabench import cost
 from ttabench.core.amounts import format_bytes, format_count
+from ttabench.core.declared import format_assignments
 from ttabench.cost import Workload
 from ttabench.methods import registry
 from ttabench.methods.spec import MethodSpec, Recipe
@@ -134,7 +135,8 @@ def _recipe(recipe: Recipe) -> str:
     own = _changes(asdict(replace(recipe, first=None)), asdict(Recipe()))
     if (before := recipe.first) is None:
         return own
-    given = ", ".join(f"`{text}`" for text in (*before.settings, *before.task_options))
+    texts = format_assignments({**before.settings, **before.task_options})
+    given = ", ".join(f"`{text}`" for text in texts)
     return f"first `{before.method}` with {given}, by {_recipe(before.recipe)}; then {own}"
 
 

@@ -71,7 +71,7 @@ def names_what_there_is(group: TyperGroup, words: tuple[str, ...]) -> None:
         if words[0] not in ("profile", "list"):
             build_settings(
                 spec,
-                parse_settings(spec, typed.get("settings") or ()),
+                parse_settings(spec, parse_assignments(typed.get("settings") or ())),
                 resolve_preset(spec, typed["preset"], "nano"),
             )
 

@@ -20,7 +20,11 @@ from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
-TWINS = {"streamingqa": ("documents=4",), "superglue": ("task=cb", "shots=4"), "dailydialog": ()}
+TWINS: dict[str, dict[str, str]] = {
+    "streamingqa": {"documents": "4"},
+    "superglue": {"task": "cb", "shots": "4"},
+    "dailydialog": {},
+}
 """Tasks whose answers are written, chosen and scored, with their options."""
 SETTINGS = {"dropout": "0", "steps": "2"}
 """Of methods that have them."""
@@ -61,7 +65,7 @@ def _answers(models: ModelCache, method: str, device: str, dtype: str) -> list[A
     """The answers to eight queries of each twin."""
     answers: list[Answer] = []
     known = {key for key, _, _ in describe_settings(registry.find_method(method))}
-    settings = tuple(f"{key}={value}" for key, value in SETTINGS.items() if key in known)
+    settings = {key: value for key, value in SETTINGS.items() if key in known}
     for task, options in TWINS.items():
         request = RunRequest(
             method=method,

@@ -158,9 +158,9 @@ def test_a_fault_of_the_user_leaves_nothing_after(
 
 def test_settings_find_their_methods() -> None:
     chosen = choose_methods("all", settings=("chunk=64", "h2o.heavy=8"))
-    assert chosen["snapkv"] == {"method": "snapkv", "preset": "stream", "settings": ("chunk=64",)}
-    assert chosen["h2o"]["settings"] == ("chunk=64", "heavy=8")
-    assert chosen["icl"]["settings"] == ()
+    assert chosen["snapkv"] == {"method": "snapkv", "preset": "stream", "settings": {"chunk": "64"}}
+    assert chosen["h2o"]["settings"] == {"chunk": "64", "heavy": "8"}
+    assert chosen["icl"]["settings"] == {}
     assert choose_methods("snapkv", preset="streamadapter")["snapkv"]["preset"] == "streamadapter"
 
 

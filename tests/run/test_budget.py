@@ -94,7 +94,7 @@ def test_a_budget_is_its_settings_and_changes_no_other_id() -> None:
     assert not {"keep", "keep_tokens", "window_share"} & set(plain.non_default_values())
     assert (
         identity(keep=0.2)
-        == identity(settings=("budget=0.2", "window_share=0.5"))
+        == identity(settings={"budget": 0.2, "window_share": 0.5})
         != plain.identity()
     )
     assert identity(keep=0.2) not in (identity(keep=0.3), identity(keep_tokens=9))

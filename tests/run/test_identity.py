@@ -19,7 +19,7 @@ from ttabench.run import resolve
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
-SMALL = ("documents=2", "questions=2")
+SMALL = {"documents": 2, "questions": 2}
 CARD = """
 name: mine
 reader: qa_stream
@@ -62,7 +62,7 @@ def wider(spec: MethodSpec) -> MethodSpec:
         {"method": "icl"},
         {"method": "templora", "preset": "nano"},
         {"method": "mac"},
-        {"method": "mac", "checkpoint": "none", "settings": ("hierarchy=16",)},
+        {"method": "mac", "checkpoint": "none", "settings": {"hierarchy": 16}},
     ],
     ids=str,
 )
@@ -72,16 +72,16 @@ def test_a_new_setting_of_a_method_leaves_ids(
     before, found = run_id(**chosen), wider(registry.find_method(chosen["method"]))
     monkeypatch.setattr(resolve.registry, "find_method", lambda _: found)
     assert run_id(**chosen) == before
-    typed = chosen.get("settings", ())
-    assert run_id(**{**chosen, "settings": (*typed, "sharpness=1.0")}) == before
-    assert run_id(**{**chosen, "settings": (*typed, "sharpness=2")}) != before
+    typed = chosen.get("settings", {})
+    assert run_id(**{**chosen, "settings": {**typed, "sharpness": 1.0}}) == before
+    assert run_id(**{**chosen, "settings": {**typed, "sharpness": "2"}}) != before
 
 
 def test_ids_of_groups_stay() -> None:
     """As committed runs have them, from before groups could be told by documents."""
-    groups = ("kind=grouped", "group_tokens=128")
+    groups = {"kind": "grouped", "group_tokens": "128"}
     assert run_id(1, task_options=groups) == "4b306f8797fb"
-    assert run_id(1, task_options=(*groups, "group_documents=4")) != "4b306f8797fb"
+    assert run_id(1, task_options={**groups, "group_documents": 4}) != "4b306f8797fb"
 
 
 def test_a_new_option_of_a_task_leaves_ids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_new_option_of_a_task_leaves_ids(monkeypatch: pytest.MonkeyPatch) -> N
     plan = make_plan(request(), 0)
     assert plan.config.task_options["pauses"] == 0, "the record keeps every option"
     assert plan.config.identity() == before
-    assert run_id(task_options=(*SMALL, "pauses=1")) != before
+    assert run_id(task_options={**SMALL, "pauses": 1}) != before
 
 
 def test_a_new_option_of_eval_leaves_ids() -> None:
@@ -108,10 +108,9 @@ def test_a_new_option_of_eval_leaves_ids() -> None:
 
 
 def test_a_default_that_is_typed_is_the_default() -> None:
-    assert run_id(settings=("truncate=error",)) == run_id()
+    assert run_id(settings={"truncate": "error"}) == run_id()
     options = make_plan(request(), 0).config.task_options
-    typed = tuple(f"{key}={value}" for key, value in options.items() if value is not None)
-    assert run_id(task_options=typed) == run_id()
+    assert run_id(task_options=options) == run_id()
 
 
 def test_a_preset_is_its_settings() -> None:
@@ -119,10 +118,9 @@ def test_a_preset_is_its_settings() -> None:
     (preset,) = {"streamadapter"} & spec.presets.keys()
     changes = non_default_values(asdict(spec.presets[preset]), default_settings(spec))
     assert changes
-    typed = tuple(f"{key}={value}" for key, value in changes.items())
     assert (
         run_id(method="snapkv", preset=preset)
-        == run_id(method="snapkv", settings=typed)
+        == run_id(method="snapkv", settings=changes)
         != run_id(method="snapkv")
     )
 
@@ -139,12 +137,12 @@ def test_every_choice_that_changes_figures_changes_the_id() -> None:
         {"split": "validation"},
         {"seed": 1},
         {"limit": 1},
-        {"settings": ("truncate=left",)},
-        {"settings": ("truncate=right",)},
-        {"settings": ("max_tokens=64",)},
-        {"task_options": ("documents=3", "questions=2")},
-        {"task_options": ("documents=2", "questions=1")},
-        {"task_options": (*SMALL, "max_new_tokens=3")},
+        {"settings": {"truncate": "left"}},
+        {"settings": {"truncate": "right"}},
+        {"settings": {"max_tokens": 64}},
+        {"task_options": {"documents": 3, "questions": 2}},
+        {"task_options": {"documents": 2, "questions": 1}},
+        {"task_options": {**SMALL, "max_new_tokens": 3}},
         {"dtype": "bfloat16"},
         {"batch_size": 1},
         {"state_of": "none"},
@@ -154,7 +152,7 @@ def test_every_choice_that_changes_figures_changes_the_id() -> None:
         {"method": "mac"},
         mac,
         {"method": "mac", "checkpoint": "shipped:mac-squad_seq"},
-        {**mac, "settings": ("hierarchy=16",)},
+        {**mac, "settings": {"hierarchy": 16}},
     ]
     ids = [run_id(**each) for each in chosen]
     assert len(set(ids)) == len(ids), [
@@ -203,7 +201,11 @@ def test_values_that_python_takes_for_equal_are_reported_apart(one: Any, other: 
 
 
 def test_a_folder_that_a_setting_names_is_what_it_holds(tmp_path: Path) -> None:
-    chosen = {"method": "mac", "checkpoint": "none", "settings": (f"amortiser={tmp_path / 't5'}",)}
+    chosen = {
+        "method": "mac",
+        "checkpoint": "none",
+        "settings": {"amortiser": str(tmp_path / "t5")},
+    }
     before = run_id(**chosen)
     (tmp_path / "t5").mkdir()
     (tmp_path / "t5" / "model.safetensors").write_text("1")
@@ -229,7 +231,7 @@ def id_of_card(folder: Path, text: str, **changes: Any) -> str:
     (folder / "mine.yaml").write_text(text)
     source = str(folder / "rows.jsonl")
     return run_id(
-        **{"task": str(folder / "mine.yaml"), "source": source, "task_options": (), **changes}
+        **{"task": str(folder / "mine.yaml"), "source": source, "task_options": {}, **changes}
     )
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from ttabench.core.declared import parse_assignments
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import devices
 from ttabench.methods.states import HEADER_FILE, STATE_SCHEMA_VERSION, header_digest
-from ttabench.records import run_fields
+from ttabench.run.plan import make_plan
 from ttabench.run.request import (
     QUERY_FIELDS,
     REQUEST_KEY,
@@ -33,7 +35,7 @@ def asked(
     found = resolve_prompt(
         RunRequest(
             model=str(model),
-            task_options=options,
+            task_options=parse_assignments(options),
             chat_template=chat,
             base_checkpoint=base_checkpoint,
             **said,
@@ -99,7 +101,7 @@ def test_a_request_comes_back_as_it_was_resolved(
         task="squad_seq",
         model="smollm2-135m-qa",
         checkpoint="my-mac",
-        settings=("hierarchy=2",),
+        settings={"hierarchy": 2},
         bos="no",
     )
     found = request_from_header({REQUEST_KEY: state_header(request, chat=True)}, STATE)
@@ -107,7 +109,7 @@ def test_a_request_comes_back_as_it_was_resolved(
     assert (found.method, found.task, found.settings, found.bos) == (
         "mac",
         "squad_seq",
-        ("hierarchy=2",),
+        {"hierarchy": 2},
         "no",
     )
     assert found.chat_template is True
@@ -143,7 +145,7 @@ def test_a_method_in_a_file_is_named_by_the_user() -> None:
 
 def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> None:
     own = RunRequest(
-        method="mac", task="squad_seq", model="smollm2-135m-qa", settings=("hierarchy=2",), bos="no"
+        method="mac", task="squad_seq", model="smollm2-135m-qa", settings={"hierarchy": 2}, bos="no"
     )
     content = {
         "schema_version": STATE_SCHEMA_VERSION,
@@ -157,7 +159,7 @@ def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> N
     made = inherit_from_state(plain, tmp_path, ())
     assert (made.method, made.task, made.base_name) == ("mac", "squad_seq", "smollm2-135m-qa")
     assert (made.settings, made.bos, made.chat_template, made.device) == (
-        ("hierarchy=2",),
+        {"hierarchy": 2},
         "no",
         True,
         "cpu",
@@ -165,9 +167,9 @@ def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> N
     asking = inherit_from_state(plain, tmp_path, (), except_fields=QUERY_FIELDS)
     assert (asking.method, asking.task, asking.chat_template) == ("mac", "streamingqa", None)
     other = inherit_from_state(
-        replace(plain, settings=("heads=2",)), tmp_path, {"settings", "model"}
+        replace(plain, settings={"heads": 2}), tmp_path, {"settings", "model"}
     )
-    assert (other.method, other.settings, other.base_name) == ("mac", ("heads=2",), "nano"), (
+    assert (other.method, other.settings, other.base_name) == ("mac", {"heads": 2}, "nano"), (
         "what is typed stays"
     )
     with pytest.raises(UserError, match="made with method mac, not icl"):
@@ -176,15 +178,15 @@ def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("fast", ["float32", "bfloat16"])
 def test_the_fastest_number_format_is_tried_and_recorded(
-    fast: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fast: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     times = {"float32": 2.0, "bfloat16": 2.0} | {fast: 1.0}
     monkeypatch.setattr(devices, "time_dtypes", lambda: times)
-    run_fields._fastest_dtype.cache_clear()
-    made = [
-        RunRequest(method="none", task="streamingqa", device="cpu", dtype=word)
-        for word in ("fastest", fast)
-    ]
-    run_fields._fastest_dtype.cache_clear()
-    assert [one.dtype for one in made] == [fast, fast]
-    assert fast in capsys.readouterr().err
+    devices.fastest_dtype.cache_clear()
+    request = RunRequest(method="none", task="streamingqa", device="cpu", dtype="fastest")
+    plans = [make_plan(replace(request, dtype=dtype), 0) for dtype in ("fastest", fast)]
+    assert devices.find_dtype("fastest", torch.device("cpu")) == devices.DTYPES[fast]
+    devices.fastest_dtype.cache_clear()
+    assert [plan.config.dtype for plan in plans] == [plan.request.dtype for plan in plans]
+    assert plans[0].config.identity() == plans[1].config.identity()
+    assert fast in caplog.text

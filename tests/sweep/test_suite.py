@@ -61,10 +61,10 @@ def test_a_grid_is_methods_by_tasks_by_seeds_without_some_and_with_more(written:
         for cell in found(written(SUITE))
     ]
     none, mac = (
-        [("none", (), "own")],
-        [("mac", ("hierarchy=none",), "own"), ("mac", ("hierarchy=16",), "own")],
+        [("none", {}, "own")],
+        [("mac", {"hierarchy": "none"}, "own"), ("mac", {"hierarchy": 16}, "own")],
     )
-    rag = [("rag", ("top=3",), state) for state in ("own", "other", "none")]
+    rag = [("rag", {"top": 3}, state) for state in ("own", "other", "none")]
     wanted = [("streamingqa", each) for each in none + mac] + [("superglue", each) for each in none]
     wanted += [("streamingqa", each) for each in rag]
     assert told == [
@@ -72,10 +72,10 @@ def test_a_grid_is_methods_by_tasks_by_seeds_without_some_and_with_more(written:
     ]
     cells_ = found(written(SUITE))
     assert {
-        (cell.request.task, cell.request.task_options)
+        (cell.request.task, *cell.request.task_options.items())
         for cell in cells_
         if cell.request.method != "rag"
-    } == {("streamingqa", ("documents=4",)), ("superglue", ("shots=4",))}
+    } == {("streamingqa", ("documents", 4)), ("superglue", ("shots", 4))}
     assert {cell.request.limit for cell in cells_} == {8}
 
 

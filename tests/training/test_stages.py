@@ -34,7 +34,7 @@ SMALL = ("--steps", 2, "--documents", 1, "--questions", 1)
 @pytest.fixture
 def _two_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """MAC's recipe begins with two steps of LoRA."""
-    recipe = Recipe(first=Stage(settings=("rank=2",), recipe=TUNED))
+    recipe = Recipe(first=Stage(settings={"rank": 2}, recipe=TUNED))
     monkeypatch.setitem(SPEC.recipes, "nano", recipe)  # type: ignore[call-overload]
 
 
@@ -181,7 +181,7 @@ OF_TEXTS = Recipe(steps=2, lr=1e-2, documents=(2,), schedule="cosine")
 def _texts_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generative Adapter's recipe begins with two steps on texts alone."""
     stage = Stage(
-        method="generative_adapter", settings=("objective=reconstruction",), recipe=OF_TEXTS
+        method="generative_adapter", settings={"objective": "reconstruction"}, recipe=OF_TEXTS
     )
     monkeypatch.setitem(find_method("generative_adapter").recipes, "nano", Recipe(first=stage))  # type: ignore[index]
 

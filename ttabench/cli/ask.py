@@ -146,7 +146,7 @@ def ask(
                 request,
                 method=name,
                 preset="",
-                settings=(),
+                settings={},
                 checkpoint="",
                 keep=None,
                 keep_tokens=None,

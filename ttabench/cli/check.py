@@ -49,7 +49,7 @@ def _check_method(method: str, typed: Mapping[str, Any], *, json: bool) -> bool:
 
     spec = registry.find_method(method)
     preset = typed.get("preset", "")
-    changes = typed.get("settings", ())
+    changes = typed.get("settings", {})
     if not preset and spec.test_settings is not None:
         preset = "checked"
         spec = replace(spec, presets={preset: spec.test_settings})

@@ -10,7 +10,13 @@ from typing import Annotated, Any, get_origin
 
 import typer
 
-from ttabench.core.declared import EXECUTION_GROUP, QUERY_GROUP, OptionField, option_fields
+from ttabench.core.declared import (
+    EXECUTION_GROUP,
+    QUERY_GROUP,
+    OptionField,
+    option_fields,
+    parse_assignments,
+)
 from ttabench.core.errors import MAX_THREADS
 from ttabench.core.files import validate_path
 from ttabench.records.run_fields import DEFAULT_OUT as DEFAULT_OUT, SWAP_STATE_HELP
@@ -175,10 +181,15 @@ def add_options(
         @wraps(command)
         def wrapper(**typed: Any) -> None:
             values = {field.name: typed.pop(field.name) for field in fields}
-            values |= {
-                field.name: tuple(values[field.name] or ()) for field in fields if _is_list(field)
+            for field in fields:
+                if _is_list(field):
+                    texts = tuple(values[field.name] or ())
+                    values[field.name] = (
+                        parse_assignments(texts, field.flags[0]) if _is_mapping(field) else texts
+                    )
+            nonempty = {
+                key: value for key, value in values.items() if value not in (None, "", (), {})
             }
-            nonempty = {key: value for key, value in values.items() if value not in (None, "", ())}
             command(**{name: nonempty if typed_only else kind(**values)}, **typed)
 
         wrapper.__signature__ = inspect.Signature([*options, *own_parameters])  # type: ignore[attr-defined]
@@ -202,7 +213,12 @@ def typed_names(context: typer.Context) -> frozenset[str]:
 
 
 def _is_list(field: OptionField) -> bool:
-    return get_origin(field.kind) is tuple and field.info.kind is None
+    is_tuple = get_origin(field.kind) is tuple and field.info.kind is None
+    return is_tuple or _is_mapping(field)
+
+
+def _is_mapping(field: OptionField) -> bool:
+    return get_origin(field.kind) is Mapping
 
 
 def _parameter(field: OptionField, typed_only: bool, defaults: dict[str, Any]) -> inspect.Parameter:

@@ -123,12 +123,14 @@ def profile(
     """
     from ttabench.core.amounts import parse_lengths, parse_memory
     from ttabench.profiling.job import Job, Load, choose_methods
+    from ttabench.run.plan import resolve_dtype
 
     output_form: render.Format = "json" if json else form
     if throughput + training + analytic > 1:
         raise UserError(
             "--throughput, --training and --analytic exclude each other.", "Use one of them."
         )
+    base = resolve_dtype(base)
     typed: dict[str, Any] = {
         "methods": methods or ("all" if training else ""),
         "preset": preset,

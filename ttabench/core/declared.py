@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache, wraps
 from inspect import signature
 from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
@@ -81,8 +81,10 @@ def option_fields(kind: type) -> Mapping[str, OptionField]:
     for field in fields(kind):
         if get_origin(hints[field.name]) is Annotated:
             annotation, info = get_args(hints[field.name])
+            make = field.default_factory
+            default = field.default if make is MISSING else make()
             by_name[field.name] = OptionField(
-                name=field.name, kind=annotation, default=field.default, info=info
+                name=field.name, kind=annotation, default=default, info=info
             )
     return by_name
 
@@ -173,6 +175,11 @@ def parse_assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, st
     return pairs
 
 
+def format_assignments(values: Mapping[str, Json]) -> list[str]:
+    """Format a mapping as `key=value` texts."""
+    return [f"{key}={format_setting(value)}" for key, value in values.items()]
+
+
 def format_setting(value: Json) -> str:
     """Format a value as on the command line: `1,2`, `true`, `none`."""
     if isinstance(value, list | tuple):
@@ -180,34 +187,33 @@ def format_setting(value: Json) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
-def parse_value(text: str, hint: Any, where: str) -> Json:
-    """Parse a text into a value of an annotated type.
+def parse_value(value: Json, hint: Any, where: str) -> Json:
+    """Parse a text into a value of an annotated type, or check a value of another type.
 
     Supports numbers, booleans, literals, optional values and comma-separated tuples.
     An integer may be written as a size: `16k` is 16,384.
     """
     arguments = getattr(hint, "__args__", ())
-    raw: Json = None if text.lower() in ("none", "null") and type(None) in arguments else text
-    if isinstance(raw, str) and getattr(hint, "__origin__", None) in (tuple, list):
-        raw = raw.split(",") if raw else []
-    if (
-        isinstance(raw, str)
-        and int in (hint, *arguments)
-        and (size := parse_tokens(text)) is not None
-    ):
-        raw = size
-    if {int, float} <= set(arguments) and "." in text:
-        hint = float  # pydantic parses "1.0" as 1, but a share of 1.0 is not a budget of one token
+    several = getattr(hint, "__origin__", None) in (tuple, list)
+    raw = tuple(value) if isinstance(value, list) and several else value
+    if isinstance(value, str):
+        if type(None) in arguments and value.lower() in ("none", "null"):
+            raw = None
+        elif several:
+            raw = value.split(",") if value else []
+        elif int in (hint, *arguments) and (size := parse_tokens(value)) is not None:
+            raw = size
+        if {int, float} <= set(arguments) and "." in value:
+            hint = float  # pydantic parses "1.0" as 1, but a share of 1.0 is not one token
     try:
-        return TypeAdapter(hint).validate_python(raw)
+        return TypeAdapter(hint).validate_python(raw, strict=not isinstance(value, str))
     except ValidationError:
-        several = getattr(hint, "__origin__", None) in (tuple, list)
         hint_text = (
             "Use values of that type, separated by commas: a,b,c."
             if several
             else "Use a value of that type."
         )
-        raise UserError(f"{where} takes {type_name(hint)}, got {text!r}.", hint_text) from None
+        raise UserError(f"{where} takes {type_name(hint)}, got {value!r}.", hint_text) from None
 
 
 def type_name(hint: Any) -> str:

@@ -272,9 +272,11 @@ def _request(typed_arguments: Mapping[str, str], size: str) -> RunRequest:
         fields["device"] = "auto"  # "cuda:0" is the default of lm-eval's command line
     return RunRequest(
         **{"method": "icl", "task": "", "model": NANO, **fields},
-        settings=tuple(
-            f"{key[4:]}={value}" for key, value in typed_arguments.items() if key.startswith("set.")
-        ),
+        settings={
+            key.removeprefix("set."): value
+            for key, value in typed_arguments.items()
+            if key.startswith("set.")
+        },
         batch_size=queries,
     )
 

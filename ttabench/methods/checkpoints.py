@@ -257,13 +257,11 @@ def save(
     write_atomically(folder / HEADER_FILE, json.dumps(asdict(header), indent=1) + "\n")
 
 
-def load(
-    cls: type[Method[Any]], lm: LM, folder: Path, settings: Mapping[str, Json] | None = None
-) -> Method[Any]:
+def load(cls: type[Method[Any]], lm: LM, folder: Path, settings: Any = None) -> Method[Any]:
     """Load the method of a checkpoint folder on this base model.
 
     Args:
-        settings: changes to settings that do not affect the parameters (hierarchy, bank_cap ...).
+        settings: settings of the method, see `settings_from_header`; None for the stored ones.
 
     Raises:
         UserError: the checkpoint is damaged, or belongs to another method or base model.
@@ -273,9 +271,10 @@ def load(
     from ttabench.lm.loading import safetensors_io
 
     stored = read_header(folder)
-    merged_settings = settings_from_header(stored, cls.spec, settings or {}, folder)
+    if settings is None:
+        settings = settings_from_header(stored, cls.spec, {}, folder)
     if is_peft_folder(folder):
-        return load_lora(lm, merged_settings, folder)
+        return load_lora(lm, settings, folder)
     if stored.base_fingerprint != lm.fingerprint:
         base_checkpoint = stored.stands_on.get("name", "")
         options = f"--model {stored.base_name}"
@@ -290,7 +289,7 @@ def load(
     if (step := metadata.get("step")) != (None if stored.step is None else str(stored.step)):
         fault = f"{path} is from step {step}, but {HEADER_FILE} is from step {stored.step}."
         raise UserError(fault, "Run the same `ttabench train` again.")
-    method = cls(lm, merged_settings)
+    method = cls(lm, settings)
     parameters = dict(method.modules().named_parameters())
     if mismatch := safetensors_io.describe_mismatch(tensors, parameters):
         fault = f"Checkpoint {folder} does not fit its settings: {mismatch}."

@@ -1,15 +1,15 @@
-"""Method settings from `key=value` texts, presets and stored JSON."""
+"""Method settings from typed values, presets and stored JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from ttabench.core.declared import parse_assignments, parse_value, type_name
+from ttabench.core.declared import parse_value, type_name
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.cost import Formula
@@ -30,23 +30,15 @@ def resolve_preset(spec: Formula, preset: str, model: str) -> str:
     return preset or (model if model in spec.presets else "")
 
 
-def parse_settings(spec: Formula, texts: Sequence[str]) -> dict[str, Json]:
-    """Parse `key=value` texts to typed settings of a method."""
-    return parse_values(spec, parse_assignments(texts))
-
-
-def parse_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
-    """Convert texts to values of the settings' types, and keep other values."""
+def parse_settings(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
+    """Convert typed texts and values to values of the settings' types."""
     hints = get_type_hints(spec.Settings)
-    typed: dict[str, Json] = {}
+    values: dict[str, Json] = {}
     for text, value in changes.items():
         if (key := resolve_key(text, hints)) not in hints:
             _reject_key(spec, key, list(hints))
-        option_label = f"--set {key} of {spec.name}"
-        typed[key] = (
-            parse_value(value, hints[key], option_label) if isinstance(value, str) else value
-        )
-    return typed
+        values[key] = parse_value(value, hints[key], f"--set {key} of {spec.name}")
+    return values
 
 
 def resolve_key(text: str, known: Collection[str]) -> str:
@@ -55,11 +47,11 @@ def resolve_key(text: str, known: Collection[str]) -> str:
     return key if text not in known and key in known else text
 
 
-def build_settings(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> Any:
-    """Apply typed settings to a method's preset (see `resolve_preset`) or defaults."""
+def build_settings(spec: Formula, changes: Mapping[str, Json], preset: str = "") -> Any:
+    """Apply changes to a method's preset (see `resolve_preset`) or defaults."""
     try:
-        _check_numbers(typed)
-        return replace(spec.presets[preset] if preset else spec.Settings(), **typed)
+        _check_numbers(changes)
+        return replace(spec.presets[preset] if preset else spec.Settings(), **changes)
     except (ValueError, TypeError) as error:
         raise UserError(
             f"Settings of {spec.name}: {error}.", f"See `ttabench list methods {spec.name}`."
@@ -130,9 +122,8 @@ def _reject_key(spec: Formula, key: str, known: list[str]) -> None:
         raise UserError(
             f"{spec.name} has no settings, so --set {key} has no effect.", f"Remove --set {key}."
         )
-    if candidates := [
-        name for name, (_, field) in getattr(spec, "setting_owners", {}).items() if field == key
-    ]:
+    parts = getattr(spec, "parts", ())
+    if candidates := [name for name in known if parts and name.endswith(f"_{key}")]:
         fault = f"Setting {key!r} of {spec.name} does not name a part."
         raise UserError(fault, f"Use {' or '.join(candidates)}.")
     raise UnknownName(f"setting of {spec.name}", key, known)

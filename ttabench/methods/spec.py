@@ -152,8 +152,8 @@ class Stage:
 
     method: str = "lora"
     """A method that does not read context, or the method that is trained."""
-    settings: tuple[str, ...] = ()
-    """Settings such as `rank=8`. For the same method, only differences from the later stage."""
-    task_options: tuple[str, ...] = ()
-    """Additional options of the task, such as `ratio=1.0`."""
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    """Settings such as `{"rank": 8}`. For the same method, only differences from the later stage."""
+    task_options: Mapping[str, Json] = field(default_factory=dict)
+    """Additional options of the task, such as `{"ratio": 1.0}`."""
     recipe: Recipe = field(default_factory=Recipe)

@@ -20,7 +20,7 @@ from ttabench.core.errors import UnknownName, UserError, require_known
 from ttabench.core.types import Json
 from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods import registry
-from ttabench.methods.settings import build_settings, parse_values, resolve_preset
+from ttabench.methods.settings import build_settings, parse_settings, resolve_preset
 from ttabench.profiling.job import Load, assign_settings, parse_method_names
 from ttabench.run.resolve import resolve_method
 from ttabench.terminal.table import Table
@@ -107,7 +107,7 @@ def analytic_rows(
         spec = registry.find_method(name)
         preset = resolve_preset(spec, (presets or {}).get(name, ""), model)
         method_settings = build_settings(
-            spec, parse_values(spec, (settings or {}).get(name, {})), preset
+            spec, parse_settings(spec, (settings or {}).get(name, {})), preset
         )
         for length in lengths:
             whole, rest = divmod(length, load.piece_tokens)

@@ -124,12 +124,8 @@ def choose_methods(
         fault = f"Two of {', '.join(words)} have the same name."
         raise UserError(fault, "Use a profile for each.")
     presets, shared = assign_settings(specs, preset, settings)
-    typed = {
-        name: tuple(f"{key}={value}" for key, value in method_keys.items())
-        for name, method_keys in shared.items()
-    }
     return {
-        name: {"method": word, "preset": presets.get(name, ""), "settings": typed[name]}
+        name: {"method": word, "preset": presets.get(name, ""), "settings": shared[name]}
         for name, word in zip(specs, words, strict=True)
     }
 

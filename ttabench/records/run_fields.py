@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -53,22 +52,6 @@ def parse_batch_size(typed: str | int) -> int:
     if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
         raise ValueError(f"{text[:40]!r} must be auto or a whole number of at least 1.")
     return 0 if text == "auto" else int(text)
-
-
-@cache
-def _fastest_dtype(device: str) -> str:
-    """The fastest number format on the CPU, measured once; "auto" (that of the checkpoint)
-    elsewhere."""
-    from ttabench.lm.loading.devices import find_device, time_dtypes
-    from ttabench.terminal import render
-
-    if find_device(device).type != "cpu":
-        return "auto"
-    times = time_dtypes()
-    name = min(times, key=times.__getitem__)
-    timings = ", ".join(f"{kind} {1e3 * seconds:.1f} ms" for kind, seconds in times.items())
-    render.print_note(f"--dtype fastest selects {name} here (matrix product: {timings}).")
-    return name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +171,6 @@ class RunFields:
         if not 0 < self.boost <= MAX_BOOST:
             fault = f"--boost must be above 0 and at most {MAX_BOOST:,}, got {self.boost:g}."
             raise UserError(fault, "Remove it for 1.")
-        if self.dtype == "fastest":
-            object.__setattr__(self, "dtype", _fastest_dtype(self.device))
 
 
 SEED_LIMIT = 2**32

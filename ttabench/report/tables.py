@@ -367,7 +367,7 @@ def _method_arguments(config: RunConfig, notes: list[str]) -> list[str]:
         preset = "" if config.checkpoint else config.preset
         settings = resolve_method(replace(request, checkpoint=checkpoint, preset=preset)).settings
     except UserError:
-        settings = config.defaults.get("settings", {})
+        settings = dict(config.defaults.get("settings", {}))
         if config.checkpoint:
             words = ["--checkpoint", config.checkpoint]
             notes.append(f"checkpoint {config.checkpoint} is missing")

@@ -14,7 +14,6 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.parts.settings import Amount
-from ttabench.methods.settings import parse_settings
 from ttabench.methods.spec import MethodSpec
 
 if TYPE_CHECKING:
@@ -63,8 +62,13 @@ def format_budget(amount: Amount) -> str:
     return f"{amount:,} tokens" if isinstance(amount, int) else f"{100 * amount:.3g} %"
 
 
-def apply_budget(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the settings that a budget implies, followed by the typed `--set` values.
+def budget_settings(
+    spec: MethodSpec, amount: Amount, typed: Mapping[str, Json]
+) -> Mapping[str, Json]:
+    """Return the settings that a budget implies.
+
+    Args:
+        typed: values of `--set`.
 
     Raises:
         UserError: the method has no budget, the budget does not fit it, or `--set` contradicts it.
@@ -83,7 +87,6 @@ def apply_budget(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tupl
     except ValueError as error:
         fault = f"{option} {amount} does not fit {spec.name}: {error}."
         raise UserError(fault, f"Use another {option}, or {other_option}.") from None
-    typed = parse_settings(spec, texts)
     for key, value in settings.items():
         if key in typed and typed[key] != value:
             fault = (
@@ -91,7 +94,7 @@ def apply_budget(spec: MethodSpec, amount: Amount, texts: Sequence[str]) -> tupl
                 f"but --set has {key}={format_setting(typed[key])}."
             )
             raise UserError(fault, "Remove one of them.")
-    return (*(f"{key}={format_setting(value)}" for key, value in settings.items()), *texts)
+    return settings
 
 
 def kept_share(costs: Sequence[EpisodeCost]) -> float | None:

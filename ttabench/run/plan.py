@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
@@ -16,7 +16,7 @@ from ttabench.methods.settings import default_settings
 from ttabench.readers import READERS, Task, content_digest, load
 from ttabench.readers.cards import load_card
 from ttabench.readers.sources import default_options as default_options, default_source
-from ttabench.records.run_fields import RUN_FIELDS, RunConfig
+from ttabench.records.run_fields import RUN_FIELDS, RunConfig, RunFields
 from ttabench.records.samples import SAMPLE_COLUMNS
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import (
@@ -29,6 +29,7 @@ from ttabench.run.resolve import (
 from ttabench.stats.metrics import Metric, check_metric_modes, metric
 
 T = TypeVar("T")
+F = TypeVar("F", bound=RunFields)
 BUILTIN_ORIGIN = "ttabench"
 """Origin of the metrics of this package."""
 
@@ -55,6 +56,15 @@ class Plan:
     metrics: tuple[Metric, ...]
 
 
+def resolve_dtype(fields: F) -> F:
+    """Replace the data type `fastest` by the one that is measured to be fastest on this device."""
+    if fields.dtype != "fastest":
+        return fields
+    from ttabench.lm.loading.devices import fastest_dtype
+
+    return replace(fields, dtype=fastest_dtype(fields.device))
+
+
 def make_plan(request: RunRequest, seed: int, shared: PlanCache | None = None) -> Plan:
     """Resolve a request for one seed.
 
@@ -70,6 +80,7 @@ def make_plan(request: RunRequest, seed: int, shared: PlanCache | None = None) -
         raise UserError(
             "--swap-state creates its own states and excludes --state.", "Remove one of them."
         )
+    request = resolve_dtype(request)
     cache = PlanCache() if shared is None else shared
     read_card = cache.get_or_make("card", request.task, make=lambda: load_card(request.task))
     source = request.source or default_source(read_card, nano=request.model == NANO)

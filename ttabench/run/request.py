@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import join, quote
 from typing import Annotated, TypeAlias
@@ -18,7 +18,13 @@ from typing import Annotated, TypeAlias
 from pydantic import AfterValidator, TypeAdapter
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
-from ttabench.core.declared import QUERY_GROUP, RUN_GROUP, OptionInfo, option_fields
+from ttabench.core.declared import (
+    QUERY_GROUP,
+    RUN_GROUP,
+    OptionInfo,
+    option_fields,
+    parse_assignments,
+)
 from ttabench.core.errors import UserError
 from ttabench.core.files import validate_path
 from ttabench.core.types import Json
@@ -92,11 +98,11 @@ class RunRequest(RunFields):
         ),
     ] = ""
     settings: Annotated[
-        tuple[str, ...],
+        Mapping[str, Json],
         OptionInfo(
             "Setting of the method, key=value. Repeatable.", RUN_GROUP, flags=("--set", "-s")
         ),
-    ] = ()
+    ] = field(default_factory=dict)
     checkpoint: Annotated[
         str,
         OptionInfo(
@@ -121,11 +127,11 @@ class RunRequest(RunFields):
     ] = ""
     """Empty: the default of `sources.default_source`."""
     task_options: Annotated[
-        tuple[str, ...],
+        Mapping[str, Json],
         OptionInfo(
             "Setting of the task, key=value. Repeatable.", QUERY_GROUP, flags=("--task-set",)
         ),
-    ] = ()
+    ] = field(default_factory=dict)
     metric: Annotated[
         str,
         OptionInfo(
@@ -199,7 +205,10 @@ def state_header(request: RunRequest, *, chat: bool) -> dict[str, Json]:
         "model": request.model
         if request.model in (NANO, *ARCHITECTURES)
         else _absolute_path(request.model),
-        "settings": [_absolute_setting_path(text) for text in request.settings],
+        "settings": {
+            key: _absolute_path(value) if isinstance(value, str) and "/" in value else value
+            for key, value in request.settings.items()
+        },
         "checkpoint": _absolute_path(request.checkpoint),
         "base_checkpoint": _absolute_path(request.base_checkpoint),
         "chat_template": chat,
@@ -253,6 +262,8 @@ def request_from_header(header: Mapping[str, Json], folder: Path, method: str = 
         fields = {
             name: value for name, value in header[REQUEST_KEY].items() if name in READING_FIELDS
         }
+        if isinstance(fields.get("settings"), list):  # headers of earlier versions
+            fields["settings"] = parse_assignments(fields["settings"])
         request = TypeAdapter(RunRequest).validate_json(json.dumps(fields), strict=True)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(
@@ -273,12 +284,6 @@ def request_from_header(header: Mapping[str, Json], folder: Path, method: str = 
         fault = f"The state in {folder} was made with method {request.method}, not {method}."
         raise UserError(fault, "Remove --method, or run `ttabench adapt` again.")
     return request
-
-
-def _absolute_setting_path(text: str) -> str:
-    """Make the path in a `key=value` setting absolute. Values without `/` are unchanged."""
-    key, separator, value = text.partition("=")
-    return key + separator + (_absolute_path(value) if "/" in value else value)
 
 
 def _absolute_path(text: str) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ttabench.core.declared import parse_assignments
 from ttabench.core.digests import digest_path, refuse_changed_files
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import read_json_object
@@ -27,19 +27,18 @@ from ttabench.methods.checkpoints import (
     settings_from_header,
     trained_tasks,
 )
-from ttabench.methods.pair import PAIR_SEPARATOR, PairSpec, join_by_label
+from ttabench.methods.pair import PAIR_SEPARATOR, PairSpec, join_by_label, split_settings
 from ttabench.methods.settings import (
     build_settings,
     describe_settings,
     json_values,
     parse_settings,
-    resolve_key,
     resolve_preset,
 )
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import SETTING_PREFIX
 from ttabench.readers.cards import Card, ChatPrompt, load_card
-from ttabench.run.budget import apply_budget, parse_budget
+from ttabench.run.budget import budget_settings, parse_budget
 from ttabench.run.request import NO_CHECKPOINT, OWN_QUESTIONS_TASK, SHIPPED_PREFIX, RunRequest
 
 if TYPE_CHECKING:
@@ -69,10 +68,6 @@ class ResolvedMethod:
     spec: MethodSpec
     preset: str
     """Name of the preset in use; empty if there is none."""
-    changes: Mapping[str, Json]
-    """Settings from `--set` and `--keep`, which override preset and checkpoint."""
-    settings: Mapping[str, Json]
-    """All settings in use, as JSON values."""
     settings_object: Any
     """All settings in use, as an instance of `spec.Settings`."""
     checkpoint: Path | None = None
@@ -83,6 +78,11 @@ class ResolvedMethod:
     parts: tuple[ResolvedMethod, ...] = ()
     """Parts of a pair `A+B`; empty for a single method."""
 
+    @cached_property
+    def settings(self) -> dict[str, Json]:
+        """All settings in use, as JSON values."""
+        return json_values(asdict(self.settings_object))
+
     def build(self, lm: LM) -> Method[Any]:
         """Build the method on a base model."""
         if self.checkpoint is None:
@@ -91,7 +91,7 @@ class ResolvedMethod:
             return method
         from ttabench.methods import checkpoints
 
-        method = checkpoints.load(self.spec.load(), lm, self.checkpoint, self.changes)
+        method = checkpoints.load(self.spec.load(), lm, self.checkpoint, self.settings_object)
         refuse_changed_files(
             {"checkpoint": digest_path(self.checkpoint)}, {"checkpoint": self.checkpoint_digest}
         )
@@ -178,88 +178,66 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
     the checkpoint), `--keep`, `--set`.
     """
     spec = registry.find_method(request.method)
+    typed = parse_settings(spec, request.settings)
     amount = parse_budget(request.keep, request.keep_tokens)
-    if amount is not None:
-        request = replace(request, settings=apply_budget(spec, amount, request.settings))
-    return (
-        _resolve_pair(request, spec)
-        if isinstance(spec, PairSpec)
-        else _resolve_single(request, spec)
-    )
-
-
-def _resolve_single(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
-    changes = parse_settings(spec, request.settings)
-    preset = resolve_preset(spec, request.preset, request.model)
-    checkpoint = _resolve_checkpoint(request, spec)
-    if checkpoint is None:
-        settings = build_settings(spec, changes, preset)
-        settings_json = json_values(asdict(settings))
-        return ResolvedMethod(
-            spec=spec,
-            preset=preset,
-            changes=changes,
-            settings=settings_json,
-            settings_object=settings,
-        )
-    header = read_header(checkpoint)
-    return ResolvedMethod(
-        spec=spec,
-        preset="",
-        changes=changes,
-        settings=json_values({**header.settings, **changes}),
-        settings_object=settings_from_header(header, spec, changes, checkpoint),
-        checkpoint=checkpoint,
-        checkpoint_digest=digest_path(checkpoint),
-        training=header.training,
-    )
-
-
-def _resolve_pair(request: RunRequest, spec: PairSpec) -> ResolvedMethod:
-    """Resolve each part with its own settings. A checkpoint goes to the part of its method."""
-    changes = parse_settings(spec, request.settings)
+    implied = {} if amount is None else budget_settings(spec, amount, typed)
+    changes = {**parse_settings(spec, implied), **typed}
+    if not isinstance(spec, PairSpec):
+        return _resolve_single(request, spec, changes)
     preset = resolve_preset(spec, request.preset, request.model)
     # Name of the part that gets the checkpoint. If no checkpoint was typed, "": each part gets its
     # default; NO_CHECKPOINT: no part gets one.
-    checkpoint_owner = request.checkpoint
-    if checkpoint_owner not in ("", NO_CHECKPOINT):
-        checkpoint_folder = checkpoint_path(request.checkpoint, request.base_name)
-        checkpoint_owner = read_header(checkpoint_folder).method
-        if checkpoint_owner not in [part.name for part in spec.parts if part.trainable]:
-            raise UserError(
-                f"{checkpoint_folder} is a checkpoint of {checkpoint_owner}.",
-                f"Use --method {checkpoint_owner}, or a pair that includes {checkpoint_owner}.",
-            )
-    settings_by_part: list[list[str]] = [[] for _ in spec.parts]
-    for assignment in request.settings:
-        key, _, value = assignment.partition("=")
-        index, name = spec.setting_owners[resolve_key(key.strip(), spec.setting_owners)]
-        settings_by_part[index].append(f"{name}={value}")
-    parts = []
-    for part, part_settings in zip(spec.parts, settings_by_part, strict=True):
-        part_preset = request.preset if request.preset in part.presets else ""
-        takes_checkpoint = part.trainable and checkpoint_owner in (part.name, NO_CHECKPOINT)
-        checkpoint = request.checkpoint if takes_checkpoint else ""
-        part_request = replace(
-            request,
-            method=part.name,
-            settings=tuple(part_settings),
-            preset=part_preset,
-            checkpoint=checkpoint,
+    owner = request.checkpoint
+    if owner not in ("", NO_CHECKPOINT):
+        folder = checkpoint_path(request.checkpoint, request.base_name)
+        owner = read_header(folder).method
+        if owner not in [part.name for part in spec.parts if part.trainable]:
+            fault = f"{folder} is a checkpoint of {owner}."
+            raise UserError(fault, f"Use --method {owner}, or a pair that includes {owner}.")
+    parts = tuple(
+        _resolve_single(
+            replace(
+                request,
+                preset=request.preset if request.preset in part.presets else "",
+                checkpoint=request.checkpoint
+                if part.trainable and owner in (part.name, NO_CHECKPOINT)
+                else "",
+            ),
+            part,
+            values,
         )
-        parts.append(_resolve_single(part_request, part))
+        for part, values in split_settings(spec.parts, changes)
+    )
     return ResolvedMethod(
         spec=spec,
         preset=preset,
-        changes=changes,
-        settings=join_by_label(spec.labels, [part.settings for part in parts]),
         settings_object=spec.Settings(
             **join_by_label(spec.labels, [part.settings_object for part in parts])
         ),
         checkpoint_digest=PAIR_SEPARATOR.join(
             part.checkpoint_digest for part in parts if part.checkpoint_digest
         ),
-        parts=tuple(parts),
+        parts=parts,
+    )
+
+
+def _resolve_single(
+    request: RunRequest, spec: MethodSpec, changes: Mapping[str, Json]
+) -> ResolvedMethod:
+    """Resolve a single method, or a part of a pair."""
+    preset = resolve_preset(spec, request.preset, request.model)
+    checkpoint = _resolve_checkpoint(request, spec)
+    if checkpoint is None:
+        settings = build_settings(spec, changes, preset)
+        return ResolvedMethod(spec=spec, preset=preset, settings_object=settings)
+    header = read_header(checkpoint)
+    return ResolvedMethod(
+        spec=spec,
+        preset="",
+        settings_object=settings_from_header(header, spec, changes, checkpoint),
+        checkpoint=checkpoint,
+        checkpoint_digest=digest_path(checkpoint),
+        training=header.training,
     )
 
 
@@ -320,7 +298,7 @@ def _resolve_checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
         return None
     if request.checkpoint:
         if not spec.trainable:
-            fault = f"{request.method} has no trained parameters, so it takes no checkpoint."
+            fault = f"{spec.name} has no trained parameters, so it takes no checkpoint."
             raise UserError(fault, "Remove --checkpoint.")
         if request.preset:
             raise UserError(
@@ -361,7 +339,7 @@ class ResolvedPrompt:
     card: Card
     chat: bool
     """True if context and query are formatted with the chat template of the model."""
-    options: Mapping[str, str]
+    options: Mapping[str, Json]
     """Task options: those typed by the user, and those of the prompt chosen for the model."""
 
     def make_query(self, question: str, key: str, want: Want) -> Query:
@@ -400,7 +378,7 @@ def resolve_prompt(request: RunRequest, card: Card | None = None) -> ResolvedPro
         UserError: the task is unknown, or `--chat-template` does not apply to it.
     """
     card = card or load_card(request.task)
-    typed_options = parse_assignments(request.task_options, "--task-set")
+    typed_options = request.task_options
     scores_turns = (
         card.reader == "sessions"
         and typed_options.get("ask", card.protocol.get("ask", "questions")) != "questions"

@@ -51,14 +51,13 @@ class Session(session.Session):
         settings: Mapping[str, object] | None = None,
         device: str = "auto",
     ) -> None:
-        typed = tuple(f"{key}={value}" for key, value in (settings or {}).items())
         request = RunRequest(
             method=method,
             task=task,
             model=model,
             checkpoint=checkpoint,
             preset=preset,
-            settings=typed,
+            settings=settings or {},
             device=device,
         )
         self._prompt = resolve_prompt(request)

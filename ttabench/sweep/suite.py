@@ -25,9 +25,9 @@ from pydantic import BeforeValidator, Field, create_model
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import (
     OptionField as Option,
+    format_assignments,
     format_setting,
     option_fields,
-    parse_assignments,
     validate_model,
 )
 from ttabench.core.errors import UnknownName, UserError
@@ -107,14 +107,9 @@ def to_suite_options(typed: Mapping[str, Any]) -> dict[str, Json]:
     """Convert typed request fields to suite options."""
     options: dict[str, Json] = {}
     for name, value in typed.items():
-        if name in OPTION_OF_FIELD:
-            options[OPTION_OF_FIELD[name]] = dict(
-                parse_assignments(value, option_fields(RunRequest)[name].flags[0])
-            )
-        elif name == "batch_size":
-            options[name] = value or AUTO
-        else:
-            options[name] = str(value) if isinstance(value, Path) else value
+        if name == "batch_size":
+            value = value or AUTO
+        options[OPTION_OF_FIELD.get(name, name)] = str(value) if isinstance(value, Path) else value
     return options
 
 
@@ -122,9 +117,7 @@ def make_request(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest
     """Build a request from suite options."""
     values: dict[str, Any] = {}
     for name, value in typed.items():
-        if name in FIELD_OF_OPTION:
-            value = tuple(f"{key}={format_setting(part)}" for key, part in value.items())
-        elif name == "batch_size":
+        if name == "batch_size":
             value = 0 if value == AUTO else value
         elif name == "state":
             value = Path(value) if value else None
@@ -446,8 +439,8 @@ def _make_job(cell: Cell, plan: Plan) -> Job:
         request=request,
         seed=cell.seed,
         base=repr(base_model_key(request, chat_template=config.chat_template)),
-        method=" ".join([config.method, *request.settings, *labels])
+        method=" ".join([config.method, *format_assignments(request.settings), *labels])
         + STATE_SUFFIXES[config.state_of],
-        task=" ".join([config.task, *request.task_options]),
+        task=" ".join([config.task, *format_assignments(request.task_options)]),
         notes=tuple(plan.resolved.notes()),
     )

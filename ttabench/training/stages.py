@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
 from ttabench.core.declared import (
     create_fields_model,
-    format_setting,
+    format_assignments,
     parse_assignments,
     parse_value,
     validate_arguments,
@@ -76,14 +76,12 @@ class Stage:
         own_settings, earlier_settings = (
             resolve_method(stage.request).settings for stage in (self, before)
         )
-        differing = tuple(
-            f"{key}={format_setting(value)}"
-            for key, value in own_settings.items()
-            if value != earlier_settings[key]
-        )
+        differing = {
+            key: value for key, value in own_settings.items() if value != earlier_settings[key]
+        }
         request = replace(
             self.request,
-            settings=(*self.request.settings, *differing),
+            settings={**self.request.settings, **differing},
             checkpoint=str(before.out),
             base_checkpoint=before.request.base_checkpoint,
             preset="",  # the checkpoint brings its settings
@@ -162,10 +160,12 @@ class TrainPlan:
         task, split = plan.task, "validation"
         if split not in task.card.splits or task.split == split:
             return
-        task_options = parse_assignments(plan.request.task_options, "--task-set")
         try:
             held_out = load(
-                plan.request.task, source=plan.config.source, split=split, options=task_options
+                plan.request.task,
+                source=plan.config.source,
+                split=split,
+                options=plan.request.task_options,
             )
         except UserError as error:
             self.log(f"Note: no validation: {error}")
@@ -213,10 +213,10 @@ def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
     )
     if first is None or has_checkpoint:
         return [own]
-    task_options = (*request.task_options, *first.task_options)
+    task_options = {**request.task_options, **first.task_options}
     if continues_method:
         before = replace(
-            request, settings=(*request.settings, *first.settings), task_options=task_options
+            request, settings={**request.settings, **first.settings}, task_options=task_options
         )
         # the earlier stage would be the requested training itself
         if resolve_method(before).settings == resolve_method(request).settings:
@@ -260,7 +260,7 @@ def _train_config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfi
         "task": task.card.name,
         "source": source_name(task.source),
         "split": task.split,
-        "options": list(stage.request.task_options),
+        "options": format_assignments(stage.request.task_options),
     }
     data |= {
         key: getattr(stage.recipe, key)
@@ -285,7 +285,7 @@ def _train_config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfi
         }
         further_task |= {"digest": task_plan.config.inputs.get("rows", "")}
         if task_plan.request.task_options:
-            further_task["options"] = list(task_plan.request.task_options)
+            further_task["options"] = format_assignments(task_plan.request.task_options)
         data.setdefault("also", []).append(further_task)
     initial_checkpoint = plan.resolved.checkpoint
     if initial_checkpoint is not None and is_peft_folder(initial_checkpoint):
@@ -339,18 +339,14 @@ def train(
         checkpoint=checkpoint,
         base_checkpoint=base_checkpoint,
         preset=preset,
-        settings=_format_assignments(settings),
-        task_options=_format_assignments(task_options),
+        settings=settings or {},
+        task_options=task_options or {},
         device=device,
     )
     if isinstance(documents := recipe.get("documents"), int):
         recipe["documents"] = (documents,)
     validate_model(create_fields_model(get_type_hints(Recipe)), recipe, "train")
     return plan_training(request, recipe, options or TrainOptions(), Path(out)).run()
-
-
-def _format_assignments(values: Mapping[str, object] | None) -> tuple[str, ...]:
-    return tuple(f"{key}={format_setting(value)}" for key, value in (values or {}).items())
 
 
 def split_mixture(request: RunRequest, also: Sequence[str]) -> tuple[RunRequest, tuple[str, ...]]:
@@ -373,7 +369,7 @@ def split_mixture(request: RunRequest, also: Sequence[str]) -> tuple[RunRequest,
             fault, 'Use tasks: [NAME, "NAME=SOURCE OPTION=VALUE"], as --also takes them.'
         )
     first = _request_for_task(request, tasks[0])
-    first = replace(first, task_options=(*first.task_options, *request.task_options))
+    first = replace(first, task_options={**first.task_options, **request.task_options})
     return first, (*tasks[1:], *also)
 
 
@@ -383,7 +379,8 @@ def _request_for_task(request: RunRequest, words: str) -> RunRequest:
     """
     named, *options = words.split() or [""]
     name, _, source = named.partition("=")
-    return replace(request, task=name, source=source or request.source, task_options=tuple(options))
+    task_options = parse_assignments(options, "--also")
+    return replace(request, task=name, source=source or request.source, task_options=task_options)
 
 
 def plan_further_tasks(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:

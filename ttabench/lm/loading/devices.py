@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+
 import torch
 from torch.utils.benchmark import Timer
 
@@ -9,6 +12,7 @@ from ttabench.core import environment
 from ttabench.core.errors import UnknownName, UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+log = logging.getLogger(__name__)
 MAX_WEIGHT_MEMORY_FRACTION = 0.7
 """Share of accelerator memory for weights; the rest is for keys, values and activations."""
 
@@ -45,11 +49,25 @@ def max_memory_per_device(device: torch.device) -> dict[int | str, int] | None:
 
 def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
     """Return the number format of that name. None ("auto" on a GPU): that of the checkpoint."""
+    if name == "fastest":
+        name = fastest_dtype(str(device))
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
     if name not in DTYPES:
         raise UnknownName("dtype", name, ["auto", *DTYPES])
     return DTYPES[name]
+
+
+@cache
+def fastest_dtype(device: str) -> str:
+    """Return the fastest number format of the CPU, measured once; "auto" for other devices."""
+    if find_device(device).type != "cpu":
+        return "auto"
+    times = time_dtypes()
+    name = min(times, key=times.__getitem__)
+    timings = ", ".join(f"{kind} {1e3 * seconds:.1f} ms" for kind, seconds in times.items())
+    log.warning("--dtype fastest selects %s here (matrix product: %s).", name, timings)
+    return name
 
 
 def time_dtypes() -> dict[str, float]:

@@ -129,12 +129,12 @@ _NANO_RECIPE = replace(
 _SMOLLM2_RECIPE = replace(
     _BASE_RECIPE, documents=(12,), batch_documents=96, steps=150, lr=2e-3, warmup=10
 )
-_FULL_CONTEXT_LORA = (
-    "rank=8",
-    "alpha=16",
-    "targets=q_proj,k_proj,v_proj,o_proj",
-    "full_context=true",
-)
+_FULL_CONTEXT_LORA = {
+    "rank": 8,
+    "alpha": 16.0,
+    "targets": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "full_context": True,
+}
 _TWO_STAGE_RECIPE = replace(
     _PAPER_RECIPE, first=Stage(settings=_FULL_CONTEXT_LORA, recipe=_PAPER_RECIPE)
 )

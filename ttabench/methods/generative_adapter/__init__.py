@@ -74,11 +74,15 @@ class GenerativeAdapterSettings:
         return [min(size, tokens - begin) for begin in range(0, tokens, size)]
 
 
-def _with_first_stage(recipe: Recipe, objective: str, first: Recipe, *task_options: str) -> Recipe:
+def _with_first_stage(
+    recipe: Recipe, objective: str, first: Recipe, **task_options: Json
+) -> Recipe:
     """Return the recipe with a first stage that trains on texts without queries."""
-    settings = (f"objective={objective}",)
     stage = Stage(
-        method="generative_adapter", settings=settings, task_options=task_options, recipe=first
+        method="generative_adapter",
+        settings={"objective": objective},
+        task_options=task_options,
+        recipe=first,
     )
     return replace(recipe, first=stage)
 
@@ -191,16 +195,16 @@ GENERATIVE_ADAPTER = MethodSpec(
             replace(_BOOK_RECIPE, steps=250, lr=1e-3),
             "reconstruction",
             replace(_BOOK_RECIPE, batch_documents=4, steps=150, lr=3e-3),
-            "sequence_tokens=2048",
+            sequence_tokens=2048,
         ),
         # On books: two chunks of 128 tokens at first, then one at a time.
         "smollm2-135m": _with_first_stage(
             _SMOLLM2_RECIPE,
             "reconstruction",
             _SMOLLM2_RECIPE,
-            "window=256",
-            "stride=128",
-            "sequence_tokens=640",
+            window=256,
+            stride=128,
+            sequence_tokens=640,
         ),
         "mistral-7b-instruct": _paper_recipe(5e-5),
         "llama-2-7b-chat": _paper_recipe(1e-4),

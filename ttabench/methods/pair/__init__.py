@@ -30,16 +30,6 @@ class PairSpec(MethodSpec):
         """Prefixes of the settings and tensors of each part."""
         return tuple(part_label(part.name) for part in self.parts)
 
-    @cached_property
-    def setting_owners(self) -> Mapping[str, tuple[int, str]]:
-        """Index of the part, and name of the setting in it, by setting of the pair."""
-        labelled = enumerate(zip(self.labels, self.parts, strict=True))
-        return {
-            f"{label}_{setting.name}": (n, setting.name)
-            for n, (label, part) in labelled
-            for setting in fields(part.Settings)
-        }
-
     def load(self) -> type[Any]:
         """Create a subclass of `Pair` for this combination."""
         pair = import_module("ttabench.methods.pair.method").Pair
@@ -62,15 +52,21 @@ def join_by_label(labels: Sequence[str], by_part: Iterable[Any]) -> dict[str, An
     return joined
 
 
-def split_settings(parts: Sequence[MethodSpec], settings: Any) -> list[tuple[MethodSpec, Any]]:
-    """Return each part with its settings."""
-    pairs = []
-    for part in parts:
-        label = part_label(part.name)
-        names = [setting.name for setting in fields(part.Settings)]
-        values = {name: getattr(settings, f"{label}_{name}") for name in names}
-        pairs.append((part, part.Settings(**values)))
-    return pairs
+def split_settings(
+    parts: Sequence[MethodSpec], values: Mapping[str, Any]
+) -> list[tuple[MethodSpec, dict[str, Any]]]:
+    """Return each part with its values among those of the pair."""
+    return [
+        (
+            part,
+            {
+                setting.name: values[key]
+                for setting in fields(part.Settings)
+                if (key := f"{part_label(part.name)}_{setting.name}") in values
+            },
+        )
+        for part in parts
+    ]
 
 
 def make_pair_spec(parts: Sequence[MethodSpec]) -> PairSpec:
@@ -120,7 +116,9 @@ def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec]) -> type[
             value = field(default_factory=partial(getattr, defaults, setting.name))
             columns.append((f"{label}_{setting.name}", hints[setting.name], value))
     namespace = {
-        "__post_init__": lambda settings: split_settings(parts, settings),
+        "__post_init__": lambda settings: [
+            part.Settings(**values) for part, values in split_settings(parts, vars(settings))
+        ],
         "__doc__": f"Settings of {PAIR_SEPARATOR.join(labels)}.",
         "MADE_OF": tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True)),
     }

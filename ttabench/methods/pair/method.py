@@ -29,7 +29,8 @@ class Pair(Method[Any]):
     def __init__(self, lm: LM, settings: Any, parts: Sequence[Method[Any]] = ()) -> None:
         super().__init__(lm, settings)
         self._parts = tuple(parts) or tuple(
-            spec.load()(lm, values) for spec, values in split_settings(self.spec.parts, settings)
+            part.load()(lm, part.Settings(**values))
+            for part, values in split_settings(self.spec.parts, vars(settings))
         )
         self.growth = max((part.growth for part in self._parts), key=GROWTHS_BY_SIZE.index)
         self.query_aware = any(part.query_aware for part in self._parts)
