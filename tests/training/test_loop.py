@@ -31,7 +31,7 @@ from ttabench.training.loop import Muon, train
 from ttabench.training.stages import (
     curriculum_batches,
     make_batches,
-    plan_further_tasks,
+    request_for_task,
     split_mixture,
 )
 
@@ -200,7 +200,8 @@ def test_every_task_of_a_mixture_reads_as_many_chunks_a_step(lm: LM) -> None:
     request, also = split_mixture(
         RunRequest(method="icl", task=str(ROOT / "results/diet.yaml"), split="train"), ()
     )
-    plans = [make_plan(request, 0), *plan_further_tasks(request, also, 0)]
+    requests = [request, *(request_for_task(request, words) for words in also)]
+    plans = [make_plan(each, 0) for each in requests]
     assert len(plans) == len(also) + 1 == 9
     recipe = Recipe(documents=(2, 4), steps=18, questions=1, batch_documents=16)
     read = [

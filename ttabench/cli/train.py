@@ -64,14 +64,14 @@ def train(
 
     Repeating a command resumes an interrupted training.
     """
-    from ttabench.run.resolve import resolve_method
+    from ttabench.methods.registry import find_method
     from ttabench.training.stages import plan_training
 
     apply_resource_limits(threads, memory_limit, request.device)
     is_verbose = not (json or quiet)
     request = replace(request, checkpoint=checkpoint)
     if out is None:
-        name = f"{resolve_method(request).spec.name}-{Path(request.task).stem}-{Path(request.base_name).name}"
+        name = f"{find_method(request.method).name}-{Path(request.task).stem}-{Path(request.base_name).name}"
         out = o.DEFAULT_OUT / "checkpoints" / name
     plan = plan_training(
         request, changes, replace(training, resume=not force), out, render.print_note
@@ -79,7 +79,10 @@ def train(
     if dry_run:
         from ttabench.profiling.analytic import training_table
 
-        render.print_tables([training_table(plan, request.dtype)], "json" if json else "table")
+        render.print_tables(
+            [training_table(plan, plan.stages[0].plans[0].config.dtype)],
+            "json" if json else "table",
+        )
         return
     record = plan.run(lambda: render.show_progress(is_verbose))
     figures = {
@@ -91,7 +94,7 @@ def train(
     last = record.validation[-1] if record.validation else {}
     figures |= {f"validation_{name}": value for name, value in last.items() if name != "step"}
     source = f" --source {quote(request.source)}" if request.source else ""
-    task = plan.stages[-1].request.task  # the first task of a mixture
+    task = plan.stages[-1].plans[0].request.task  # the first task of a mixture
     base_options = f"--task {task}{source} {request.base_model_options}"
     arguments = f"--method {quote(request.method)} {base_options} --checkpoint {out}"
     o.show_result("trained", figures, f"Next: ttabench eval {arguments}", json=json, quiet=quiet)

@@ -22,7 +22,6 @@ from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods import registry
 from ttabench.methods.settings import build_settings, parse_settings, resolve_preset
 from ttabench.profiling.job import Load, assign_settings, parse_method_names
-from ttabench.run.resolve import resolve_method
 from ttabench.terminal.table import Table
 from ttabench.training.stages import TrainPlan
 
@@ -168,14 +167,12 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
     Raises:
         UserError: a method has no cost formula for its settings.
     """
-    width, recomputes = cost.DTYPE_BYTES[dtype], plan.options.recompute
+    width, recomputes = cost.DTYPE_BYTES[dtype], plan.stages[0].config.recompute
     data: list[Row] = []
     for stage in plan.stages:
-        recipe, resolved, shape = (
-            stage.recipe,
-            resolve_method(stage.request),
-            cost.shape_of(stage.request.model),
-        )
+        recipe, resolved = stage.config, stage.plans[0].resolved
+        model = stage.plans[0].config.model
+        shape = cost.shape_of(model)
         cost_formula, steps, lessons = resolved.spec.cost, recipe.steps, len(recipe.documents)
         trained = tokens = flops = longest = 0
         for documents in recipe.documents:
@@ -189,7 +186,7 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
                 and shape
                 and (method_cost := cost_formula(resolved.settings_object, shape, work))
             ):
-                fault = f"The cost of {resolved.spec.name} on {stage.request.model} is unknown."
+                fault = f"The cost of {resolved.spec.name} on {model} is unknown."
                 raise UserError(
                     fault, "Use a method of `ttabench profile --analytic --methods all`."
                 )

@@ -63,9 +63,9 @@ def format_budget(amount: Amount) -> str:
 
 
 def budget_settings(
-    spec: MethodSpec, amount: Amount, typed: Mapping[str, Json]
+    spec: MethodSpec, amount: Amount | None, typed: Mapping[str, Json]
 ) -> Mapping[str, Json]:
-    """Return the settings that a budget implies.
+    """Return the settings that a budget implies, none without a budget.
 
     Args:
         typed: values of `--set`.
@@ -73,6 +73,8 @@ def budget_settings(
     Raises:
         UserError: the method has no budget, the budget does not fit it, or `--set` contradicts it.
     """
+    if amount is None:
+        return {}
     option, other_option = "--keep-tokens", "--keep"
     if isinstance(amount, float):
         option, other_option = "--keep", "--keep-tokens"

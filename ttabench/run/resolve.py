@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from pydantic import ValidationError
 
@@ -28,13 +28,7 @@ from ttabench.methods.checkpoints import (
     trained_tasks,
 )
 from ttabench.methods.pair import PAIR_SEPARATOR, PairSpec, join_by_label, split_settings
-from ttabench.methods.settings import (
-    build_settings,
-    describe_settings,
-    json_values,
-    parse_settings,
-    resolve_preset,
-)
+from ttabench.methods.settings import build_settings, json_values, parse_settings, resolve_preset
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import SETTING_PREFIX
 from ttabench.readers.cards import Card, ChatPrompt, load_card
@@ -111,16 +105,14 @@ class ResolvedMethod:
 
         The digest of a hub model is its cached commit. A model that is not cached yet has none.
         """
-        text_keys = [
-            key
-            for key, type_name, _ in describe_settings(self.spec)
-            if "str" in type_name.split(" or ")
-        ]
-        text_values = {key: str(value) for key in text_keys if (value := self.settings.get(key))}
+        hints = get_type_hints(self.spec.Settings)
         return {
             f"{SETTING_PREFIX}{key}": digest
-            for key, value in text_values.items()
-            if (digest := _digest_if_exists(value))
+            for key, value in self.settings.items()
+            if value
+            and isinstance(value, str)
+            and str in (hints[key], *get_args(hints[key]))
+            and (digest := _digest_if_exists(value))
         }
 
     def notes(self) -> list[str]:
@@ -178,13 +170,12 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
     the checkpoint), `--keep`, `--set`.
     """
     spec = registry.find_method(request.method)
+    preset = resolve_preset(spec, request.preset, request.model)
     typed = parse_settings(spec, request.settings)
     amount = parse_budget(request.keep, request.keep_tokens)
-    implied = {} if amount is None else budget_settings(spec, amount, typed)
-    changes = {**parse_settings(spec, implied), **typed}
+    changes = {**budget_settings(spec, amount, typed), **typed}
     if not isinstance(spec, PairSpec):
         return _resolve_single(request, spec, changes)
-    preset = resolve_preset(spec, request.preset, request.model)
     # Name of the part that gets the checkpoint. If no checkpoint was typed, "": each part gets its
     # default; NO_CHECKPOINT: no part gets one.
     owner = request.checkpoint

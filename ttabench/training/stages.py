@@ -25,16 +25,18 @@ from ttabench.core.declared import (
 from ttabench.core.digests import canonical_json, non_default_values, short_hash
 from ttabench.core.environment import restore_global_state, seed_everything
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import ProgressCallback, no_log, no_progress
+from ttabench.core.types import Json, ProgressCallback, no_log, no_progress
 from ttabench.methods.checkpoints import HEADER_FILE, is_peft_folder, read_header
+from ttabench.methods.registry import find_method
 from ttabench.methods.settings import resolve_preset
 from ttabench.methods.spec import MethodSpec, Recipe
+from ttabench.methods.states import SETTING_PREFIX
 from ttabench.readers.cards import load_yaml
 from ttabench.records.local_paths import source_name
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import NO_CHECKPOINT, RunRequest, UserPath
-from ttabench.run.resolve import resolve_method, training_prompt
+from ttabench.run.resolve import training_prompt
 from ttabench.training.config import TrainConfig, TrainOptions, TrainRecord, untrainable_error
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ MAX_EPISODE_QUERIES = 10**6
 """Maximum queries of one training episode."""
 RESUME_DIGESTS = ("card", "reader", "method", "model")
 """Run inputs that a resumed training must share with the saved one."""
+RECORDED_RECIPE_FIELDS = ("documents", "rounds", "questions", "batch_documents")
+"""Fields of a recipe in the record of the data."""
 VALIDATION_EPISODES = 4
 """Episodes per task in a validation: a book each, or a few documents with their queries."""
 
@@ -57,36 +61,34 @@ OpenProgress: TypeAlias = Callable[[], AbstractContextManager[ProgressCallback]]
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One training of a recipe: a method, on a base model, into a folder."""
+    """One training of a recipe, resolved: a method, on a base model, into a folder."""
 
-    request: RunRequest
-    recipe: Recipe
-    out: Path
+    config: TrainConfig
+    plans: Sequence[Plan]
+    """Plan of the task, and those of further tasks."""
 
-    def on_top_of(self, before: Stage | None) -> Stage:
+    def on_top_of(self, before: Stage) -> Stage:
         """Return the stage on top of the previous one, after that was trained.
 
         Its parameters are trained further if it is the same method; otherwise its checkpoint goes
         into the base model.
         """
-        if before is None:
-            return self
-        if before.request.method != self.request.method:
-            return replace(self, request=replace(self.request, base_checkpoint=str(before.out)))
-        own_settings, earlier_settings = (
-            resolve_method(stage.request).settings for stage in (self, before)
+        request, earlier = self.plans[0].request, before.plans[0].request
+        trained, first = str(before.config.out), self.config.first
+        assert first is not None, "only a recipe with a first stage has a previous stage"
+        if earlier.method != request.method:
+            return _plan_stage(replace(request, base_checkpoint=trained), self.config)
+        # the first stage has other settings, and its checkpoint brings them
+        own_settings = self.plans[0].resolved.settings_object
+        restored = {key: getattr(own_settings, key) for key in first.settings}
+        continued = replace(
+            request,
+            settings={**request.settings, **restored},
+            checkpoint=trained,
+            base_checkpoint=earlier.base_checkpoint,
+            preset="",
         )
-        differing = {
-            key: value for key, value in own_settings.items() if value != earlier_settings[key]
-        }
-        request = replace(
-            self.request,
-            settings={**self.request.settings, **differing},
-            checkpoint=str(before.out),
-            base_checkpoint=before.request.base_checkpoint,
-            preset="",  # the checkpoint brings its settings
-        )
-        return replace(self, request=request)
+        return _plan_stage(continued, self.config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,6 @@ class TrainPlan:
     """A training with all its settings checked; nothing is loaded yet."""
 
     stages: Sequence[Stage]
-    options: TrainOptions
     log: Callable[[str], None] = no_log
     """Receives notes, one line each."""
 
@@ -102,25 +103,28 @@ class TrainPlan:
         """Train all stages and return the record of the last; finished stages return at once."""
         before: Stage | None = None
         for number, stage in enumerate(self.stages, 1):
-            before = stage.on_top_of(before)
+            current = stage if before is None else stage.on_top_of(before)
             label = f"stage {number} of {len(self.stages)} trained"
-            if stage is self.stages[-1]:
+            if number == len(self.stages):
                 label = "trained"
             try:
-                record = self._train(before, label, open_progress)
+                record = self._train(current, label, open_progress)
             except KeyboardInterrupt:
-                self._log_saved_step(before)
+                self._log_saved_step(current.config)
                 raise
+            before = current
         return record
 
-    def _log_saved_step(self, stage: Stage) -> None:
+    def _log_saved_step(self, config: TrainConfig) -> None:
         """Log the step at which an interrupted training continues."""
-        if step := read_header(stage.out).step if (stage.out / HEADER_FILE).exists() else 0:
-            force = "" if self.options.resume else " without --force"
+        out = config.out
+        assert out is not None
+        if step := read_header(out).step if (out / HEADER_FILE).exists() else 0:
+            force = "" if config.resume else " without --force"
             hint = f"Run the same command{force} to continue after it."
-            self.log(f"Step {step} of {stage.recipe.steps} is saved in {stage.out}. {hint}")
+            self.log(f"Step {step} of {config.steps} is saved in {out}. {hint}")
         else:
-            self.log(f"No step is saved in {stage.out}. The same command begins at step 1.")
+            self.log(f"No step is saved in {out}. The same command begins at step 1.")
 
     @restore_global_state()
     def _train(self, stage: Stage, label: str, open_progress: OpenProgress) -> TrainRecord:
@@ -128,28 +132,26 @@ class TrainPlan:
         from ttabench.training.loop import train as train_method
         from ttabench.training.training_state import check_folder
 
-        options, recipe = self.options, stage.recipe
-        plan = make_plan(stage.request, options.seed)
-        config = _train_config(stage, options, plan)
-        check_folder(stage.out, resume=options.resume)
-        seed_everything(options.seed)
+        config, plan = stage.config, stage.plans[0]
+        assert config.out is not None
+        check_folder(config.out, resume=config.resume)
+        seed_everything(config.seed)
         base = ModelCache().get(plan.request, chat_template=plan.config.chat_template)
         if base.stands_on:
             config = replace(
                 config, stands_on={key: base.stands_on[key] for key in ("name", "digest")}
             )
         method = plan.resolved.build(base)
-        plans = [plan, *plan_further_tasks(plan.request, options.also, options.seed)]
-        episodes_of_steps = make_batches(plans, recipe, base, options.seed)
+        episodes_of_steps = make_batches(stage.plans, config, base, config.seed)
         validation: dict[str, list[Episode]] = {}
-        for task_plan in plans if options.validate_every else ():
-            episodes = list(islice(self._validation(task_plan, recipe, base), VALIDATION_EPISODES))
+        for task_plan in stage.plans if config.validate_every else ():
+            episodes = list(islice(self._validation(task_plan, config, base), VALIDATION_EPISODES))
             validation.setdefault(task_plan.task.card.name, []).extend(episodes)
         with open_progress() as on_progress:
 
             def on_step(step: int, parts: Mapping[str, float]) -> None:
                 speed = f"{parts['tokens_per_second']:,.0f} tokens/s"
-                on_progress(f"{label}, loss {parts['loss']:.3f}, {speed}", step, recipe.steps)
+                on_progress(f"{label}, loss {parts['loss']:.3f}, {speed}", step, config.steps)
 
             return train_method(method, episodes_of_steps, config, on_step, validation)
 
@@ -160,12 +162,10 @@ class TrainPlan:
         task, split = plan.task, "validation"
         if split not in task.card.splits or task.split == split:
             return
+        options = plan.request.task_options
         try:
             held_out = load(
-                plan.request.task,
-                source=plan.config.source,
-                split=split,
-                options=plan.request.task_options,
+                plan.request.task, source=plan.config.source, split=split, options=options
             )
         except UserError as error:
             self.log(f"Note: no validation: {error}")
@@ -186,47 +186,91 @@ def plan_training(
 ) -> TrainPlan:
     """Plan the stages of a training; faults in any of them are reported before training starts."""
     request, also = split_mixture(request, options.also)
-    options = replace(options, also=also)
-    resolved = make_plan(request, options.seed).resolved
-    preset = resolve_preset(resolved.spec, request.preset, request.model)
-    recipe = make_recipe(resolved.spec, preset, changes)
-    stages = _stages(request, recipe, out)
-    for stage in reversed(stages):
-        plan = make_plan(stage.request, options.seed)
-        if not plan.resolved.spec.trainable:
-            raise untrainable_error(plan.resolved.spec.name)
-        _train_config(stage, options, plan)
-    return TrainPlan(stages=stages, options=options, log=log)
+    spec = find_method(request.method)
+    recipe = make_recipe(spec, resolve_preset(spec, request.preset, request.model), changes)
+    try:
+        config = TrainConfig(**{**vars(recipe), **vars(options), "also": also, "out": out})
+    except ValueError as error:
+        raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
+    return TrainPlan(stages=_plan_stages(request, config, out), log=log)
 
 
-def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
-    """Return the trainings of a recipe in order; only one, if there is already a checkpoint to
+def _plan_stages(request: RunRequest, config: TrainConfig, out: Path) -> list[Stage]:
+    """Plan the trainings of a recipe in order; only one, if there is already a checkpoint to
     begin from.
     """
-    own = Stage(request=request, recipe=recipe, out=out)
-    first = recipe.first
-    continues_method = first is not None and first.method == request.method
-    has_checkpoint = (
-        request.checkpoint not in ("", NO_CHECKPOINT)
-        if continues_method
-        else bool(request.base_checkpoint)
-    )
-    if first is None or has_checkpoint:
+    own = _plan_stage(request, replace(config, out=out))
+    if (first := config.first) is None:
         return [own]
     task_options = {**request.task_options, **first.task_options}
-    if continues_method:
+    if first.method != request.method:
+        has_checkpoint = bool(request.base_checkpoint)
+        before = replace(
+            request,
+            method=first.method,
+            settings=first.settings,
+            preset="",
+            checkpoint=NO_CHECKPOINT,
+            task_options=task_options,
+        )
+    else:
+        settings = own.plans[0].resolved.settings_object
+        # with equal settings, the earlier stage would be the requested training itself
+        has_checkpoint = request.checkpoint not in ("", NO_CHECKPOINT) or all(
+            getattr(settings, key) == value for key, value in first.settings.items()
+        )
         before = replace(
             request, settings={**request.settings, **first.settings}, task_options=task_options
         )
-        # the earlier stage would be the requested training itself
-        if resolve_method(before).settings == resolve_method(request).settings:
-            return [own]
-    else:
-        before = replace(
-            request, method=first.method, settings=first.settings, task_options=task_options
-        )
-        before = replace(before, preset="", checkpoint=NO_CHECKPOINT)
-    return [*_stages(before, first.recipe, out / FIRST_STAGE_FOLDER), own]
+    if has_checkpoint:
+        return [own]
+    earlier_config = replace(config, **vars(first.recipe))
+    return [*_plan_stages(before, earlier_config, out / FIRST_STAGE_FOLDER), own]
+
+
+def _plan_stage(request: RunRequest, config: TrainConfig) -> Stage:
+    """Resolve one training: its tasks, its method, and the origin of its data."""
+    requests = (request, *(request_for_task(request, words) for words in config.also))
+    plans = [make_plan(each, config.seed) for each in requests]
+    resolved, run = plans[0].resolved, plans[0].config
+    checkpoint = resolved.checkpoint
+    if not resolved.spec.trainable:
+        raise untrainable_error(resolved.spec.name)
+    if checkpoint is not None and is_peft_folder(checkpoint):
+        hint = "Use --base-checkpoint to train on top of it."
+        raise UserError(f"{checkpoint} is a peft adapter, which cannot be resumed.", hint)
+    data: dict[str, Any] = {
+        "split": run.split,
+        "options": [],
+        **_describe_task(plans[0]),
+        **{key: getattr(config, key) for key in RECORDED_RECIPE_FIELDS},
+        **training_prompt(run.task_options, run.chat_template),
+        "protocol": short_hash(
+            canonical_json(non_default_values(run.task_options, run.defaults["task_options"]))
+        ),
+        **{
+            name: value
+            for name, value in run.inputs.items()
+            if name in RESUME_DIGESTS or name.startswith(SETTING_PREFIX)
+        },
+    }
+    if resolved.checkpoint_digest:
+        data["begins"] = resolved.checkpoint_digest
+    if plans[1:]:
+        data["also"] = [_describe_task(plan) for plan in plans[1:]]
+    return Stage(config=replace(config, fresh=checkpoint is None, data=data), plans=plans)
+
+
+def _describe_task(plan: Plan) -> dict[str, Json]:
+    """Return the origin of a task's data, for the record of a checkpoint."""
+    record: dict[str, Json] = {
+        "task": plan.task.card.name,
+        "source": source_name(plan.task.source),
+        "digest": plan.config.inputs.get("rows", ""),
+    }
+    if plan.request.task_options:
+        record["options"] = format_assignments(plan.request.task_options)
+    return record
 
 
 def make_recipe(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Recipe:
@@ -252,52 +296,6 @@ def make_recipe(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Re
             "Use fewer --documents or --questions.",
         )
     return recipe
-
-
-def _train_config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
-    task, run = plan.task, plan.config
-    data: dict[str, Any] = {
-        "task": task.card.name,
-        "source": source_name(task.source),
-        "split": task.split,
-        "options": format_assignments(stage.request.task_options),
-    }
-    data |= {
-        key: getattr(stage.recipe, key)
-        for key in ("documents", "rounds", "questions", "batch_documents")
-    }
-    data |= training_prompt(run.task_options, run.chat_template)
-    data["digest"] = run.inputs.get("rows", "")
-    data["protocol"] = short_hash(
-        canonical_json(non_default_values(run.task_options, run.defaults["task_options"]))
-    )
-    data |= {
-        name: value
-        for name, value in run.inputs.items()
-        if name in RESUME_DIGESTS or name.startswith("setting ")
-    }
-    if plan.resolved.checkpoint_digest:
-        data["begins"] = plan.resolved.checkpoint_digest
-    for task_plan in plan_further_tasks(plan.request, options.also, options.seed):
-        further_task: dict[str, Any] = {
-            "task": task_plan.task.card.name,
-            "source": source_name(task_plan.task.source),
-        }
-        further_task |= {"digest": task_plan.config.inputs.get("rows", "")}
-        if task_plan.request.task_options:
-            further_task["options"] = format_assignments(task_plan.request.task_options)
-        data.setdefault("also", []).append(further_task)
-    initial_checkpoint = plan.resolved.checkpoint
-    if initial_checkpoint is not None and is_peft_folder(initial_checkpoint):
-        hint = "Use --base-checkpoint to train on top of it."
-        raise UserError(f"{initial_checkpoint} is a peft adapter, which cannot be resumed.", hint)
-    config_fields = {**vars(stage.recipe), **vars(options)}
-    try:
-        return TrainConfig(
-            **config_fields, out=stage.out, fresh=initial_checkpoint is None, data=data
-        )
-    except ValueError as error:
-        raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
 
 
 @validate_arguments
@@ -368,12 +366,12 @@ def split_mixture(request: RunRequest, also: Sequence[str]) -> tuple[RunRequest,
         raise UserError(
             fault, 'Use tasks: [NAME, "NAME=SOURCE OPTION=VALUE"], as --also takes them.'
         )
-    first = _request_for_task(request, tasks[0])
+    first = request_for_task(request, tasks[0])
     first = replace(first, task_options={**first.task_options, **request.task_options})
     return first, (*tasks[1:], *also)
 
 
-def _request_for_task(request: RunRequest, words: str) -> RunRequest:
+def request_for_task(request: RunRequest, words: str) -> RunRequest:
     """Return the request for another task, `NAME=SOURCE OPTION=VALUE`; the source defaults to that
     of `request`.
     """
@@ -381,11 +379,6 @@ def _request_for_task(request: RunRequest, words: str) -> RunRequest:
     name, _, source = named.partition("=")
     task_options = parse_assignments(options, "--also")
     return replace(request, task=name, source=source or request.source, task_options=task_options)
-
-
-def plan_further_tasks(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
-    """Plan further tasks, as their cards and `also` say."""
-    return [make_plan(_request_for_task(request, words), seed) for words in also]
 
 
 def make_batches(
