@@ -107,11 +107,14 @@ def error_line(ran: CommandResult) -> str:
 
 @pytest.fixture
 def ttabench(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """Run a command line in this process: `ttabench("eval", "--method", "none")`."""
+    """Run a command line in this process: `ttabench("eval --method none --out", folder)`.
 
-    def call(*arguments: object) -> CommandResult:
+    Blanks separate words in the first argument only.
+    """
+
+    def call(words: object, *arguments: object) -> CommandResult:
         capsys.readouterr()
-        code = cli.run([str(argument) for argument in arguments])
+        code = cli.run([*str(words).split(), *map(str, arguments)])
         printed = capsys.readouterr()
         return CommandResult(code, printed.out, printed.err)
 
@@ -143,9 +146,7 @@ def common(tiny_base: Path, tmp_path: Path) -> list[object]:
 def trained(ttabench: Command, common: list[object], tmp_path: Path) -> Path:
     out = tmp_path / "mac"
     ran = ttabench(
-        "train",
-        "--method",
-        "mac",
+        "train --method mac",
         *SMALL_MAC_OPTIONS,
         "--model",
         common[5],

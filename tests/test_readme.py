@@ -41,7 +41,7 @@ def test_the_first_lines_print_their_table(
 ) -> None:
     """All but what the machine decides: seconds and memory of the process."""
     monkeypatch.chdir(first_lines)
-    ran = ttabench("compare", "--format", "markdown")
+    ran = ttabench("compare --format markdown")
     assert rows(ran.out) == rows(FIRST)
 
 
@@ -97,7 +97,7 @@ def test_the_state_of_the_example_helps(
     shown = [float(value) for value in re.findall(r"(?:own|swapped|empty) (\d+\.\d)", line)]
     monkeypatch.chdir(tmp_path)
     assert ttabench(*TYPED[line]).code == 0
-    assert ttabench("compare", "--format", "csv").code == 0
+    assert ttabench("compare --format csv").code == 0
     entries = {
         entry.state_of: 100 * entry.value for entry in compare(list_runs(DEFAULT_OUT)).method_rows
     }

@@ -57,9 +57,7 @@ def test_log_likelihoods_are_right(
     where = FOLDERS / folder
     given = [word for setting in settings for word in ("--set", setting)]
     ran = ttabench(
-        "eval",
-        "--method",
-        method,
+        f"eval --method {method}",
         *given,
         "--task",
         where / "q.jsonl",
@@ -79,23 +77,14 @@ def test_a_text_that_crosses_the_length_of_other_angles_is_refused(
 ) -> None:
     where = FOLDERS / "longrope"
     ran = ttabench(
-        "eval",
-        "--method",
-        "icl",
-        "--task",
-        where / "lr.jsonl",
-        "--model",
-        where / "phi3_longrope",
-        "--out",
-        tmp_path,
-        "--quiet",
+        f"eval --method icl --task {where / 'lr.jsonl'} --model {where / 'phi3_longrope'} --out {tmp_path} --quiet"
     )
     assert "49 tokens" in error_line(ran)
 
 
 @pytest.mark.parametrize("model", ["gpt_neo", "gptj"])
 def test_check_reports_what_a_folder_can_do(ttabench: Command, model: str) -> None:
-    said = ttabench("check", "--model", FOLDERS / model, "--json").json()
+    said = ttabench("check --model", FOLDERS / model, "--json").json()
     rows = {"rows": "one by one"} if model == "gpt_neo" else {}
     assert said["ways"] == {"attention": "transformers", **rows}
     assert {name for name, outcome in said["methods"].items() if outcome == "right"} >= {

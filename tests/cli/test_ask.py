@@ -28,7 +28,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def state(ttabench: Command, notes: Path) -> Path:
     """What `adapt` made of it with MAC, where it writes by default."""
-    ran = ttabench("adapt", "--context", notes, "--method", "mac")
+    ran = ttabench(f"adapt --context {notes} --method mac")
     assert ran.code == 0, ran.err
     assert ran.out.rstrip().endswith('ttabench ask "..."')
     return Path("state")
@@ -90,19 +90,9 @@ def test_files_may_be_read_now(ttabench: Command, notes: Path) -> None:
         "names that follow are files, too"
     )
     Path("asked.txt").write_text(question)
-    in_file = ttabench(
-        "ask",
-        "--questions",
-        "asked.txt",
-        "--context",
-        notes,
-        "more.txt",
-        "--method",
-        "mac",
-        "--quiet",
-    )
+    in_file = ttabench(f"ask --questions asked.txt --context {notes} more.txt --method mac --quiet")
     assert in_file.out.strip() == answer
-    both = ttabench("ask", "--questions", "asked.txt", "--context", notes, "gone.txt")
+    both = ttabench(f"ask --questions asked.txt --context {notes} gone.txt")
     assert (both.code, "gone.txt" in both.err, "--context" in both.err) == (2, True, True)
     alone = ttabench("ask", question, "--context", notes, "--method", "mac", "--json").json()[
         "methods"
@@ -128,21 +118,17 @@ def test_a_state_that_read_on_names_all_its_files(
     ttabench: Command, state: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "more.txt").write_text("The pet of Mudun Prarov is a goat.")
-    ran = ttabench(
-        "adapt", "--context", "more.txt", "--method", "mac", "--state", state, "--out", "deep/both"
-    )
+    ran = ttabench(f"adapt --context more.txt --method mac --state {state} --out deep/both")
     assert ran.code == 0, ran.err
     read = json.loads((tmp_path / "deep/both/state.json").read_text())["read"]
     assert [each["file"] for each in read] == ["../../notes.txt", "../../more.txt"]
-    untold = ttabench(
-        "adapt", "--context", "more.txt", "--state", state, "--out", "untold", "--json"
-    )
+    untold = ttabench(f"adapt --context more.txt --state {state} --out untold --json")
     assert untold.json()["method"] == "mac", "without --method it is the state's own"
     one, other = (
         load_file(tmp_path / name / "state.safetensors") for name in ("deep/both", "untold")
     )
     assert all(tensor.equal(other[name]) for name, tensor in one.items())
-    asked = ("ask", "Who?", "--state", "deep/both", "--compare", "--json")
+    asked = "ask Who? --state deep/both --compare --json".split()
     assert [each["method"] for each in ttabench(*asked).json()["methods"]] == ["mac", "none", "icl"]
 
 
@@ -160,6 +146,6 @@ def test_answers_that_are_known_are_scored(
     ttabench: Command, state: Path, name: str, content: str
 ) -> None:
     Path(name).write_text(content)
-    (told,) = ttabench("ask", "--questions", name, "--json").json()["methods"]
+    (told,) = ttabench("ask --questions", name, "--json").json()["methods"]
     assert told["scores"] == {"n": 2, "em": 1.0, "f1": 1.0}
-    assert "n = 2 questions" in ttabench("ask", "--questions", name).out
+    assert "n = 2 questions" in ttabench("ask --questions", name).out

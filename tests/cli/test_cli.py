@@ -20,7 +20,7 @@ from ttabench.run.request import RunRequest
 def test_eval_shows_a_table_and_stores_a_record(
     ttabench: Command, common: list[object], tmp_path: Path
 ) -> None:
-    ran = ttabench("eval", "--method", "none", *common, "--seed", 3)
+    ran = ttabench("eval --method none", *common, "--seed", 3)
     assert ran.code == 0, ran.err
     for shown in ("f1_max", "±", "adapt s", "ask ms", "peak memory", "mini", "Stored in"):
         assert shown in ran.out
@@ -46,18 +46,18 @@ def test_eval_shows_a_table_and_stores_a_record(
 def test_the_same_eval_again_returns_what_is_stored(
     ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
+    first = ttabench("eval --method none", *common, "--json").json()["runs"][0]
     assert first["how"] == "new"
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("a stored run needs no model")
 
     monkeypatch.setattr(evaluation.ModelCache, "get", refuse)
-    again = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
+    again = ttabench("eval --method none", *common, "--json").json()["runs"][0]
     assert again == first | {"how": "stored"}
-    assert "--force" in ttabench("eval", "--method", "none", *common).err
+    assert "--force" in ttabench("eval --method none", *common).err
     monkeypatch.undo()
-    fresh = ttabench("eval", "--method", "none", *common, "--json", "--force").json()["runs"][0]
+    fresh = ttabench("eval --method none", *common, "--json", "--force").json()["runs"][0]
     assert fresh["how"] == "new"
     assert fresh["id"] == first["id"]
 
@@ -66,20 +66,20 @@ def test_seeds_quiet_compare_and_list(
     ttabench: Command, common: list[object], tmp_path: Path
 ) -> None:
     runs = tmp_path / "runs"
-    quiet = ttabench("eval", "--method", "none", *common, "--seeds", "0,1", "--quiet")
+    quiet = ttabench("eval --method none", *common, "--seeds", "0,1", "--quiet")
     folders = quiet.out.split()
     assert quiet.code == 0
     assert quiet.err == ""
     assert [Path(folder).parent for folder in folders] == [runs, runs]
-    told = ttabench("eval", "--method", "icl", *common, "--seeds", "0,1").out
+    told = ttabench("eval --method icl", *common, "--seeds", "0,1").out
     assert "Main metric: f1. Others: " in told
     assert told.count("f1_max") == 1, "one figure over both seeds, below the table"
-    found = ttabench("compare", "--out", runs, "--json").json()
+    found = ttabench(f"compare --out {runs} --json").json()
     assert {row["method"] for row in found["runs"]} == {"none", "icl"}
     assert found["differences"][0]["n"] == sum(row["n"] for row in found["runs"]) / 2
     for form in ("table", "markdown", "csv"):
         assert "state" in ttabench("compare", *folders, "--format", form).out
-    listed = ttabench("list", "runs", "--out", runs, "--json").json()["runs"]
+    listed = ttabench(f"list runs --out {runs} --json").json()["runs"]
     assert len(listed) == 4
     assert (
         listed[0]["method"]
@@ -92,12 +92,10 @@ def test_dry_run_loads_nothing_and_writes_nothing(
 ) -> None:
     monkeypatch.delattr(evaluation.ModelCache, "get")
     for method in ("none", "icl"):
-        ran = ttabench("eval", "--method", method, *common, "--dry-run")
+        ran = ttabench(f"eval --method {method}", *common, "--dry-run")
         assert ran.code == 0
         assert "task_options.documents" in ran.out
-    found = ttabench(
-        "eval", "--method", "mac", *common, *SMALL_MAC_OPTIONS, "--dry-run", "--json"
-    ).json()
+    found = ttabench("eval --method mac", *common, *SMALL_MAC_OPTIONS, "--dry-run", "--json").json()
     assert found["runs"][0]["config"]["settings"]["heads"] == 2
     assert not (tmp_path / "runs").exists()
 
@@ -113,14 +111,14 @@ def test_adapt_then_eval_from_the_state(
     more.write_text("The sea is cold.")
     base = [*settings, "--model", common[5]]
     cut = ["--context", notes, more, "--pieces", "paragraphs"]
-    ran = ttabench("adapt", "--method", method, *base, *cut, "--out", state)
+    ran = ttabench(f"adapt --method {method}", *base, *cut, "--out", state)
     assert ran.code == 0, ran.err
     assert f'ttabench ask "..." --state {state}' in ran.out
     header = json.loads((state / "state.json").read_text())
     assert header["method"] == method
     assert (state / "state.safetensors").stat().st_size > 0
     asked = ttabench(
-        "eval", "--method", method, *settings, *common, "--state", state, "--ask-only", "--json"
+        f"eval --method {method}", *settings, *common, "--state", state, "--ask-only", "--json"
     )
     assert asked.code == 0, asked.err
     record = asked.json()["runs"][0]
@@ -132,21 +130,13 @@ def test_adapt_then_eval_from_the_state(
     assert (again["id"], again["how"]) == (record["id"], "stored"), (
         "without --method it is the state's own"
     )
-    other = ttabench("eval", "--method", "none", *common, "--state", state)
+    other = ttabench("eval --method none", *common, "--state", state)
     assert f"made with method {method}, not none" in error_line(other)
 
 
 def test_train_then_eval(ttabench: Command, common: list[object], trained: Path) -> None:
     ran = ttabench(
-        "eval",
-        "--method",
-        "mac",
-        *common,
-        "--checkpoint",
-        trained,
-        "--set",
-        "hierarchy=2",
-        "--json",
+        "eval --method mac", *common, "--checkpoint", trained, "--set", "hierarchy=2", "--json"
     )
     assert ran.code == 0, ran.err
     record = ran.json()["runs"][0]
@@ -155,9 +145,7 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
     assert record["method"]["training"]
     assert record["config"]["inputs"]["checkpoint"]
     again = ttabench(
-        "train",
-        "--method",
-        "mac",
+        "train --method mac",
         *SMALL_MAC_OPTIONS,
         "--model",
         common[5],
@@ -167,35 +155,16 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
         trained,
     )
     assert "steps (recipe): 2, not 1200" in error_line(again)
-    same = ("--steps", 2, "--documents", 2, "--out", trained, "--json")
+    same = f"--steps 2 --documents 2 --out {trained} --json".split()
     done = ttabench(
-        "train",
-        "--method",
-        "mac",
-        *SMALL_MAC_OPTIONS,
-        "--model",
-        common[5],
-        "--source",
-        "mini",
-        *same,
+        "train --method mac", *SMALL_MAC_OPTIONS, "--model", common[5], "--source", "mini", *same
     )
     assert done.json()["steps"] == 2
     assert "validation_loss" in done.json()
 
 
 def test_a_bundled_adapter_can_be_named_for_another_task(ttabench: Command, tmp_path: Path) -> None:
-    words = (
-        "--method",
-        "mac",
-        "--model",
-        "nano",
-        "--task-set",
-        "documents=2",
-        "--limit",
-        "2",
-        "--out",
-        tmp_path,
-    )
+    words = f"--method mac --model nano --task-set documents=2 --limit 2 --out {tmp_path}".split()
     ran = ttabench(
         "eval", *words, "--task", "squad_seq", "--checkpoint", "shipped:mac-streamingqa", "--json"
     )
@@ -228,12 +197,8 @@ def test_threads_are_recorded_and_are_no_part_of_a_run(
 ) -> None:
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
     before = torch.get_num_threads()
-    first = ttabench("eval", "--method", "none", *common, "--threads", 3, "--json").json()["runs"][
-        0
-    ]
-    again = ttabench("eval", "--method", "none", *common, "--threads", 1, "--json").json()["runs"][
-        0
-    ]
+    first = ttabench("eval --method none", *common, "--threads", 3, "--json").json()["runs"][0]
+    again = ttabench("eval --method none", *common, "--threads", 1, "--json").json()["runs"][0]
     torch.set_num_threads(before)
     assert first["hardware"]["threads"] == 3
     assert (again["id"], again["how"]) == (first["id"], "stored")

@@ -19,11 +19,11 @@ def test_a_checkpoint_of_another_base_is_refused(
     lm, other = tiny_llama(seed=5), tmp_path / "other"
     lm.model.save_pretrained(other)
     lm.tokenizer.save_pretrained(other)
-    ran = ttabench("eval", "--method", "mac", *common, "--checkpoint", trained, "--model", other)
+    ran = ttabench("eval --method mac", *common, "--checkpoint", trained, "--model", other)
     assert "another base model" in error_line(ran)
     (trained / "adapter.safetensors").write_bytes(b"damaged")
     assert "cannot be read" in error_line(
-        ttabench("eval", "--method", "mac", *common, "--checkpoint", trained)
+        ttabench("eval --method mac", *common, "--checkpoint", trained)
     )
 
 
@@ -62,10 +62,10 @@ def test_bad_input_is_one_line(
 def test_bad_output_folders_and_records(
     ttabench: Command, common: list[object], tmp_path: Path
 ) -> None:
-    ran = ttabench("eval", "--method", "none", *common, "--out", "/proc/nowhere")
+    ran = ttabench("eval --method none", *common, "--out", "/proc/nowhere")
     assert "Cannot write" in error_line(ran)
     assert "--out" in ran.err
-    (folder,) = ttabench("eval", "--method", "none", *common, "--quiet").out.split()
+    (folder,) = ttabench("eval --method none", *common, "--quiet").out.split()
     record = Path(folder) / "run.json"
     record.write_text(record.read_text()[:-100])
     for arguments in (
@@ -75,8 +75,8 @@ def test_bad_output_folders_and_records(
     ):
         assert "run.json cannot be read" in error_line(ttabench(*arguments))
     shutil.rmtree(folder)
-    assert "no runs" in error_line(ttabench("compare", "--out", tmp_path / "runs"))
-    assert "no runs" in error_line(ttabench("compare", "abc", "--out", tmp_path / "runs"))
+    assert "no runs" in error_line(ttabench(f"compare --out {tmp_path / 'runs'}"))
+    assert "no runs" in error_line(ttabench(f"compare abc --out {tmp_path / 'runs'}"))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_files_of_the_user_are_not_replaced(
     words: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert ttabench("eval", "--method", "none", *common, "--out", "results/scratch").code == 0
+    assert ttabench("eval --method none", *common, "--out", "results/scratch").code == 0
     for suffix in ("html", "png", "parquet", "py"):
         Path(f"mine.{suffix}").write_text("mine, about ttabench")
     assert "mine." in error_line(ttabench(*words))

@@ -58,9 +58,10 @@ def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     for name in ("HF_HUB_VERBOSITY", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
         monkeypatch.setenv(name, "error")
 
-    def call(*words: object) -> CommandResult:
+    def call(words: object, *arguments: object) -> CommandResult:
         capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["ttabench", *map(str, words)])
+        typed = [*str(words).split(), *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", ["ttabench", *typed])
         with pytest.raises(SystemExit) as left:
             cli.main()
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "it is as it was"
@@ -113,24 +114,7 @@ def test_a_training_that_is_asked_to_end_saves_its_step(
     number: Signal,
     code: int,
 ) -> None:
-    words = [
-        "train",
-        "--method",
-        "lora",
-        "--set",
-        "rank=2",
-        "--model",
-        tiny_base,
-        "--source",
-        "mini",
-        "--steps",
-        3,
-        "--documents",
-        1,
-        "--questions",
-        1,
-        "--quiet",
-    ]
+    words = f"train --method lora --set rank=2 --model {tiny_base} --source mini --steps 3 --documents 1 --questions 1 --quiet".split()
     assert main(*words, "--out", tmp_path / "whole").code == 0
     with monkeypatch.context() as patched:
         patched.setattr(Curve, "add", sending(Curve.add, number, 2))
@@ -254,6 +238,6 @@ def test_any_exhaustion_of_memory_is_one_line(
         )
 
     monkeypatch.setattr("ttabench.run.runner._EpisodeRun._read", full)
-    line = error_line(ttabench("eval", "--method", "icl", *common))
+    line = error_line(ttabench("eval --method icl", *common))
     assert line.startswith("Error: Out of memory.")
     assert "--batch-size" in line

@@ -38,7 +38,7 @@ def test_commands_of_a_template_run(ttabench: Command, folder: Path, kind: str) 
 
 
 def test_tests_of_a_package_pass(ttabench: Command, folder: Path) -> None:
-    assert ttabench("new", "package", "tail_end").code == 0
+    assert ttabench("new package tail_end").code == 0
     install(folder / "tail_end")
     paths = os.pathsep.join([str(folder / "tail_end"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -54,7 +54,7 @@ def test_tests_of_a_package_pass(ttabench: Command, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Tail", "icl", "f1", "streamingqa", "a-b"])
 def test_names_that_are_refused(ttabench: Command, name: str) -> None:
-    assert f"{name!r}" in error_line(ttabench("new", "method", name))
+    assert f"{name!r}" in error_line(ttabench("new method", name))
 
 
 def test_every_kind_has_commands() -> None:

@@ -19,23 +19,7 @@ def test_a_training_on_weights_that_changed_since_is_another_one(
     """Also where they did in the middle of a tensor, where no fingerprint looks."""
     base, out = tmp_path / "base", tmp_path / "out"
     shutil.copytree(tiny_base, base)
-    words = [
-        "train",
-        "--method",
-        "lora",
-        "--set",
-        "rank=2",
-        "--model",
-        base,
-        "--source",
-        "mini",
-        "--documents",
-        1,
-        "--steps",
-        2,
-        "--out",
-        out,
-    ]
+    words = f"train --method lora --set rank=2 --model {base} --source mini --documents 1 --steps 2 --out {out}".split()
     assert ttabench(*words).code == 0
     stamp = (out / "adapter.safetensors").read_bytes()
     assert ttabench(*words).code == 0, "it is stored"
@@ -103,17 +87,7 @@ def test_several_tasks_take_turns(ttabench: Command, tiny_base: Path, tmp_path: 
 
 
 def test_what_a_training_takes_is_reported_on_paper(ttabench: Command, tmp_path: Path) -> None:
-    words = (
-        "train",
-        "--method",
-        "ccm",
-        "--model",
-        "llama-3-8b",
-        "--random-weights",
-        "--source",
-        "mini",
-        "--json",
-    )
+    words = "train --method ccm --model llama-3-8b --random-weights --source mini --json".split()
     words += ("--dtype", "bfloat16", "--steps", "1000", "--out", tmp_path / "adapter", "--dry-run")
     ((plain,), (again,)) = (
         ttabench(*words, *more).json()["training on paper"] for more in ((), ("--recompute",))
@@ -124,16 +98,14 @@ def test_what_a_training_takes_is_reported_on_paper(ttabench: Command, tmp_path:
     weights = 2 * 8_030_261_248 + 16 * plain["trained_weights"]
     assert weights < again["memory_bytes"] < 1.2 * weights < plain["memory_bytes"]
     assert not (tmp_path / "adapter").exists()
-    lora = ("train", "--method", "lora", "--dry-run", "--json")
+    lora = "train --method lora --dry-run --json".split()
     bare, behind = (
         ttabench(*lora, *more).json()["training on paper"][0]["flops"]
         for more in ((), ("--set", "full_context=true"))
     )
     assert behind > 1.4 * bare, "the documents are read, too"
-    assert "compressive" in error_line(ttabench("train", "--method", "compressive", "--dry-run"))
-    assert "icl has no parameters to train" in error_line(
-        ttabench("train", "--method", "icl", "--dry-run")
-    )
+    assert "compressive" in error_line(ttabench("train --method compressive --dry-run"))
+    assert "icl has no parameters to train" in error_line(ttabench("train --method icl --dry-run"))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +114,6 @@ def test_what_a_training_takes_is_reported_on_paper(ttabench: Command, tmp_path:
 def test_a_training_without_end_is_refused(
     ttabench: Command, tmp_path: Path, words: list[str]
 ) -> None:
-    ran = ttabench("train", "--method", "mac", *words, "--out", tmp_path / "out")
+    ran = ttabench("train --method mac", *words, "--out", tmp_path / "out")
     assert words[0].removeprefix("--").replace("-", "_") in error_line(ran).replace("-", "_")
     assert not (tmp_path / "out" / "adapter.json").exists()

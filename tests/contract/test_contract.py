@@ -235,7 +235,7 @@ def test_a_broken_promise_is_found(name: str, cls: type[Method[Any]]) -> None:
 
 
 def test_check_reports_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
-    ran = ttabench("check", "icl")
+    ran = ttabench("check icl")
     lines = [line for line in ran.out.splitlines() if line]
     assert ran.code == 0
     assert lines[:-1] == [f"kept    {promise}" for promise in PROMISES]
@@ -251,7 +251,7 @@ def test_check_reports_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> Non
         "    def patch(self, state, asks):\n        return Patch()\n",
         encoding="utf-8",
     )
-    ran = ttabench("check", file)
+    ran = ttabench(f"check {file}")
     assert ran.code == 1
     assert "BROKEN" in ran.out
     assert "growth" in ran.out
@@ -261,7 +261,7 @@ def test_what_cannot_be_checked_is_refused(ttabench: Command) -> None:
     for words, told in ((("check", "icll"), "Did you mean 'icl'"),):
         assert told in error_line(ttabench(*words))
     ran = ttabench(
-        "check", "window", "--set", "positions=cache"
+        "check window --set positions=cache"
     )  # one base refuses it, the other is checked
     assert ran.code == 0
     assert "Note: not on gpt2: " in ran.err

@@ -34,7 +34,7 @@ def test_the_tutorial_shows_what_its_commands_print(
             continue
         assert ran.code == 0, (words, ran.err)
         printed += rows(ran.out)
-    ran = ttabench("compare", "--method", "mac", "--format", "markdown")
+    ran = ttabench("compare --method mac --format markdown")
     printed += rows(ran.out)
     shown = [row for row in rows(pages()[PAGE]) if any(cell[:1].isdigit() for cell in row)]
     assert len(shown) >= 9

@@ -33,19 +33,9 @@ def test_a_record_names_no_file_to_run(ttabench: Command, mine: Path, tmp_path: 
             "seed": 0,
         }
         save_record(record(name, config=config), folder)
-    ttabench("compare", tmp_path / "runs")
-    ttabench("list", "runs", "--out", tmp_path / "runs")
-    ttabench(
-        "eval",
-        "--method",
-        "none",
-        "--limit",
-        1,
-        "--task-set",
-        "max_new_tokens=1",
-        "--out",
-        tmp_path / "runs",
-    )
+    ttabench(f"compare {tmp_path / 'runs'}")
+    ttabench(f"list runs --out {tmp_path / 'runs'}")
+    ttabench(f"eval --method none --limit 1 --task-set max_new_tokens=1 --out {tmp_path / 'runs'}")
     assert not (tmp_path / "RUN").exists()
 
 
@@ -55,7 +45,7 @@ def test_a_checkpoint_names_no_file_to_run(
     said = json.loads((trained / "adapter.json").read_text())
     (trained / "adapter.json").write_text(json.dumps({**said, "method": str(mine)}))
     for flag, method in (("--base-checkpoint", "none"), ("--checkpoint", "mac")):
-        assert ttabench("eval", "--method", method, *common, flag, trained).code == 2
+        assert ttabench(f"eval --method {method}", *common, flag, trained).code == 2
     assert not (tmp_path / "RUN").exists()
 
 
@@ -66,16 +56,14 @@ def test_a_state_names_no_file_to_run(
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     out = tmp_path / "state"
     assert (
-        ttabench(
-            "adapt", "--model", tiny_base, "--context", tmp_path / "notes.txt", "--out", out
-        ).code
+        ttabench(f"adapt --model {tiny_base} --context {tmp_path / 'notes.txt'} --out {out}").code
         == 0
     )
     said = json.loads((out / "state.json").read_text())
     made = {**said, "made_with": {**said["made_with"], "method": str(mine)}}
     (out / "state.json").write_text(json.dumps({**made, "digest": header_digest(made)}))
-    line = error_line(ttabench("ask", "Who?", "--state", out, *compare))
+    line = error_line(ttabench(f"ask Who? --state {out}", *compare))
     assert f"--method {mine}" in line
     assert not (tmp_path / "RUN").exists()
-    assert str(mine) in error_line(ttabench("ask", "Who?", "--state", out, "--method", mine))
+    assert str(mine) in error_line(ttabench(f"ask Who? --state {out} --method", mine))
     assert (tmp_path / "RUN").exists(), "what the user names is run"

@@ -37,7 +37,7 @@ def command(*words: object) -> int:
     return cli.run([str(word) for word in words])
 
 
-ADAPT = ("adapt", "--method", "templora", "--set", "rank=2", "--set", "prefix=0", "--quiet")
+ADAPT = "adapt --method templora --set rank=2 --set prefix=0 --quiet".split()
 
 
 def eval_command(base: Path) -> Work:

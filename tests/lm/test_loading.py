@@ -209,10 +209,8 @@ def test_a_token_beyond_the_embeddings_is_refused(folder: Path, ttabench: Comman
     stored = json.loads(path.read_text())
     stored["model"]["vocab"]["e"] = 400
     path.write_text(json.dumps(stored))
-    assert "400" in error_line(ttabench("check", "--model", folder))
-    assert "400" in error_line(
-        ttabench("eval", "--model", folder, "--method", "none", "--source", "mini")
-    )
+    assert "400" in error_line(ttabench(f"check --model {folder}"))
+    assert "400" in error_line(ttabench(f"eval --model {folder} --method none --source mini"))
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_what_left_for_peft_enters_again(tmp_path: Path, ttabench: Command) -> N
     with pytest.raises(UserError, match=r"does not fit .* and slots=9: prompt_embeddings"):
         from_peft(lm, replace(TINY, slots=9), tmp_path / "peft")
     (tmp_path / "notes.txt").write_text("The home of Ada Voss is in Selby.")
-    made = ("--method", "cartridge", "--set", "slots=8", "--set", "steps=2")
+    made = "--method cartridge --set slots=8 --set steps=2".split()
     assert (
         ttabench(
             "adapt", *made, "--context", tmp_path / "notes.txt", "--out", tmp_path / "mine"

@@ -242,7 +242,7 @@ def mine(tiny_base: Path, tmp_path: Path) -> Path:
 
 def test_the_two_ways_to_give_one(ttabench: Command, common: list[object], mine: Path) -> None:
     def run(method: str, *words: object) -> Any:
-        return ttabench("eval", "--method", method, *common, *words, "--limit", 1, "--json").json()[
+        return ttabench(f"eval --method {method}", *common, *words, "--limit", 1, "--json").json()[
             "runs"
         ][0]
 

@@ -79,14 +79,7 @@ def test_adapt_puts_a_state_to_another(ttabench: Command, tmp_path: Path) -> Non
     assert ran.code == 0, ran.err
     assert ran.json()["tokens"] == 0
     again = ttabench(
-        "adapt",
-        "--json",
-        "--add",
-        tmp_path / "a",
-        "--add",
-        tmp_path / "b",
-        "--out",
-        tmp_path / "same",
+        f"adapt --json --add {tmp_path / 'a'} --add {tmp_path / 'b'} --out {tmp_path / 'same'}"
     )
     assert again.json()["state_bytes"] == ran.json()["state_bytes"]
     assert "nothing" in error_line(

@@ -117,7 +117,7 @@ def test_a_run_is_recorded_and_a_state_is_asked(
     later = ttabench("eval", *common, *method, "--state", state)
     assert "cannot read more" in error_line(later)
     assert ttabench("eval", *common, *method, "--state", state, "--ask-only").code == 0
-    assert "unknown" not in ttabench("list", "methods", "kvpress:LastPress").out
+    assert "unknown" not in ttabench("list methods kvpress:LastPress").out
 
 
 def test_a_missing_package_is_one_line_with_the_command_that_installs_it(

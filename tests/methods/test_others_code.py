@@ -172,7 +172,7 @@ def test_a_file_is_a_method(ttabench: Command, tiny_base: Path, tmp_path: Path) 
     changed.write_text(FILE.replace("16)", "12)"), encoding="utf-8")
     (other,) = ttabench(*("eval", "--method", changed, *words[3:])).json()["runs"]
     assert other["id"] != run["id"], "another file is another method"
-    shown = ttabench("list", "methods", file)
+    shown = ttabench(f"list methods {file}")
     assert "settings of" in shown.out
 
 
@@ -185,18 +185,10 @@ def test_a_state_of_a_file_is_asked_with_the_file_that_the_user_names(
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     out = tmp_path / "state"
     made = ttabench(
-        "adapt",
-        "--method",
-        file,
-        "--model",
-        tiny_base,
-        "--context",
-        tmp_path / "notes.txt",
-        "--out",
-        out,
+        f"adapt --method {file} --model {tiny_base} --context {tmp_path / 'notes.txt'} --out {out}"
     )
     assert made.out.rstrip().endswith(f"--state {out} --method {file}")
-    asked = ("ask", "Who?", "--state", out, "--json", "--method")
+    asked = f"ask Who? --state {out} --json --method".split()
     (told,) = ttabench(*asked, file).json()["methods"]
     assert told["method"] == "tail"
     (same,) = ttabench(*asked, copy).json()["methods"]
@@ -214,21 +206,7 @@ def refused(ttabench: Command, base: Path, folder: Path, text: str, *words: obje
     file.write_text(text, encoding="utf-8")
     line = error_line(
         ttabench(
-            "eval",
-            "--method",
-            file,
-            "--task",
-            "streamingqa",
-            "--source",
-            "mini",
-            "--model",
-            base,
-            "--limit",
-            1,
-            "--task-set",
-            "documents=1",
-            "--out",
-            folder / "runs",
+            f"eval --method {file} --task streamingqa --source mini --model {base} --limit 1 --task-set documents=1 --out {folder / 'runs'}",
             *words,
         )
     )
@@ -300,17 +278,7 @@ def test_a_budget_that_fails_is_one_line(
     text = FILE.replace("growth=", f"keep={keep}, growth=", 1)
     file = tmp_path / "mine.py"
     file.write_text(text, encoding="utf-8")
-    words = (
-        "eval",
-        "--method",
-        file,
-        "--task",
-        "streamingqa",
-        "--keep",
-        "0.5",
-        "--model",
-        tiny_base,
-    )
+    words = f"eval --method {file} --task streamingqa --keep 0.5 --model {tiny_base}".split()
     assert fault in error_line(ttabench(*words))
 
 

@@ -133,8 +133,8 @@ def test_a_checkpoint_goes_to_the_part_that_it_is_of(ttabench: Command, tmp_path
 def test_a_state_of_both_is_stored_and_asked(ttabench: Command, tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("The home of Sinio Dorard is in Redmoor.\n", encoding="utf-8")
-    words = ("--method", "rag+templora", "--set", "templora.epochs=1", "--out", tmp_path / "state")
-    assert ttabench("adapt", "--context", notes, *words).code == 0
+    words = f"--method rag+templora --set templora.epochs=1 --out {tmp_path / 'state'}".split()
+    assert ttabench(f"adapt --context {notes}", *words).code == 0
     ran = ttabench("ask", "Where does Sinio Dorard live?", "--state", tmp_path / "state")
     assert ran.code == 0
     assert "Redmoor" in ran.out

@@ -108,9 +108,7 @@ def test_documents_are_read_in_the_order_of_the_stream_as_full_context_reads_the
 
 
 def test_a_run_knows_what_it_reads_and_nothing_of_what_another_reads(ttabench: Command) -> None:
-    ran = ttabench(
-        "eval", "--method", "rag", "--task", "streamingqa", "--limit", "8", "--swap-state", "--json"
-    )
+    ran = ttabench("eval --method rag --task streamingqa --limit 8 --swap-state --json")
     assert ran.code == 0
     runs = ran.json()["runs"]
     f1 = {

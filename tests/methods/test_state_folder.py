@@ -32,16 +32,8 @@ def adapt(ttabench: Command, tiny_base: Path, tmp_path: Path) -> Adapt:
 
     def call(*more: object, method: str = "icl") -> CommandResult:
         settings = ["--set", "rank=2", "--set", "prefix=0"] if method == "templora" else []
-        words = [
-            "--model",
-            tiny_base,
-            "--context",
-            tmp_path / "notes.txt",
-            "--out",
-            tmp_path / "out",
-            "--json",
-        ]
-        return ttabench("adapt", "--method", method, *settings, *words, *more)
+        words = f"--model {tiny_base} --context {tmp_path / 'notes.txt'} --out {tmp_path / 'out'} --json".split()
+        return ttabench(f"adapt --method {method}", *settings, *words, *more)
 
     return call
 
@@ -95,18 +87,11 @@ def test_reading_on_is_reading_both(
 ) -> None:
     assert adapt().code == 0
     (tmp_path / "more.txt").write_text("Bo Lind collects blue stamps.")
-    words = [
-        "adapt",
-        "--method",
-        "icl",
-        "--model",
-        tiny_base,
-        "--json",
-        "--context",
-        tmp_path / "more.txt",
-    ]
+    words = (
+        f"adapt --method icl --model {tiny_base} --json --context {tmp_path / 'more.txt'}".split()
+    )
     assert ttabench(*words, "--state", tmp_path / "out", "--out", tmp_path / "on").code == 0
-    both = ["--context", tmp_path / "notes.txt", tmp_path / "more.txt", "--out", tmp_path / "once"]
+    both = f"--context {tmp_path / 'notes.txt'} {tmp_path / 'more.txt'} --out {tmp_path / 'once'}".split()
     assert ttabench(*words[:-2], *both).code == 0
     on, once = (load_file(tmp_path / name / "state.safetensors") for name in ("on", "once"))
     for name, tensor in once.items():

@@ -82,25 +82,14 @@ def test_a_data_file_may_be_named_as_the_task(
     ttabench: Command, tmp_path: Path, tiny_base: Path
 ) -> None:
     path = write_jsonl(tmp_path / "mine.jsonl", rows(*SYNONYMS[2]))
-    words = (
-        "--model",
-        tiny_base,
-        "--method",
-        "none",
-        "--out",
-        tmp_path / "runs",
-        "--task-set",
-        "max_new_tokens=2",
-    )
-    (record,) = ttabench("eval", "--task", path, *words, "--json").json()["runs"]
+    words = f"--model {tiny_base} --method none --out {tmp_path / 'runs'} --task-set max_new_tokens=2".split()
+    (record,) = ttabench(f"eval --task {path}", *words, "--json").json()["runs"]
     assert (record["config"]["task"], record["source"], record["n"]) == ("qa", f"file:{path}", 3)
     assert record["rows"][0]["stderr"] is not None
-    again = ttabench("eval", "--task", "qa", "--source", path, *words, "--json").json()["runs"][0]
+    again = ttabench(f"eval --task qa --source {path}", *words, "--json").json()["runs"][0]
     assert again["id"] == record["id"]
-    assert "Remove --source" in error_line(
-        ttabench("eval", "--task", path, "--source", path, *words)
-    )
-    assert "'nope.jsonl' of qa" in error_line(ttabench("eval", "--task", "nope.jsonl", *words))
+    assert "Remove --source" in error_line(ttabench(f"eval --task {path} --source {path}", *words))
+    assert "'nope.jsonl' of qa" in error_line(ttabench("eval --task nope.jsonl", *words))
 
 
 def test_questions_of_a_file(tmp_path: Path) -> None:

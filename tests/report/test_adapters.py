@@ -17,7 +17,7 @@ def test_without_a_checkout_the_large_ones_are_named_and_not_there(
     monkeypatch.setattr(resolve, "ADAPTER_FOLDERS", (resolve.ADAPTERS_FOLDER,))
     assert "not installed: nano/camels-streamingqa" in adapters_table().caption
     for words in (("--checkpoint", "shipped:mac-squad_seq"), ()):
-        refused = ttabench("eval", "--method", "mac", "--task", "squad_seq", *words)
+        refused = ttabench("eval --method mac --task squad_seq", *words)
         assert refused.code == 2
         assert "results/adapters/nano/mac-squad_seq" in refused.err
 

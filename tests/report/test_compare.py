@@ -302,13 +302,13 @@ def test_perplexities_of_other_bases_have_no_difference(
 def test_every_format_reports_the_same(tmp_path: Path, ttabench: Command) -> None:
     stored(tmp_path, "r1", {"a": 1.0, "b": 0.0})
     stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none")
-    text = ttabench("compare", "--out", tmp_path, "--format", "markdown").out
+    text = ttabench(f"compare --out {tmp_path} --format markdown").out
     assert "| icl | 50.0 ± 50.0 | 1.0 KiB |" in text
-    data = ttabench("compare", "--out", tmp_path, "--json").json()
+    data = ttabench(f"compare --out {tmp_path} --json").json()
     assert data["verdict"].startswith(text.splitlines()[0])
     assert [row["value"] for row in data["runs"]] == [0.0, 0.5]
     assert data["differences"][0]["value"] == 0.5
-    lines = ttabench("compare", "--out", tmp_path, "--format", "csv").out.splitlines()
+    lines = ttabench(f"compare --out {tmp_path} --format csv").out.splitlines()
     assert [line.split(",")[0] for line in lines] == ["table", "runs", "runs", "differences"]
 
 

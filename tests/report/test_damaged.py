@@ -42,13 +42,11 @@ def no_numbers(run: Path) -> None:
 def test_a_damaged_run_is_named_and_the_others_are_compared(
     ttabench: Command, out: Path, damage: Callable[[Path], None]
 ) -> None:
-    whole = ttabench("compare", out)
+    whole = ttabench(f"compare {out}")
     assert (whole.code, whole.err) == (0, "")
-    expected = ttabench(
-        "compare", out / "aaaa00000001", out / "bbbb00000002", "--format", "csv"
-    ).out
+    expected = ttabench(f"compare {out / 'aaaa00000001'} {out / 'bbbb00000002'} --format csv").out
     damage(out / "cccc00000003")
-    ran = ttabench("compare", out, "--format", "csv")
+    ran = ttabench(f"compare {out} --format csv")
     assert (ran.code, ran.out) == (0, expected)
     (line,) = ran.err.splitlines()
     assert line.startswith("Left out: ")
@@ -68,12 +66,12 @@ def test_a_damaged_file_of_runs_is_named_and_other_folders_are_compared(
     stored(suite, "dddd00000004", BETTER, method="snapkv")
     stored(suite, "eeee00000005", VALUES, method="h2o")
     pack(suite)
-    expected = ttabench("compare", out, "--format", "csv").out
+    expected = ttabench(f"compare {out} --format csv").out
     cut_pack(suite)
     for name in (suite, suite / RUNS_FILE, suite / "dddd00000004"):
         ran = ttabench("compare", name, out, "--format", "csv")
         assert (ran.code, ran.out) == (0, expected)
         (line,) = ran.err.splitlines()
         assert line.startswith(f"Left out: {suite / RUNS_FILE} cannot be read: ")
-    assert str(suite / RUNS_FILE) in error_line(ttabench("compare", suite))
-    assert str(suite / RUNS_FILE) in error_line(ttabench("show", "dddd00000004", "--out", suite))
+    assert str(suite / RUNS_FILE) in error_line(ttabench(f"compare {suite}"))
+    assert str(suite / RUNS_FILE) in error_line(ttabench(f"show dddd00000004 --out {suite}"))

@@ -45,7 +45,7 @@ def test_an_unchanged_record_is_read_once(
     monkeypatch.setattr(selection, "load_run", count)
     if packed:
         pack(out)
-    listed = [ttabench("list", "runs", "--out", out, "--json").json()["runs"] for _ in range(2)]
+    listed = [ttabench(f"list runs --out {out} --json").json()["runs"] for _ in range(2)]
     assert listed[0] == listed[1]
     assert [run["run"][0] for run in listed[0]] == ["c", "b", "a"], "the oldest first"
     assert [run["path"] for run in listed[0]] == [str(out / run["run"]) for run in listed[0]]
@@ -53,19 +53,19 @@ def test_an_unchanged_record_is_read_once(
     file = out / (RUNS_FILE if packed else f"bbbb00000002/{RECORD_FILE}")
     file.write_bytes(file.read_bytes()[:-20])
     for _ in range(2):
-        ran = ttabench("list", "runs", "--out", out, "--json")
+        ran = ttabench(f"list runs --out {out} --json")
         assert str(file) in ran.err
         assert ran.code == (2 if packed else 0)
     (tmp_path / "cache" / "runs").rename(tmp_path / "cache" / "moved")
     (tmp_path / "cache" / "runs").write_text("no folder")
-    assert ttabench("list", "runs", "--out", out, "--json").code == (2 if packed else 0)
+    assert ttabench(f"list runs --out {out} --json").code == (2 if packed else 0)
 
 
 def test_a_run_in_a_folder_next_to_the_same_packed_is_listed_once(
     out: Path, ttabench: Command, tmp_path: Path
 ) -> None:
     def methods() -> list[str]:
-        runs = ttabench("list", "runs", "--out", out, "--json").json()["runs"]
+        runs = ttabench(f"list runs --out {out} --json").json()["runs"]
         return sorted(run["method"] for run in runs)
 
     shutil.copytree(out / "bbbb00000002", tmp_path / "newer")
@@ -85,8 +85,8 @@ def test_a_run_in_a_folder_next_to_the_same_packed_is_listed_once(
 def test_a_damaged_cache_is_made_again(
     out: Path, ttabench: Command, tmp_path: Path, value: object
 ) -> None:
-    before = ttabench("list", "runs", "--out", out, "--json").json()
+    before = ttabench(f"list runs --out {out} --json").json()
     (cache,) = (tmp_path / "cache" / "runs").glob("*.json")
     stored = json.loads(cache.read_text())
     cache.write_text(json.dumps({place: [*entry[:-1], value] for place, entry in stored.items()}))
-    assert ttabench("list", "runs", "--out", out, "--json").json() == before
+    assert ttabench(f"list runs --out {out} --json").json() == before

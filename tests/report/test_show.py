@@ -102,12 +102,12 @@ def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(
 
 
 def test_what_a_run_is_stands_above_its_samples(ttabench: Command, out: Path) -> None:
-    shown = ttabench("show", "aaaa", "--out", out).out
+    shown = ttabench(f"show aaaa --out {out}").out
     for words in ("ttabench eval --method icl", "* f1", "ask ms 1.5", "a note", "(2 tokens)"):
         assert words in shown, shown
     assert shown.index("* f1") < shown.index("sample 1: q0") < shown.index("--page 2")
     assert "batch_size" not in shown
-    everything = ttabench("show", "aaaa", "--out", out, "--all").out
+    everything = ttabench(f"show aaaa --out {out} --all").out
     assert "batch_size" in everything
     assert "ask ms" in everything
 

@@ -62,10 +62,10 @@ def rewritten(file: Path, change: Callable[[list[Row]], None]) -> None:
 def test_others_stand_next_to_ours_marked_and_paired(
     ttabench: Command, out: Path, file: Path
 ) -> None:
-    ran = ttabench("compare", out, file)
+    ran = ttabench(f"compare {out} {file}")
     assert (ran.code, ran.err) == (0, "")
     assert "mac (theirs: lab-b) − none" in ran.out
-    found = ttabench("compare", out, file, "--json").json()
+    found = ttabench(f"compare {out} {file} --json").json()
     runs = {row["label"]: row for row in found["runs"]}
     assert {label: row["from"] for label, row in runs.items()} == {
         "none": "",
@@ -101,7 +101,7 @@ def test_what_is_exported_is_reported_and_holds_no_text(
     parquet.write_table(table, tmp_path / "plain", compression="none", use_dictionary=False)
     assert b"Who?" not in (tmp_path / "plain").read_bytes()
     assert ttabench("export", lab, "-o", path, "--method", "mac", "--json").json()["runs"] == 1
-    assert "bbbb00000001" in ttabench("show", path / "bbbb00000001").out
+    assert "bbbb00000001" in ttabench(f"show {path / 'bbbb00000001'}").out
 
 
 def test_questions_of_one_file_are_paired_wherever_it_lies(
@@ -123,7 +123,7 @@ def test_questions_of_one_file_are_paired_wherever_it_lies(
     assert not re.search(r"/|home|\bada\b|my data", text)
     assert json.loads(text)["notes"] == ["read dev.json", "kept in mine, half of it"]
     assert json.loads(text)["config"]["checkpoint"] == "mac"
-    (difference, *_) = ttabench("compare", out / "aaaa00000001", path, "--json").json()[
+    (difference, *_) = ttabench(f"compare {out / 'aaaa00000001'} {path} --json").json()[
         "differences"
     ]
     assert difference["n"] == 6
@@ -133,8 +133,8 @@ def test_a_run_of_an_id_that_is_here_counts_once(
     ttabench: Command, out: Path, tmp_path: Path
 ) -> None:
     same = tmp_path / "same.parquet"
-    assert ttabench("export", out, "-o", same).code == 0
-    ran = ttabench("compare", out, same, same, "--json")
+    assert ttabench(f"export {out} -o", same).code == 0
+    ran = ttabench(f"compare {out}", same, same, "--json")
     assert [row["label"] for row in ran.json()["runs"]] == ["none", "icl"]
 
 
@@ -161,7 +161,7 @@ def test_a_run_that_is_not_whole_is_named_and_the_others_stay(
     ttabench: Command, out: Path, file: Path, attack: Callable[[list[Row]], None]
 ) -> None:
     rewritten(file, attack)
-    ran = ttabench("compare", out, file, "--json")
+    ran = ttabench(f"compare {out} {file} --json")
     (line,) = ran.err.splitlines()
     assert line.startswith("Left out: ")
     assert "bbbb00000001" in line
@@ -183,10 +183,10 @@ def test_a_file_that_is_no_submission_is_skipped_or_refused(
     ttabench: Command, out: Path, file: Path, damage: Callable[[Path], None], told: str
 ) -> None:
     damage(file)
-    ran = ttabench("compare", out, file, "--json")
+    ran = ttabench(f"compare {out} {file} --json")
     assert "Skipped 1 of 2 names" in ran.err
     assert len(ran.json()["runs"]) == 2
-    assert told in error_line(ttabench("compare", file))
+    assert told in error_line(ttabench(f"compare {file}"))
 
 
 @pytest.mark.parametrize("columns", ["f1 none_such", "f1 f1", "\0"])

@@ -53,18 +53,7 @@ def test_a_method_that_evicts_knows_when_it_had_no_need(
 
 
 def test_a_run_reports_what_would_mislead(ttabench: Command, tmp_path: Path) -> None:
-    words = (
-        "--task",
-        "metaicl",
-        "--limit",
-        8,
-        "--method",
-        "snapkv",
-        "--set",
-        "budget=4000",
-        "--out",
-        tmp_path,
-    )
+    words = f"--task metaicl --limit 8 --method snapkv --set budget=4000 --out {tmp_path}".split()
     (record,) = ttabench("eval", *words, "--json").json()["runs"]
     evicted, few = record["notes"]
     assert "evicted nothing" in evicted
@@ -75,9 +64,7 @@ def test_a_run_reports_what_would_mislead(ttabench: Command, tmp_path: Path) -> 
     shown = ttabench("eval", *words, "--force").err
     assert evicted in shown
     assert few in shown
-    plain = ttabench(
-        "eval", "--task", "streamingqa", "--method", "icl", "--out", tmp_path, "--json"
-    )
+    plain = ttabench(f"eval --task streamingqa --method icl --out {tmp_path} --json")
     assert plain.json()["runs"][0]["notes"] == []
 
 
@@ -88,15 +75,7 @@ def test_what_auto_came_to_is_recorded(ttabench: Command, tiny_base: Path, tmp_p
     gpt2.model.save_pretrained(tmp_path / "gpt2")
     gpt2.tokenizer.save_pretrained(tmp_path / "gpt2")
     asked = (
-        "--task",
-        "streamingqa",
-        "--source",
-        "mini",
-        "--task-set",
-        "documents=2",
-        "--out",
-        tmp_path,
-        "--json",
+        f"--task streamingqa --source mini --task-set documents=2 --out {tmp_path} --json".split()
     )
     asked += ("--set", "recent=64", "--set", "n_sink=1", "--device", "auto")
     notes = {}

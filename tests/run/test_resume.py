@@ -42,7 +42,7 @@ Evaluate = Callable[..., CommandResult]
 @pytest.fixture
 def evaluate(ttabench: Command, common: list[object], tmp_path: Path) -> Evaluate:
     """Six queries of one episode, two at once."""
-    words = ["--task-set", "documents=3", "--task-set", "questions=2", "--batch-size", 2]
+    words = "--task-set documents=3 --task-set questions=2 --batch-size 2".split()
     return lambda *more, method="icl": ttabench("eval", *METHODS[method], *common, *words, *more)
 
 

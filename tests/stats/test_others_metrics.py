@@ -79,7 +79,7 @@ def test_a_function_in_a_file_is_the_main_metric_and_is_compared(
     assert (record.main_metric, record.task["chance"]) == ("closeness", None)
     assert record.task["metrics"][:2] == ["closeness", "em"], "those of the task stay"
     assert record.task["declared"]["closeness"]["summary"].startswith("How near the length")
-    told = ttabench("compare", "--out", "runs", "--json").json()
+    told = ttabench("compare --out runs --json").json()
     (pair,) = told["differences"]
     assert (pair["metric"], pair["left"], pair["right"], pair["n"]) == (
         "closeness",
@@ -88,14 +88,14 @@ def test_a_function_in_a_file_is_the_main_metric_and_is_compared(
         4,
     )
     assert "closeness" in ttabench("show", run["id"], "--out", "runs").out
-    assert ttabench("report", "runs", "-o", "page.html").code == 0
+    assert ttabench("report runs -o page.html").code == 0
     assert "closeness" in Path("page.html").read_text(encoding="utf-8")
 
 
 def test_what_a_metric_declares_is_how_its_figures_are_read(ttabench: Command, mine: Path) -> None:
     for method in ("none", "icl"):
         (run,) = runs_of(ttabench, "--method", method, "--metric", "./mine.py:letters")
-    compared = ttabench("compare", "--out", "runs")
+    compared = ttabench("compare --out runs")
     assert "icl (0.00) is 0.50 [-0.26, 0.93] better than none (0.50)" in compared.out, (
         "fewer are better"
     )
@@ -104,23 +104,23 @@ def test_what_a_metric_declares_is_how_its_figures_are_read(ttabench: Command, m
     said = json.loads(file.read_text())
     said["task"]["declared"]["letters"]["higher_is_better"] = True
     file.write_text(json.dumps(said))
-    told = ttabench("compare", "--out", "runs").err
+    told = ttabench("compare --out runs").err
     assert all(word in told for word in ("letters", "higher_is_better", run["id"])), (
         "which run, and why"
     )
     said["task"]["declared"]["letters"]["higher_is_better"] = "yes"
     file.write_text(json.dumps(said))
-    assert "declared.letters.higher_is_better" in ttabench("compare", "--out", "runs").err
+    assert "declared.letters.higher_is_better" in ttabench("compare --out runs").err
 
 
 def test_runs_whose_metric_has_other_code_are_not_paired(ttabench: Command, mine: Path) -> None:
     (mine.parent / "edited.py").write_text(FILE.replace("1 / (1", "1 / (2"), encoding="utf-8")
     runs_of(ttabench, "--method", "none", "--metric", "./mine.py:closeness")
     runs_of(ttabench, "--method", "icl", "--metric", "./edited.py:closeness")
-    told = ttabench("compare", "--out", "runs", "--json").json()
+    told = ttabench("compare --out runs --json").json()
     assert "differences" not in told
     assert len({run["block"] for run in told["runs"]}) == 2
-    same = ttabench("compare", "--out", "runs", "--metric", "f1", "--json").json()
+    same = ttabench("compare --out runs --metric f1 --json").json()
     assert len(same["differences"]) == 1, "what ttabench's own metric says of them is comparable"
 
 

@@ -22,19 +22,7 @@ SMALL: dict[str, Any] = {"task": "streamingqa", "task_set": {"documents": 2}}
 
 
 def test_a_run_is_the_one_of_the_command_line(ttabench: Command, tmp_path: Path) -> None:
-    typed = (
-        "eval",
-        "--method",
-        "window",
-        "--set",
-        "n_sink=2",
-        "--task-set",
-        "documents=2",
-        "--limit",
-        1,
-        "--seed",
-        3,
-    )
+    typed = "eval --method window --set n_sink=2 --task-set documents=2 --limit 1 --seed 3".split()
     (told,) = ttabench(*typed, "--out", tmp_path, "--json").json()["runs"]
     run = package.evaluate(
         "window",
@@ -63,7 +51,7 @@ def test_runs_are_found_and_compared(
     below, there = (package.load(ROOT / name) for name in ("results/nine/**", "results/nine"))
     assert {run.record.id for run in below} == {run.record.id for run in there}, "packed ones, too"
     compared = package.compare(runs)
-    told = ttabench("compare", tmp_path / "deep/er", "--json").json()
+    told = ttabench(f"compare {tmp_path / 'deep/er'} --json").json()
     assert compared.verdict == str(compared) == told.pop("verdict")
     assert list(compared.notes) == told.pop("notes")
     assert compared.tables.keys() == told.keys() == {"runs", "differences"}

@@ -92,7 +92,7 @@ def test_without_a_file_and_next_to_one(ttabench: Command, suite: Suite, tmp_pat
         rows = ttabench("sweep", *words, "--out", tmp_path, "--dry-run", "--json").json()["runs"]
         return [(row["method"], row["task"], row["seed"]) for row in rows]
 
-    typed = ("--methods", "none,icl", "--tasks", "streamingqa,superglue", "--seeds", "0,1")
+    typed = "--methods none,icl --tasks streamingqa,superglue --seeds 0,1".split()
     assert len(planned(*typed, "--limit", "2")) == 8
     set_ = planned("--methods", "mac", "--tasks", "streamingqa", "--set", "hierarchy=16")
     assert set_ == [("mac hierarchy=16", "streamingqa", 0)]
@@ -105,22 +105,15 @@ def test_a_dry_run_reports_what_is_stored(
     ttabench: Command, suite: Suite, here: None, tmp_path: Path
 ) -> None:
     words = (
-        "--tasks",
-        "streamingqa",
-        "--task-set",
-        "documents=2",
-        "--limit",
-        "2",
-        "--out",
-        tmp_path / "runs",
+        f"--tasks streamingqa --task-set documents=2 --limit 2 --out {tmp_path / 'runs'}".split()
     )
-    assert ttabench("sweep", "--methods", "none", *words).code == 0
-    told = ttabench("sweep", "--methods", "none,icl", *words, "--dry-run", "--json").json()
+    assert ttabench("sweep --methods none", *words).code == 0
+    told = ttabench("sweep --methods none,icl", *words, "--dry-run", "--json").json()
     assert [run["stored"] for run in told["runs"]] == [True, False]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [told["runs"][0]["id"]]
     assert (
         "2 runs: 1 stored, 1 to run."
-        in ttabench("sweep", "--methods", "none,icl", *words, "--dry-run").out
+        in ttabench("sweep --methods none,icl", *words, "--dry-run").out
     )
 
 
@@ -128,7 +121,7 @@ def test_a_run_that_fails_is_a_row_and_the_others_go_on(
     ttabench: Command, suite: Suite, here: None, dies: Path, tmp_path: Path
 ) -> None:
     methods = suite({"method": str(dies), "set": {"kind": "fault"}}, "none")
-    ran = ttabench("sweep", methods, "--out", tmp_path / "runs")
+    ran = ttabench(f"sweep {methods} --out {tmp_path / 'runs'}")
     assert ran.code == 1
     assert "dies.py" in ran.err
     assert "RuntimeError: nothing" in ran.err
@@ -136,7 +129,7 @@ def test_a_run_that_fails_is_a_row_and_the_others_go_on(
     assert "1 new, 1 failed" in ran.out
     assert f"Compare: ttabench compare --out {tmp_path / 'runs'}" in ran.out
     assert "dies kind=fault on streamingqa documents=1" in ran.err
-    quiet = ttabench("sweep", methods, "--out", tmp_path / "runs", "--quiet")
+    quiet = ttabench(f"sweep {methods} --out {tmp_path / 'runs'} --quiet")
     assert quiet.code == 1
     assert len(quiet.out.splitlines()) == 1
     assert "RuntimeError: nothing" in quiet.err
