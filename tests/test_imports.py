@@ -103,6 +103,9 @@ LIGHT = (
     "profile --analytic --prefill 1k",
 )
 REFUSED = (
+    "ask Who? --state nowhere",
+    "ask Who? --context README.md --method nope",
+    "adapt --context README.md --device bogus",
     "profile --methods mac --set hierarchy=wide",
     "train --method mac --task streamingqa --set hierarchy=wide",
     "train --method mac --task streamingqa --documents 0",

@@ -9,7 +9,6 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.conftest import Command, error_line
-from tests.test_imports import run_light
 
 TEXT = "The usual transport of Dadel Hurov is the taxi. The home of Sinio Dorard is in Redmoor."
 ASKED = {"How does Dadel Hurov travel?": "taxi", "Where does Sinio Dorard live?": "Redmoor"}
@@ -45,21 +44,6 @@ def test_a_state_brings_its_model_and_method(ttabench: Command, state: Path) -> 
     assert told["scores"] is None
     assert [note for note in found["notes"] if not note.startswith("nano knows")] == []
     assert ttabench("ask", *ASKED, "--quiet").out.split() == list(ASKED.values())
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("ask Who? --state nowhere", "There is no state in nowhere"),
-        ("ask --state nowhere", "--questions FILE"),
-        ("ask Who? --context README.md --method nope", "Unknown method"),
-        ("adapt --context README.md --device bogus", "Unknown device 'bogus'"),
-    ],
-)
-def test_bad_input_is_refused_without_torch(words: str, told: str) -> None:
-    refused = run_light(words)
-    assert refused.returncode == 2, refused.stderr
-    assert told in refused.stderr
 
 
 def test_a_file_of_rows_is_reported_to_be_read_as_text(ttabench: Command, notes: Path) -> None:

@@ -203,12 +203,12 @@ def add_options(
 
 def typed_names(context: typer.Context) -> frozenset[str]:
     """Return the names of the options given on the command line, not by environment or default."""
-    sources = {
-        param.name: context.get_parameter_source(param.name or "")
-        for param in context.command.params
-    }
+    names = [param.name or "" for param in context.command.params]
+    sources = map(context.get_parameter_source, names)
     return frozenset(
-        name for name, source in sources.items() if name and source and source.name == "COMMANDLINE"
+        name
+        for name, source in zip(names, sources, strict=True)
+        if source and source.name == "COMMANDLINE"
     )
 
 

@@ -95,11 +95,12 @@ def sweep(
     from ttabench.profiling.job import parse_method_names
     from ttabench.sweep import engines, suite as suites
 
-    typed = suites.to_suite_options(typed_fields) | (
-        {suites.SWAP_OPTION: True} if swap_state else {}
-    )
+    typed = suites.to_suite_options(typed_fields)
+    if swap_state:
+        typed[suites.SWAP_OPTION] = True
     for name, text in (("methods", methods), ("tasks", tasks), ("models", models)):
-        typed |= {name: parse_method_names(text, ())} if text else {}
+        if text:
+            typed[name] = parse_method_names(text, ())
     numbers = (
         ("seeds", seeds, list[int]),
         ("keep_tokens", keep_tokens, list[int]),
@@ -203,27 +204,22 @@ def _list_jobs(runs: Sequence[Job], out: Path, *, json: bool, quiet: bool) -> No
     from ttabench.records.schema import is_stored
 
     rows = [{**_identity_columns(run), "stored": is_stored(out / run.id)} for run in runs]
-    todo = [row for row in rows if not row["stored"]]
+    todo = [row["id"] for row in rows if not row["stored"]]
     if json:
         render.print_json({"runs": rows})
     elif quiet:
-        for row in todo:
-            render.print_line(row["id"])
+        for run_id in todo:
+            render.print_line(run_id)
     else:
-        names = [[str(value) for value in _identity_columns(run).values()] for run in runs]
-        states = ["stored" if row["stored"] else "to run" for row in rows]
-        lines = tuple((*name, state) for name, state in zip(names, states, strict=True))
-        caption = f"{len(rows)} runs: {len(rows) - len(todo)} stored, {len(todo)} to run."
-        columns = ("run", "method", "task", "#seed", "model", "status")
-        render.print_tables(
-            [
-                render.Table(
-                    title=f"Runs for {out}",
-                    columns=columns,
-                    rows=lines,
-                    caption=caption,
-                    names=("run",),
-                    spare=("model", "run"),
-                )
-            ]
+        lines = [
+            (*row, "stored" if stored else "to run") for *row, stored in map(dict.values, rows)
+        ]
+        table = render.Table(
+            title=f"Runs for {out}",
+            columns=("run", "method", "task", "#seed", "model", "status"),
+            rows=tuple(tuple(map(str, line)) for line in lines),
+            caption=f"{len(rows)} runs: {len(rows) - len(todo)} stored, {len(todo)} to run.",
+            names=("run",),
+            spare=("model", "run"),
         )
+        render.print_tables([table])
