@@ -49,6 +49,11 @@ if TYPE_CHECKING:
         State as State,
     )
     from ttabench.methods.base import Method as Method, tokens_read as tokens_read
+    from ttabench.methods.eviction.scoring import ScoringMethod as ScoringMethod
+    from ttabench.methods.eviction.spec import (
+        BudgetSettings as BudgetSettings,
+        eviction_spec as eviction_spec,
+    )
     from ttabench.methods.parts.kept import (
         append_ids as append_ids,
         extend_prefix as extend_prefix,
@@ -83,6 +88,8 @@ else:
             "methods.base": "Method tokens_read",
             "methods.trainable": "Trainable answer_loss",
             "methods.spec": "MethodSpec Recipe",
+            "methods.eviction.scoring": "ScoringMethod",
+            "methods.eviction.spec": "BudgetSettings eviction_spec",
             "lm.patch": "State Patch Prefix LowRank Dense Eviction",
             "lm.model": "LM",
             "lm.forward.tokens": "new_chunk_ids pad",

@@ -16,9 +16,9 @@ from ttabench.terminal import render
 TEMPLATES = Path(__file__).parents[1] / "assets" / "templates"
 """A folder per kind. Its files and their names have the placeholders `my_name`, `MY_NAME` and
 `MyName`."""
-METHOD_COMMANDS = ("check {}.py", "eval --method {}.py --task streamingqa")
 NEXT_COMMANDS = {
-    "method": METHOD_COMMANDS,
+    "method": ("check {}.py", "eval --method {}.py --task streamingqa"),
+    "eviction": ("check {}.py", "eval --method {}.py --task streamingqa --keep 0.2"),
     "task": ("eval --method icl --task {0}.yaml --source {0}.jsonl",),
     "metric": ("eval --method icl --task streamingqa --metric {}.py",),
     "package": (
@@ -31,7 +31,8 @@ NEXT_COMMANDS = {
 
 def new(
     kind: Annotated[
-        Literal["method", "task", "metric", "package"], typer.Argument(help="Kind of template.")
+        Literal["method", "eviction", "task", "metric", "package"],
+        typer.Argument(help="Kind of template."),
     ],
     name: Annotated[str, typer.Argument(help="Name: lower-case letters, digits and _.")],
     out: Annotated[
@@ -40,8 +41,9 @@ def new(
 ) -> None:
     """Write a template that works as it is, to be edited.
 
-    method: a file that keeps the last tokens. task: a card with sample data. metric: a file.
-    package: an installable package with a method, a dataset reader, a metric and a test.
+    method: a file that keeps the last tokens. eviction: a file that scores the slots of the KV
+    cache. task: a card with sample data. metric: a file. package: an installable package with a
+    method, a dataset reader, a metric and a test.
     """
     from ttabench.core import files
     from ttabench.core.plugins import PLUGIN_NAME_PATTERN
