@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ttabench.methods.eviction.scoring import ScoringMethod as ScoringMethod
     from ttabench.methods.eviction.spec import (
         BudgetSettings as BudgetSettings,
+        attention_sum_flops as attention_sum_flops,
         eviction_spec as eviction_spec,
     )
     from ttabench.methods.parts.kept import (
@@ -89,7 +90,7 @@ else:
             "methods.trainable": "Trainable answer_loss",
             "methods.spec": "MethodSpec Recipe",
             "methods.eviction.scoring": "ScoringMethod",
-            "methods.eviction.spec": "BudgetSettings eviction_spec",
+            "methods.eviction.spec": "BudgetSettings eviction_spec attention_sum_flops",
             "lm.patch": "State Patch Prefix LowRank Dense Eviction",
             "lm.model": "LM",
             "lm.forward.tokens": "new_chunk_ids pad",
