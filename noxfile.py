@@ -25,11 +25,12 @@ LOWEST_FOLDERS = ("cli", "lm", "methods", "readers", "records", "run", "stats")
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and imports."""
-    session.install(*CONSTRAINTS, "ruff")
+    """Check style, imports and file sizes."""
+    session.install(*CONSTRAINTS, "ruff", "pre-commit", "pre-commit-hooks")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("python", "docs/words.py")
+    session.run("pre-commit", "run", "--all-files", "check-added-large-files")
 
 
 @nox.session
