@@ -58,6 +58,19 @@ def test_a_base_on_a_checkpoint_is_the_base_under_its_patch(make: str, tmp_path:
         checkpoints.load(Lora, other, tmp_path / "tuned")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_parameters_load_as_float32_from_every_stored_format(dtype: str, tmp_path: Path) -> None:
+    lm = tiny_llama()
+    method = trained(lm, tmp_path / "exact")
+    checkpoints.save(method, tmp_path / "stored", dtype=dtype)
+    stored, _ = safetensors_io.read_tensors(tmp_path / "stored" / checkpoints.WEIGHTS_FILE, hint="")
+    assert {tensor.dtype for tensor in stored.values()} == {getattr(torch, dtype)}
+    loaded = dict(checkpoints.load(Lora, lm, tmp_path / "stored").modules().named_parameters())
+    for name, exact in method.modules().named_parameters():
+        assert loaded[name].dtype == torch.float32
+        assert torch.equal(loaded[name], exact.to(getattr(torch, dtype)).float())
+
+
 def test_a_method_that_reads_first_is_no_base(tmp_path: Path) -> None:
     lm = tiny_llama()
     checkpoints.save(tiny_method("mac", lm), tmp_path / "mac")
