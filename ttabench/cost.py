@@ -7,15 +7,14 @@ attended positions (PaLM, arXiv 2204.02311, appendix B, forward part). The logit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UserError
 from ttabench.core.files import read_json
-from ttabench.core.types import Json
 
 NANO_CONFIG = Path(__file__).parent / "assets" / "nano" / "config.json"
 GATED_MODEL_TYPES = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma", "gemma3_text")
@@ -378,20 +377,3 @@ def reread_cost(shape: Shape, work: Workload, tokens: int) -> Cost:
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
     """Empty settings."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Formula:
-    """Method with settings and cost formula, without its implementation."""
-
-    name: str
-    Settings: type[Any] = NoSettings
-    """Frozen dataclass; every field has a default and a docstring. Invalid values: ValueError."""
-    presets: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by preset name. A preset with the name of the base model is its default."""
-    paper: str = ""
-    """arXiv id."""
-    cost: Callable[[Any, Shape, Workload], Cost | None] | None = None
-    """Function (settings, shape, workload) -> cost. None, or a result of None, if unknown."""
-    deprecated_settings: Mapping[str, Json] = field(default_factory=dict)
-    """Settings of earlier versions with their only remaining value: stored runs contain them."""

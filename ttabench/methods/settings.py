@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from ttabench.core.declared import parse_value, type_name
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.cost import Formula
+from ttabench.methods.spec import MethodSpec
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -21,7 +21,7 @@ MAX_SETTING = 2**40
 """Largest absolute value of an integer setting: above any width, rank or token count."""
 
 
-def resolve_preset(spec: Formula, preset: str, model: str) -> str:
+def resolve_preset(spec: MethodSpec, preset: str, model: str) -> str:
     """Return the requested preset, else the one with the name of the model, else ""."""
     if preset and preset not in spec.presets:
         if not spec.presets:
@@ -30,7 +30,7 @@ def resolve_preset(spec: Formula, preset: str, model: str) -> str:
     return preset or (model if model in spec.presets else "")
 
 
-def parse_settings(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
+def parse_settings(spec: MethodSpec, changes: Mapping[str, Json]) -> dict[str, Json]:
     """Convert typed texts and values to values of the settings' types."""
     hints = get_type_hints(spec.Settings)
     values: dict[str, Json] = {}
@@ -47,7 +47,7 @@ def resolve_key(text: str, known: Collection[str]) -> str:
     return key if text not in known and key in known else text
 
 
-def build_settings(spec: Formula, changes: Mapping[str, Json], preset: str = "") -> Any:
+def build_settings(spec: MethodSpec, changes: Mapping[str, Json], preset: str = "") -> Any:
     """Apply changes to a method's preset (see `resolve_preset`) or defaults."""
     try:
         _check_numbers(changes)
@@ -58,7 +58,7 @@ def build_settings(spec: Formula, changes: Mapping[str, Json], preset: str = "")
         ) from None
 
 
-def restore_settings(spec: Formula, stored: Mapping[str, Json]) -> Any:
+def restore_settings(spec: MethodSpec, stored: Mapping[str, Json]) -> Any:
     """Restore settings from JSON, without deprecated ones at their default.
 
     Raises:
@@ -102,7 +102,7 @@ def _check_numbers(values: Mapping[str, Json]) -> None:
                 raise ValueError(f"{key} must be at most 2**40, got {str(part)[:24]}")
 
 
-def default_settings(spec: Formula) -> dict[str, Json]:
+def default_settings(spec: MethodSpec) -> dict[str, Json]:
     """Return the default settings as JSON values, or {} if a setting has no valid default."""
     try:
         return {**json_values(asdict(spec.Settings())), **spec.deprecated_settings}
@@ -117,7 +117,7 @@ def json_values(settings: Mapping[str, Any]) -> dict[str, Json]:
     }
 
 
-def _reject_key(spec: Formula, key: str, known: list[str]) -> None:
+def _reject_key(spec: MethodSpec, key: str, known: list[str]) -> None:
     if not known:
         raise UserError(
             f"{spec.name} has no settings, so --set {key} has no effect.", f"Remove --set {key}."
@@ -129,7 +129,7 @@ def _reject_key(spec: Formula, key: str, known: list[str]) -> None:
     raise UnknownName(f"setting of {spec.name}", key, known)
 
 
-def describe_settings(spec: Formula) -> list[tuple[str, str, Json]]:
+def describe_settings(spec: MethodSpec) -> list[tuple[str, str, Json]]:
     """Return (key, type, default) of every setting, for `list methods` and the dry run."""
     hints = get_type_hints(spec.Settings)
     defaults = spec.Settings()

@@ -13,14 +13,25 @@ from ttabench.core.deprecation import warn_renamed
 from ttabench.core.plugins import plugin_errors_as_user_errors
 from ttabench.core.registry import import_object
 from ttabench.core.types import Growth, Json
-from ttabench.cost import Formula
+from ttabench.cost import Cost, NoSettings, Shape, Workload
 from ttabench.methods.parts.settings import Amount
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodSpec(Formula):
-    """Description of a method that can run."""
+class MethodSpec:
+    """Description of a method."""
 
+    name: str
+    Settings: type[Any] = NoSettings
+    """Frozen dataclass; every field has a default and a docstring. Invalid values: ValueError."""
+    presets: Mapping[str, Any] = field(default_factory=dict)
+    """Settings by preset name. A preset with the name of the base model is its default."""
+    paper: str = ""
+    """arXiv id."""
+    cost: Callable[[Any, Shape, Workload], Cost | None] | None = None
+    """Function (settings, shape, workload) -> cost. None, or a result of None, if unknown."""
+    deprecated_settings: Mapping[str, Json] = field(default_factory=dict)
+    """Settings of earlier versions with their only remaining value: stored runs contain them."""
     summary: str = ""
     """Text for `list methods`, one line."""
     import_path: str | type[Any] = ""
