@@ -122,7 +122,7 @@ def english(session: nox.Session) -> None:
 def architectures(session: nox.Session) -> None:
     """Test all causal architectures of transformers. `-- --write` updates the guide."""
     session.install(*CONSTRAINTS, "-e", ".[test]")
-    session.run("python", "-m", "tests.architectures", *session.posargs, env=OFFLINE)
+    session.run("python", "-m", "tools.architectures", *session.posargs, env=OFFLINE)
 
 
 @nox.session
@@ -142,6 +142,6 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Check answers on one CUDA GPU; not run by default. Arguments go to `python -m tests.gpu`."""
+    """Check answers on one CUDA GPU; not run by default. Arguments go to `python -m tools.gpu`."""
     session.install(*CONSTRAINTS, "-e", ".")
-    session.run("python", "-m", "tests.gpu", *session.posargs, env={"HF_HUB_OFFLINE": "1"})
+    session.run("python", "-m", "tools.gpu", *session.posargs, env={"HF_HUB_OFFLINE": "1"})

@@ -15,8 +15,8 @@ from transformers import (
     Phi3ForCausalLM,
 )
 
-from tests.architectures.tiny import SIZES as SIZES_BY_RULE, tiny
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
+from tools.tiny_architectures import SIZES as SIZES_BY_RULE, tiny_model
 from ttabench.contract.models import QUERIES, check_method, session_answers
 from ttabench.core.errors import UserError
 from ttabench.core.types import Chunk
@@ -119,7 +119,7 @@ def test_evicting_under_a_sliding_window_is_the_same_in_a_batch(method: str, kv_
 @torch.no_grad()
 def test_keys_are_moved_as_the_model_rotates_them(kind: str) -> None:
     """Keys of tokens that stand alone, by the model itself at either place."""
-    lm = LM(tiny(kind), byte_tokenizer(), kind)
+    lm = LM(tiny_model(kind), byte_tokenizer(), kind)
     rotary, at_B1 = get_rotary(lm), torch.arange(6)[:, None]
 
     def keys(shift: int) -> torch.Tensor:
@@ -173,7 +173,7 @@ def test_rows_are_read_one_by_one_where_a_window_counts_slots(
 ) -> None:
     """GPT-Neo's window is a table that is made with the model, and longer than the text that a model is tried on."""
     monkeypatch.setitem(SIZES_BY_RULE, "window_size", window)
-    lm = LM(tiny("gpt_neo"), byte_tokenizer(), "gpt_neo")
+    lm = LM(tiny_model("gpt_neo"), byte_tokenizer(), "gpt_neo")
     assert not get_capabilities(lm).supports_batching
     assert check_method("icl", lm) == "right"
 

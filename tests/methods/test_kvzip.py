@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.architectures.matrix import base
 from tests.methods.reading import QUESTION, logits, read
 from tests.methods.test_eviction import NOISE, make
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS
+from tools.architectures import tiny_lm
 from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
@@ -110,7 +110,7 @@ def test_a_refit_is_nearer_to_full_context() -> None:
 
 def test_slots_outside_a_window_of_the_model_go_first() -> None:
     """Layers of Gemma 3 that see 16 tokens keep none before them, and others get their budget."""
-    lm = base("gemma3_text")
+    lm = tiny_lm("gemma3_text")
     kept = cache(read(make("kvzip", lm, budget=0.5), *TEXTS))
     local = sorted(get_capabilities(lm).local_masks)
     assert 0 < len(local) < lm.layers

@@ -1,10 +1,10 @@
-"""A second device without a chip: importing this module gives torch the device "sim" for the rest of the process.
+"""Simulated second device: importing this module adds the device "sim" to torch.
 
     x = torch.ones(2, device="sim"); x + torch.ones(2)        RuntimeError: sim: aten.add.Tensor mixes devices
 
-A tensor there holds one of the CPU, on which every operation is done, so results are those of a CPU. An operation is
-refused where CUDA would refuse it (tensors of two devices, a generator of another) or Apple's mps (float64). Random
-numbers are drawn as on the CPU. Only for a process of its own: it renames torch's PrivateUse1 for good.
+Its tensors wrap CPU tensors, and the CPU computes every operation. It rejects what CUDA rejects
+(tensors or generators of two devices) and what mps rejects (float64). Random numbers equal those of
+the CPU. Use it in a separate process: it renames the PrivateUse1 backend until the process ends.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "sim"
 DEVICE = torch.device("cpu")
-"""The device, once it is registered at the end of this module."""
-TAKES_CPU = ("aten::copy_", "aten::_to_copy")
-"""Operations that bring tensors from one device to another."""
+"""The device, after its registration at the end of this module."""
+COPIES = ("aten::copy_", "aten::_to_copy")
+"""Operations that copy tensors between devices."""
 INDEXED = (
     "aten::index",
     "aten::index_put",
@@ -31,56 +31,63 @@ INDEXED = (
     "aten::_unsafe_index",
     "aten::_unsafe_index_put",
 )
-"""Operations whose second argument, the places, may lie on the CPU."""
+"""Operations whose second argument, the indices, may be on the CPU."""
 JOINS = ("aten::cat", "aten::stack")
-"""Operations that take no number of the CPU (a tensor without dimensions) in place of a tensor of the device."""
+"""Operations that reject scalar tensors on the CPU."""
 
 
 class Backend(backend_registration._DummyBackendModule):
-    """What stands as `torch.sim`."""
+    """The module `torch.sim`."""
 
     @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:
-        """Asked for where layers are computed again on the way back."""
+        """Return dtypes for activation checkpointing."""
         return [torch.bfloat16, torch.float16]
 
     def get_rng_state(self, device: object = NAME) -> Tensor:  # noqa: ARG002  # the interface of torch.cuda
+        """Return the random state of the CPU."""
         return torch.get_rng_state()
 
     def set_rng_state(self, state: Tensor, device: object = NAME) -> None:  # noqa: ARG002
+        """Set the random state of the CPU."""
         torch.set_rng_state(state)
 
 
-class Generator(torch._C.Generator):
-    """A generator of any device; that of the simulated one draws the numbers of a CPU's."""
+_TorchGenerator: Any = torch._C.Generator  # its attribute `_cdata` is not declared
+
+
+class Generator(_TorchGenerator):  # type: ignore[misc]
+    """A generator of any device. On the simulated device, it draws the numbers of the CPU."""
 
     def __new__(cls, device: torch.device | str = "cpu") -> Generator:
-        here = torch.device(device).type == NAME
-        made: Generator = super().__new__(cls, "cpu" if here else device)
-        if here:
-            _GENERATORS[made._cdata] = made
-        return made
+        """Create a generator; the CPU draws for the simulated device."""
+        is_simulated = torch.device(device).type == NAME
+        generator: Generator = super().__new__(cls, "cpu" if is_simulated else device)
+        if is_simulated:
+            _GENERATORS[generator._cdata] = generator
+        return generator
 
     @property
     def device(self) -> torch.device:
+        """The device of the drawn numbers."""
         return DEVICE if self._cdata in _GENERATORS else torch._C.Generator.device.__get__(self)
 
 
 _GENERATORS: WeakValueDictionary[int, Generator] = WeakValueDictionary()
-"""Those of the simulated device, by the address under which operations get them."""
+"""Generators of the simulated device by the address that operations receive."""
 
 
 class SimTensor(Tensor):
-    """A tensor of the device: a shape without memory, and the tensor `raw` of the CPU."""
+    """A tensor of the device: a wrapper without memory around the CPU tensor `raw`."""
 
     raw: Tensor
 
     @staticmethod
-    def of(raw: Tensor) -> SimTensor:
-        """The device's own of a tensor of the CPU, whose memory it shares."""
+    def wrap(raw: Tensor) -> SimTensor:
+        """Wrap a CPU tensor and share its memory."""
         if raw.dtype == torch.float64:
             raise TypeError("sim has no float64")
-        made: SimTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        wrapper: SimTensor = Tensor._make_wrapper_subclass(
             SimTensor,
             raw.size(),
             raw.stride(),
@@ -88,10 +95,11 @@ class SimTensor(Tensor):
             dtype=raw.dtype,
             device=DEVICE,
         )
-        made.raw = raw
-        return made
+        wrapper.raw = raw
+        return wrapper
 
     def tolist(self) -> Any:
+        """Return the values."""
         return self.cpu().tolist()
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
@@ -107,25 +115,25 @@ class SimTensor(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return _done(op, args, kwargs or {})
+        return _execute(op, args, kwargs or {})
 
 
-def _done(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of an operation that some tensor, or the place of its result, brings to the device."""
+def _execute(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Execute an operation with a tensor of the device, or with a result on it."""
     leaves = tree_leaves((args, kwargs))
-    here = [leaf for leaf in leaves if isinstance(leaf, SimTensor)]
+    simulated = [leaf for leaf in leaves if isinstance(leaf, SimTensor)]
     to = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
-    stays = to.type == NAME if to is not None else bool(here)
-    for drawn in leaves:
-        if stays and isinstance(drawn, torch._C.Generator) and drawn._cdata not in _GENERATORS:
+    stays = to.type == NAME if to is not None else bool(simulated)
+    for leaf in leaves:
+        if stays and isinstance(leaf, _TorchGenerator) and leaf._cdata not in _GENERATORS:
             raise RuntimeError(f"sim: {op} got a generator of another device")
-    if here and op._schema.name not in TAKES_CPU:
+    if simulated and op._schema.name not in COPIES:
         _check(op, args, leaves)
     if to is not None:
         kwargs = {**kwargs, "device": "cpu"}
     result = op(*tree_map(_raw, args), **tree_map(_raw, kwargs))
-    own = {id(tensor.raw): tensor for tensor in here}
-    for tensor in here:
+    own = {id(tensor.raw): tensor for tensor in simulated}
+    for tensor in simulated:
         if tensor.raw.shape != tensor.shape:  # `t_()`
             with torch._C._DisableTorchDispatch():
                 tensor.as_strided_(tensor.raw.size(), tensor.raw.stride())
@@ -135,7 +143,7 @@ def _done(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def placed(value: object) -> object:
         if not isinstance(value, Tensor) or not stays:
             return value
-        return own.get(id(value)) if id(value) in own else SimTensor.of(value)
+        return own.get(id(value)) if id(value) in own else SimTensor.wrap(value)
 
     return tree_map(placed, result)
 
@@ -145,7 +153,7 @@ def _raw(value: object) -> object:
 
 
 def _check(op: Any, args: tuple[Any, ...], leaves: list[Any]) -> None:
-    """Refuse tensors that CUDA would not take together."""
+    """Reject tensors that CUDA rejects together."""
     name = op._schema.name
     if name in INDEXED and isinstance(args[0], SimTensor):
         leaves = tree_leaves((args[0], args[2:]))
@@ -166,8 +174,8 @@ def _check(op: Any, args: tuple[Any, ...], leaves: list[Any]) -> None:
         raise RuntimeError(f"sim: {op} mixes devices: {shapes}")
 
 
-def _makers() -> Iterator[tuple[str, Any]]:
-    """The operations that make tensors of nothing, by the name under which torch.library knows them."""
+def _factories() -> Iterator[tuple[str, Any]]:
+    """Yield operations that create tensors, with their names in torch.library."""
     for full in torch._C._dispatch_get_all_op_names():
         space, _, name = full.partition("::")
         packet, _, overload = name.partition(".")
@@ -183,14 +191,14 @@ def _makers() -> Iterator[tuple[str, Any]]:
             yield name, op
 
 
-def _copied(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:  # as torch calls it
-    """Where torch looks no further than the device: `torch.tensor([1], device="sim")`."""
+def _copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:  # noqa: ARG001
+    """Copy a tensor to the device: `torch.tensor([1], device="sim")`."""
     torch.ops.aten.copy_(_raw(to), _raw(source))
     return to
 
 
 def _kernel(op: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: _done(op, args, kwargs)
+    return lambda *args, **kwargs: _execute(op, args, kwargs)
 
 
 backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=Backend())
@@ -198,9 +206,9 @@ DEVICE = torch.device(NAME, 0)
 torch.__future__.set_swap_module_params_on_conversion(
     True
 )  # `module.to("sim")` keeps tied parameters tied
-torch.Generator = Generator  # type: ignore[misc]
-torch.accelerator.synchronize = lambda _: None  # type: ignore[assignment]  # a backend in Python has no streams
-_library = torch.library.Library("aten", "IMPL", "PrivateUse1")
-_library.impl("_copy_from", _copied)
-for _name, _op in _makers():
-    _library.impl(_name, _kernel(_op))
+torch.Generator = Generator  # type: ignore[assignment,misc]
+torch.accelerator.synchronize = lambda _: None  # type: ignore[assignment,misc]  # a backend in Python has no streams
+_library = torch.library.Library("aten", "IMPL", "PrivateUse1")  # type: ignore[no-untyped-call]
+_library.impl("_copy_from", _copy_from)  # type: ignore[no-untyped-call]
+for _name, _op in _factories():
+    _library.impl(_name, _kernel(_op))  # type: ignore[no-untyped-call]

@@ -1,29 +1,29 @@
-"""A fixed share of the architectures; all of them by `nox -s architectures`."""
+"""A fixed share of the architectures. `nox -s architectures` runs all of them."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.architectures.matrix import PAGE, bad, row, share
+from tools.architectures import PAGE, evaluate_methods, failures
+from tools.tiny_architectures import KINDS
 
-PARTS = 31
-"""The tests run every 31st architecture."""
+EVERY = 31
 
 
-@pytest.mark.parametrize("kind", share(0, PARTS))
+@pytest.mark.parametrize("kind", KINDS[::EVERY])
 def test_every_method_is_right_or_refused(kind: str) -> None:
-    assert not bad({kind: row(kind)})
+    assert failures({kind: evaluate_methods(kind)}) == []
 
 
 @pytest.mark.parametrize(
     "kind", ["gemma2", "gpt_oss", "mistral", "cohere", "glm", "mamba", "bloom"]
 )
-def test_kinds_of_fault(kind: str) -> None:
-    """A head of its own, sinks, a sliding window, a scale, neighbours that rotate, no cache, distances in slots."""
-    found = row(kind)
-    assert not bad({kind: found})
-    assert found["none"] == "right"
-    refused = {name for name, said in found.items() if said.startswith("refused")}
+def test_architectures_with_special_attention(kind: str) -> None:
+    """A scaled head, sinks, a sliding window, a scale, interleaved rotation, no cache, ALiBi."""
+    results = evaluate_methods(kind)
+    assert failures({kind: results}) == []
+    assert results["none"] == "right"
+    refused = {name for name, result in results.items() if result.startswith("refused")}
     evicting = {"window", "snapkv", "h2o", "kvzip"}
     few = {"mamba": {"icl", *evicting}}.get(
         kind, evicting if kind in ("gemma2", "gpt_oss", "bloom") else set()

@@ -1,4 +1,7 @@
-"""Tiny random models of the architectures that transformers knows: sizes by the names that configurations give them."""
+"""Tiny random models of all causal architectures of transformers.
+
+Sizes follow from the names of the fields in their configurations.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 KINDS = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 VOCABULARY, LAYERS, WINDOW = 272, 4, 16
-MOST_PARAMETERS = 3_000_000
+MAX_PARAMETERS = 3_000_000
 _32 = "hidden_size n_embd d_model embedding_size embedding_dim word_embed_proj_dim word_embedding_dim emb_dim dim_model"
 _48 = "intermediate_size n_inner ffn_dim d_ff dim_ff ffn_hidden_size ffn_intermediate_size block_ff_dim"
 _48 += " decoder_ffn_dim encoder_ffn_dim expert_ffn_hidden_size"
@@ -56,16 +59,17 @@ RELEASED: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_dense_layers": 2},
     "minimax_m3_vl_text": {"layer_types": ["full_attention", *["minimax_m3_sparse"] * 3]},
 }
-"""What configurations of released models have and defaults do not: layers of every kind, and shared keys and values."""
-LEFT_NONE = {"sliding_window", "attention_chunk_size", "q_lora_rank"}
-"""What stays away where a configuration has none by default."""
+"""Fields that released models set and default configurations do not: layer types, shared keys and values."""
+OPTIONAL = {"sliding_window", "attention_chunk_size", "q_lora_rank"}
+"""Fields that stay None if the default is None."""
 
 
-def tiny(kind: str) -> Any:
-    """A model of that architecture, float32, in evaluation mode, its weights drawn; always the same.
+def tiny_model(kind: str) -> Any:
+    """Create a float32 model with random weights, in evaluation mode. The same at every call.
 
     Raises:
-        Exception: whatever transformers raises of sizes that do not go together; ValueError for one that stays large.
+        ValueError: The model is larger than `MAX_PARAMETERS`.
+        Exception: Any error of transformers, if sizes do not fit together.
     """
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -74,8 +78,8 @@ def tiny(kind: str) -> Any:
             parameters = sum(
                 p.numel() for p in AutoModelForCausalLM.from_config(config).parameters()
             )
-        if parameters > MOST_PARAMETERS:
-            raise ValueError(f"{parameters:,} parameters in spite of its sizes")
+        if parameters > MAX_PARAMETERS:
+            raise ValueError(f"{parameters:,} parameters are too many")
         model = AutoModelForCausalLM.from_config(
             config, dtype=torch.float32, attn_implementation="eager"
         )
@@ -87,7 +91,7 @@ def tiny(kind: str) -> Any:
 
 
 def _changes(kind: Any) -> dict[str, Any]:
-    """The fields of a configuration that make it small, those of its parts included."""
+    """Return fields that make a configuration small, including those of its sub-configurations."""
     default = kind()
     fields = default.to_dict()
     known = {name: size for name, size in SIZES.items() if name in fields}
@@ -95,7 +99,7 @@ def _changes(kind: Any) -> dict[str, Any]:
         name: size
         for name, size in known.items()
         if not isinstance(fields[name], list | tuple)
-        and not (fields[name] is None and name in LEFT_NONE)
+        and not (fields[name] is None and name in OPTIONAL)
     }
     depth = next(
         (
