@@ -11,13 +11,12 @@ from torch import Tensor
 
 from tests.methods.reading import prompted, read
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, make_episode
+from tests.tiny_methods import TEXTS, make_chunks, make_episode
 from ttabench.core.types import Episode
-from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings
-from ttabench.methods.generative_adapter.method import GenerativeAdapter, Row, row_logprobs
+from ttabench.methods.generative_adapter.method import GenerativeAdapter
 from ttabench.methods.generative_adapter.networks import differentiable_singular_vectors
 from ttabench.methods.parts.lora import dense_deltas
 from ttabench.methods.trainable import answer_loss
@@ -81,39 +80,12 @@ def test_reading_takes_the_memory_of_a_chunk() -> None:
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", NORMS)
+@pytest.mark.parametrize("changes", [*NORMS, {"buffer": True}])
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 @torch.no_grad()
-def test_chunks_in_training_are_chunks_one_by_one(make: Any, changes: dict[str, Any]) -> None:
-    """NLL of every token of every chunk, and of texts behind all of them, as in use, for two readers."""
+def test_the_loss_in_one_forward_is_that_of_use(make: Any, changes: dict[str, Any]) -> None:
+    """The same with queries between chunks."""
     method = taught(make(), **changes)
-    lm, chunks, asked, wanted = method.lm, list[Row](), list[Row](), list[Tensor]()
-    for owner, texts in enumerate((TEXTS, TEXTS[:2])):
-        read_in = method._split_into_chunks([lm.encode(text) for text in texts], False)
-        tensors: dict[str, Tensor] = {}
-        for at, ids in enumerate(read_in):
-            chunks.append(Row(ids, owner, at, first=1, part="text", chunk=at))
-            wanted.append(_nll(lm, Patch(deltas=method.networks.deltas(tensors)), ids))
-            tensors = method._read_chunks(tensors, [[ids]])
-        asked.append(Row(lm.encode(PROMPTS[0]), owner, len(read_in), first=1, part="text"))
-        wanted.append(_nll(lm, Patch(deltas=method.networks.deltas(tensors)), asked[-1].ids))
-    found = row_logprobs(method.networks, [*chunks, *asked])
-    first = sum(row.owner == 0 for row in chunks)
-    in_order = [*found[:first], found[len(chunks)], *found[first : len(chunks)], found[-1]]
-    for ours, theirs in zip(in_order, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=2e-6)
-
-
-def _nll(lm: LM, patch: Patch, ids: list[int]) -> Tensor:
-    out = forward(lm, patch, torch.tensor([ids]))[0][0, :-1].log_softmax(-1)
-    return out.gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
-
-
-@pytest.mark.parametrize("changes", [*NORMS, {"buffer": True}])
-@torch.no_grad()
-def test_the_loss_of_answers_is_that_of_use(changes: dict[str, Any]) -> None:
-    """Also where questions stand between pieces."""
-    method = taught(tiny_llama(), **changes)
     whole, other = make_episode("a", 3), make_episode("b", 2)
     mixed = Episode(
         key="m", steps=(*whole.chunks(), *other.queries(), *other.chunks(), *whole.queries())

@@ -13,13 +13,13 @@ from torch import Tensor
 from tests.methods.reading import read
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, make_episode, make_queries, tiny_mac
-from ttabench.core.types import Chunk, Episode
+from ttabench.core.types import Chunk
 from ttabench.lm.forward.patching import forward
-from ttabench.lm.inference.scoring import answer_nll
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.mac.networks import Aggregator, PrefixExpansion, aggregate_hierarchy
+from ttabench.methods.trainable import answer_loss
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -176,16 +176,6 @@ def loss(mac: Mac, documents: int = 4, seed: int = 0) -> dict[str, Tensor]:
     return {name: part.detach() for name, part in parts.items()}
 
 
-def in_use(mac: Mac, one: Episode) -> tuple[Tensor, int]:
-    """Summed loss of the answers, and their tokens, through adapt and patch, one document after the other."""
-    state = mac.adapt(mac.begin(1), [[observe] for observe in one.chunks()])
-    items = [
-        (mac.lm.encode(ask.prompt), [*mac.lm.encode(" " + ask.answers[0]), mac.lm.eos_id])
-        for ask in one.queries()
-    ]
-    return answer_nll(mac.lm, mac.patch(state, one.queries()), items)
-
-
 @torch.no_grad()
 def test_the_loss_is_that_of_the_method_in_use_and_episodes_do_not_meet(lm: LM) -> None:
     mac, few, many = (
@@ -193,11 +183,9 @@ def test_the_loss_is_that_of_the_method_in_use_and_episodes_do_not_meet(lm: LM) 
         make_episode("few", documents=2),
         make_episode("many", documents=5),
     )
-    (one, words), (other, more) = in_use(mac, few), in_use(mac, many)
-    torch.testing.assert_close(mac.loss_parts([few])["answer"], one / words, **CLOSE)
-    torch.testing.assert_close(
-        mac.loss_parts([few, many])["answer"], (one + other) / (words + more), **CLOSE
-    )
+    for episodes in ([few], [few, many]):
+        found = mac.loss_parts(episodes)["answer"]
+        torch.testing.assert_close(found, answer_loss(mac, episodes), **CLOSE)
 
 
 def test_backpropagation_dropout_keeps_the_loss_and_drops_gradients(lm: LM) -> None:

@@ -44,27 +44,43 @@ def losses_of(model: Any, lm: LM, text: str) -> Tensor:
     return losses
 
 
+PASSES = {"lr": 1e-2, "eps": 1e-3, "epochs": 2, "dropout": False}
+LOOPS: list[tuple[type[Any], OnlineSettings, list[list[int]]]] = [
+    (Uniform, replace(PLAIN, lr=1e-2, eps=1e-3), [[0], [1], [2]]),
+    (Cpt, CptSettings(batch=1, **PASSES), []),
+    (Cpt, CptSettings(batch=2, **PASSES), []),
+]
+"""Method, settings and documents of each step. eps is large: Adam would scale noise in zero gradients to the rate."""
+
+
 @pytest.mark.parametrize("made", [tiny_llama, tiny_gpt2])
-def test_uniform_is_plain_finetuning(made: Any) -> None:
+@pytest.mark.parametrize(("cls", "settings", "steps"), LOOPS)
+def test_weights_are_those_of_a_plain_training_loop(
+    made: Any, cls: type[Any], settings: Any, steps: list[list[int]]
+) -> None:
     lm = made()
-    # a larger eps: Adam would blow float noise in gradients that are zero (GPT-2's biases of keys) up to the rate
-    settings = replace(PLAIN, lr=1e-2, eps=1e-3)
-    method = Uniform(lm, settings)
+    method = cls(lm, settings)
     state = read(method, *TEXTS)
+    if cls is Cpt:
+        steps = list(method.step_batches([0, 1, 2], 0))
+        assert [len(step) for step in steps] == ([1] * 6 if settings.batch == 1 else [2, 1] * 2)
+        assert sorted(number for step in steps for number in step) == [0, 0, 1, 1, 2, 2]
     model = deepcopy(lm.model).requires_grad_(True)
-    plain = torch.optim.Adam(model.parameters(), lr=settings.lr, eps=settings.eps)
-    for text in TEXTS:
-        plain.zero_grad()
-        (losses_of(model, lm, text).sum() / 63).backward()  # type: ignore[no-untyped-call]
-        plain.step()
+    optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr, eps=settings.eps)
+    for step in steps:
+        optimiser.zero_grad()
+        losses = torch.cat([losses_of(model, lm, TEXTS[number]) for number in step])
+        (losses.sum() / 63 if cls is Uniform else losses.mean()).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
     ours, theirs = weights_of(method, state), dict(model.named_parameters())
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
         torch.testing.assert_close(weight, theirs[name].detach(), atol=2e-5, rtol=1e-4)
-    moved = max(
-        float((weight - lm.model.get_parameter(name)).abs().max()) for name, weight in ours.items()
+    assert (
+        max(float((ours[name] - lm.model.get_parameter(name)).abs().max()) for name in ours) > 1e-3
     )
-    assert moved > 1e-3
+    assert state.tensors["steps"].tolist() == [len(steps)]
+    assert state.meta["tokens_read"] == [sum(len(lm.encode(text)) for text in TEXTS)]
     ids = torch.tensor([[*lm.start_ids, *lm.encode("Who sails?")]])
     with torch.no_grad():
         found, _ = forward(lm, method.patch(state, []), ids)
@@ -98,28 +114,6 @@ def test_a_loss_that_is_not_finite_stops_at_its_document() -> None:
     method = Uniform(tiny_gpt2(), replace(PLAIN, lr=1e30))
     with pytest.raises(UserError, match=r"^uniform .*'d1'.*--set lr .*1e\+30"):
         read(method, *TEXTS)
-
-
-@pytest.mark.parametrize("batch", [1, 2])
-def test_cpt_is_a_plain_training_loop_of_several_passes(batch: int) -> None:
-    lm = tiny_llama()
-    settings = CptSettings(lr=1e-2, eps=1e-3, epochs=2, batch=batch, dropout=False)
-    method = Cpt(lm, settings)
-    state = read(method, *TEXTS)
-    model = deepcopy(lm.model).requires_grad_(True)
-    plain = torch.optim.Adam(model.parameters(), lr=settings.lr, eps=settings.eps)
-    order = list(method.step_batches([0, 1, 2], 0))
-    assert [len(numbers) for numbers in order] == ([1] * 6 if batch == 1 else [2, 1] * 2)
-    assert sorted(number for numbers in order for number in numbers) == [0, 0, 1, 1, 2, 2]
-    for numbers in order:
-        plain.zero_grad()
-        torch.cat([losses_of(model, lm, TEXTS[number]) for number in numbers]).mean().backward()  # type: ignore[no-untyped-call]
-        plain.step()
-    theirs = dict(model.named_parameters())
-    for name, weight in weights_of(method, state).items():
-        torch.testing.assert_close(weight, theirs[name].detach(), atol=2e-5, rtol=1e-4)
-    assert state.tensors["steps"].tolist() == [len(order)]
-    assert state.meta["tokens_read"] == [sum(len(lm.encode(text)) for text in TEXTS)]
 
 
 # CaMeLS

@@ -14,15 +14,12 @@ from torch import Tensor
 from tests.methods.reading import prompted, read_apart
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, make_chunks, make_queries, set_nonzero_outputs
-from ttabench.core.types import Episode
 from ttabench.lm.forward.patching import forward
-from ttabench.lm.inference.scoring import token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.streamadapter.method import StreamAdapter
 from ttabench.methods.streamadapter.networks import ChunkMapper
-from ttabench.methods.trainable import training_item
 from ttabench.profiling.measure import TensorMemoryCounter
 
 TINY = StreamAdapterSettings(queries=4, down=4, chunk=8)
@@ -68,24 +65,6 @@ def by_hand(made: ChunkMapper, keys_HSD: Tensor, values_HSD: Tensor, chunk: int)
         assert h is not None
         states.append(h)
     return torch.stack(states)
-
-
-@pytest.mark.parametrize("slots", [8, 24, 27, 3])
-def test_states_are_those_of_the_equations(slots: int) -> None:
-    made, chunk = mapper(), 8
-    keys, values = torch.randn(2, 2, slots, 4), torch.randn(2, 2, slots, 4)
-    whole = slots // chunk * chunk
-    h = torch.zeros(2, *made.shape)
-    if whole:
-        there = torch.ones(2, whole // chunk, dtype=torch.bool)
-        h = made(h, keys[:, :, :whole], values[:, :, :whole], there)
-    if slots > whole:
-        rest = torch.ones(2, slots - whole, dtype=torch.bool)
-        h = made(
-            h, keys[:, :, whole:], values[:, :, whole:], torch.ones(2, 1, dtype=torch.bool), rest
-        )
-    for row in range(2):
-        torch.testing.assert_close(h[row], by_hand(made, keys[row], values[row], chunk), **CLOSE)
 
 
 @given(st.lists(st.integers(2, 30), min_size=1, max_size=5))
@@ -179,23 +158,3 @@ def test_window_that_is_not_full_is_the_base_model_on_its_tokens() -> None:
     patch = method.patch(read_apart(method, "Ada lives here."), make_queries(PROMPTS[0]))
     plain = Patch(tokens_BT=torch.tensor([lm.encode("Ada lives here.")]))
     torch.testing.assert_close(prompted(lm, patch), prompted(lm, plain), atol=1e-5, rtol=1e-5)
-
-
-def test_training_in_a_batch_equals_use() -> None:
-    """The loss of a batch of episodes is what `adapt` and `patch` give, one episode at a time."""
-    lm = tiny_llama()
-    method = taught(lm)
-    episodes = [
-        Episode(key="a", steps=(*make_chunks(*TEXTS), *make_queries(*PROMPTS[:2]))),
-        Episode(key="b", steps=(*make_chunks(TEXTS[3], "Short."), *make_queries(PROMPTS[2]))),
-    ]
-    summed, count = 0.0, 0
-    for episode in episodes:
-        state = method.adapt(method.begin(1), [[piece] for piece in episode.chunks()])
-        items = [training_item(lm, ask) for ask in episode.queries()]
-        values = token_logprobs(lm, method.patch(state, episode.queries()), items)
-        summed, count = (
-            summed - sum(float(each.sum()) for each in values),
-            count + sum(map(len, values)),
-        )
-    assert method.loss_parts(episodes)["answer"].item() == pytest.approx(summed / count, rel=1e-5)
