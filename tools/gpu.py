@@ -35,7 +35,6 @@ SETTINGS = {"dropout": "0", "steps": "2"}
 """Settings for methods that have them."""
 MIN_EQUAL_SHARE = {"float32": 1.0, "bfloat16": 0.75, "float16": 0.75}
 """Rounding decides between answers that are almost equally likely."""
-MAX_ROW_SECONDS = 30.0
 KILL_AFTER_SECONDS = 20
 """Seconds after the end until the process exits, even if a kernel runs."""
 STATUS = "status"
@@ -59,8 +58,17 @@ class OutOfTime(BaseException):
 class Table:
     """A table that is printed and written to `folder` row by row, until its time is over."""
 
-    def __init__(self, folder: Path, title: str, seconds: float, about: Mapping[str, Json]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        title: str,
+        about: Mapping[str, Json],
+        *,
+        seconds: float,
+        row_seconds: float,
+    ) -> None:
         self.folder, self.title, self.about = folder, title, dict(about)
+        self.row_seconds = row_seconds
         self.rows: list[dict[str, Json]] = []
         self._end = time.monotonic() + seconds
         self.timer = threading.Timer(seconds + KILL_AFTER_SECONDS, os._exit, (1,))
@@ -73,7 +81,7 @@ class Table:
         """Add a row: `key`, then the cells that `compute` returns, or the reason why it did not."""
         from ttabench.core.environment import is_out_of_memory
 
-        limit = min(MAX_ROW_SECONDS, self._end - time.monotonic())
+        limit = min(self.row_seconds, self._end - time.monotonic())
         try:
             signal.setitimer(signal.ITIMER_REAL, max(limit, 1e-6))  # takes effect after the kernel
             cells = {STATUS: "ok", **compute()}
@@ -198,6 +206,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--answers", default=",".join(MIN_EQUAL_SHARE), help="number formats")
     parser.add_argument("--methods", default="", help="separated by commas; all by default")
     parser.add_argument("--seconds", type=float, default=440.0, help="no row begins after this")
+    parser.add_argument("--row-seconds", type=float, default=30.0, help="limit of each row")
     parser.add_argument("--out", type=Path, default=Path("results/gpu"))
     return parser.parse_args(words)
 
@@ -223,7 +232,9 @@ def main(words: Sequence[str] | None = None) -> int:
         **environment.code_version(),
     }
     title = f"Answers on {options.device} compared with the CPU in float32"
-    table = Table(options.out, title, options.seconds, about)
+    table = Table(
+        options.out, title, about, seconds=options.seconds, row_seconds=options.row_seconds
+    )
     methods = parse_method_names(options.methods, registry.methods())
     equal = compare_answers(table, options.device, methods, options.answers.split(","))
     table.timer.cancel()

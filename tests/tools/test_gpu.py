@@ -15,7 +15,9 @@ from tests.places import ROOT
 from tools.gpu import STATUS, main
 
 HIDDEN = ("datasets", "evaluate", "lm_eval", "bm25s", "rouge_score", "nltk")
-TINY = "--device cpu --answers float32 --methods icl,rag,mac --seconds 600".split()
+TINY = (
+    "--device cpu --answers float32 --methods icl,rag,mac --seconds 600 --row-seconds 300".split()
+)
 
 
 def run(hidden: tuple[str, ...], folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
