@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tests.lm.test_patching import low_rank, random_prefix, text
 from tests.tiny import tiny_gpt2
 from ttabench.lm.forward.patching import forward
+from ttabench.lm.inference.scoring import logprobs_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix
 
@@ -47,3 +48,12 @@ def test_second_gradients_of_prefix_bias_and_deltas_equal_finite_differences() -
     with sdpa_kernel(SDPBackend.MATH):
         assert gradcheck(value, leaves, fast_mode=True)
         assert gradgradcheck(value, leaves, fast_mode=True)
+
+
+def test_second_gradients_through_a_frozen_head_equal_finite_differences() -> None:
+    lm = double_gpt2()
+    targets_N = torch.tensor([65, 66, 67])
+    drawn = torch.Generator().manual_seed(2)
+    hidden_ND = torch.randn(3, lm.hidden_size, generator=drawn, dtype=torch.float64)
+    inputs = hidden_ND.requires_grad_()
+    assert gradgradcheck(lambda hidden: logprobs_of(lm, hidden, targets_N), inputs, fast_mode=True)
