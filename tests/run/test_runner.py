@@ -154,17 +154,6 @@ def test_a_run_out_of_memory_goes_on_with_smaller_batches(
     assert answers(halved) == answers(whole)
 
 
-def test_answers_do_not_depend_on_the_batch_size(lm: LM, tmp_path: Path) -> None:
-    folders = [RunFolder(tmp_path, f"r{size}") for size in (1, 4, 32)]
-    for folder, size in zip(folders, (1, 4, 32), strict=True):
-        run(
-            RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=size),
-            FakeTask(stream()),
-            folder,
-        )
-    assert answers(folders[0]) == answers(folders[1]) == answers(folders[2])
-
-
 SEVERAL = [name for name in methods() if not find_method(name).query_aware]
 
 

@@ -425,9 +425,8 @@ def _prompt_of_checkpoint(request: RunRequest, card: Card) -> ChatPrompt | None:
     if checkpoint in ("", "none"):
         return None
     try:
-        training_record = read_json_object(
-            checkpoint_path(checkpoint, request.model) / HEADER_FILE
-        )["training"]
+        folder = checkpoint_path(checkpoint, request.model)
+        training_record = read_json_object(folder / HEADER_FILE)["training"]
         chat_prompt = ChatPrompt.model_validate(
             training_record["config"]["data"][TRAINING_PROMPT_KEY]
         )

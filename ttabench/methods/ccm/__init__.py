@@ -131,7 +131,7 @@ _SMOLLM2_RECIPE = replace(
 )
 _FULL_CONTEXT_LORA = {
     "rank": 8,
-    "alpha": 16.0,
+    "alpha": 16,
     "targets": ("q_proj", "k_proj", "v_proj", "o_proj"),
     "full_context": True,
 }
