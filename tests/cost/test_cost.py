@@ -31,9 +31,11 @@ from ttabench.methods.base import Method
 from ttabench.methods.ccm import CcmSettings, GistingSettings
 from ttabench.methods.distill import CartridgeSettings
 from ttabench.methods.doc_to_lora import DocToLoraSettings
+from ttabench.methods.eviction.expected_attention import ExpectedAttentionSettings
 from ttabench.methods.eviction.h2o import H2OSettings
 from ttabench.methods.eviction.random_slots import RandomSlotsSettings
 from ttabench.methods.eviction.snapkv import SnapKVSettings
+from ttabench.methods.eviction.spec import BudgetSettings
 from ttabench.methods.eviction.window import WindowSettings
 from ttabench.methods.generative_adapter import GenerativeAdapterSettings, svd_flops
 from ttabench.methods.icl import InContextSettings
@@ -63,6 +65,8 @@ CASES: dict[str, tuple[str, Any]] = {
     "snapkv in chunks": ("snapkv", SnapKVSettings(budget=12, window=4, chunk=20, positions="auto")),
     "h2o": ("h2o", H2OSettings()),
     "random_slots": ("random_slots", RandomSlotsSettings()),
+    "keydiff in chunks": ("keydiff", BudgetSettings(chunk=20)),
+    "expected_attention": ("expected_attention", ExpectedAttentionSettings()),
     "mac": ("mac", TINY_SETTINGS["mac"]),
     "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
     "gisting": ("gisting", GistingSettings(comp_tokens=2, rank=2)),

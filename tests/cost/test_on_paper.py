@@ -25,7 +25,9 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
     streams = {
         name: STREAM_PRESET for name in WITH_COST if STREAM_PRESET in methods()[name].presets
     }
-    assert set(streams) == {"snapkv", "h2o", "random_slots", "streamadapter"}
+    assert set(streams) == {
+        *("snapkv", "h2o", "keydiff", "expected_attention", "random_slots", "streamadapter")
+    }
     wanted = analytic_rows("llama-3-8b", WITH_COST, [1024, 65536], Load(), presets=streams)
     assert rows == wanted
 

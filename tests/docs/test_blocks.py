@@ -131,7 +131,7 @@ def test_a_method_written_in_a_page_keeps_every_promise_and_a_metric_is_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(block.title).write_text(block.code, encoding="utf-8")
-    if "MethodSpec" not in block.code:
+    if "spec = " not in block.code:
         assert metric(f"./{block.title}", files=True).name
         return
     ran = ttabench("check", f"./{block.title}")

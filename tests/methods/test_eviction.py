@@ -19,6 +19,8 @@ from ttabench.lm.forward.capabilities import get_capabilities, get_rotary
 from ttabench.lm.model import LM
 from ttabench.methods.eviction.cache import EvictedCache
 from ttabench.methods.eviction.observers import column_sums
+from ttabench.methods.eviction.scoring import ScoringMethod
+from ttabench.methods.eviction.spec import BudgetSettings, eviction_spec
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.registry import find_method
@@ -83,6 +85,8 @@ FULL: dict[str, Any] = {
     "h2o": {"heavy": 200, "recent": 200},
     "window": {"recent": 400},
     "random_slots": {"budget": 400},
+    "keydiff": {"budget": 400},
+    "expected_attention": {"budget": 400},
     "kvzip": {"budget": 1.0, "repeat_chunk": 20},
     "attention_matching": {"budget": 1.0},
 }
@@ -92,6 +96,8 @@ SMALL: dict[str, Any] = {
     "window": {"n_sink": 2, "recent": 10},
     "window-postprefill": {"n_sink": 2, "recent": 10, "mode": "postprefill"},
     "random_slots": {"budget": 12},
+    "keydiff": {"budget": 12},
+    "expected_attention": {"budget": 12},
 }
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
 
@@ -179,3 +185,51 @@ def test_window_of_a_query_equals_the_query_as_end_of_the_context(
     found = aware._select_for_queries(held, asked)
     assert torch.equal(found.index, kept.index[..., :-count])
     torch.testing.assert_close(found.values, kept.values[..., :-count, :], **NOISE)
+
+
+class Recording(ScoringMethod[BudgetSettings]):
+    """Keeps the inputs of `score`."""
+
+    spec = eviction_spec("recording", "a test")
+
+    def score(
+        self,
+        keys: Tensor,
+        attention: Tensor,
+        queries: Tensor,
+        positions: Tensor,
+        next_position: int,
+    ) -> Tensor:
+        self.seen = queries, keys, attention, positions, next_position
+        return positions.expand(keys.shape[:-1]).float()
+
+
+@pytest.mark.parametrize("settings", [{}, {"positions": "cache"}])
+def test_inputs_of_a_score_give_its_attention_and_ignore_padding(settings: Any) -> None:
+    """The sum of softmax(queries @ keys) is the attention, also for a padded row."""
+    lm = tiny_llama()
+    method = Recording(lm, BudgetSettings(budget=20, chunk=40, **settings))
+    state = method.adapt(
+        method.begin(2), [make_chunks(TEXTS[0] * 2, TEXTS[0]), make_chunks("", TEXTS[1] * 2)]
+    )
+    queries, keys, attention, positions, next_position = method.seen
+    assert next_position == (keys.shape[2] if settings else positions.max() + 1)
+    assert (state.tensors["index"].diff(dim=-1) >= 0).all()
+    keys = keys.repeat_interleave(lm.config.num_attention_heads // lm.kv_heads, 1)
+    seen = torch.ones(queries.shape[2], keys.shape[2]).tril(keys.shape[2] - queries.shape[2])
+    weights = (queries @ keys.mT).masked_fill(seen == 0, -torch.inf).softmax(-1)
+    torch.testing.assert_close(weights.sum(2), attention, atol=1e-4, rtol=1e-4)
+
+
+def test_wrong_scores_are_user_errors() -> None:
+    class Wrong(ScoringMethod[BudgetSettings]):
+        spec = eviction_spec("wrong", "a test")
+
+        def score(self, values: Tensor) -> Tensor:
+            return values.mean(-1)[:, :1]
+
+    with pytest.raises(UserError, match=r"wrong\.score"):
+        read(Wrong(tiny_llama(), BudgetSettings()), *TEXTS)
+    setattr(Wrong, "score", staticmethod(lambda key: key))  # noqa: B010  # a read-only method for mypy
+    with pytest.raises(UserError, match="keys"):
+        Wrong(tiny_llama(), BudgetSettings())

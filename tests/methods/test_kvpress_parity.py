@@ -1,4 +1,4 @@
-"""Against kvpress itself, where it is installed: what `snapkv` and `window` keep is what its presses keep."""
+"""Against kvpress itself, where it is installed: methods keep the slots of its presses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tests.methods.reading import read
+from tests.methods.test_eviction import make as make_evicting
 from tests.methods.test_kvpress import NOISE, asked, make
 from tests.places import ROOT
 from tests.tiny import tiny_llama
@@ -21,8 +22,6 @@ from tests.tiny_methods import TEXTS
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.eviction.snapkv import SnapKVSettings
-from ttabench.methods.eviction.snapkv.method import SnapKV
 from ttabench.methods.icl import InContextSettings
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.kvpress.method import INSTALL_COMMAND
@@ -63,15 +62,34 @@ def kept_places(lm: LM, state: State) -> Tensor:
 
 
 @pytest.mark.parametrize("budget", [40, 0.3])
-@pytest.mark.parametrize(("window", "kernel"), [(8, 5), (16, 3)])
-def test_snapkv_keeps_what_its_press_keeps(
-    lm: LM, budget: int | float, window: int, kernel: int
+@pytest.mark.parametrize(
+    ("name", "settings", "press"),
+    [
+        (
+            "snapkv",
+            {"window": 8, "kernel": 5, "pool": "avg"},
+            "SnapKVPress?window_size=8&kernel_size=5",
+        ),
+        (
+            "snapkv",
+            {"window": 16, "kernel": 3, "pool": "avg"},
+            "SnapKVPress?window_size=16&kernel_size=3",
+        ),
+        ("keydiff", {}, "KeyDiffPress"),
+        ("expected_attention", {"future": 100}, "ExpectedAttentionPress?n_future_positions=100"),
+        ("expected_attention", {"n_sink": 0}, "ExpectedAttentionPress?n_sink=0"),
+    ],
+)
+def test_scoring_methods_keep_the_slots_of_their_press(
+    lm: LM, name: str, settings: dict[str, Any], press: str, budget: int | float
 ) -> None:
-    press = make(f"kvpress:SnapKVPress?window_size={window}&kernel_size={kernel}", budget, lm)
-    ours = SnapKV(lm, SnapKVSettings(budget=budget, window=window, kernel=kernel, pool="avg"))
+    theirs, ours = (
+        make(f"kvpress:{press}", budget, lm),
+        make_evicting(name, lm, budget=budget, **settings),
+    )
     index = read(ours, *TEXTS).tensors["index"][:, 0]
-    assert torch.equal(kept_places(lm, read(press, *TEXTS)), index.long())
-    torch.testing.assert_close(asked(press, *TEXTS), asked(ours, *TEXTS), **NOISE)
+    assert torch.equal(kept_places(lm, read(theirs, *TEXTS)), index.long())
+    torch.testing.assert_close(asked(theirs, *TEXTS), asked(ours, *TEXTS), **NOISE)
 
 
 @pytest.mark.parametrize("name", ["FinchPress", "KVzipPress", "KeyRerotationPress(KnormPress)"])

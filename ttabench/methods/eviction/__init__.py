@@ -7,10 +7,21 @@ A method is a folder: settings, spec and cost in `__init__.py`, without torch; i
 
 from __future__ import annotations
 
+from ttabench.methods.eviction.expected_attention import EXPECTED_ATTENTION
 from ttabench.methods.eviction.h2o import H2O
+from ttabench.methods.eviction.keydiff import KEYDIFF
 from ttabench.methods.eviction.kvzip import ATTENTION_MATCHING, KVZIP
 from ttabench.methods.eviction.random_slots import RANDOM_SLOTS
 from ttabench.methods.eviction.snapkv import SNAPKV
 from ttabench.methods.eviction.window import WINDOW
 
-METHODS = (WINDOW, SNAPKV, H2O, RANDOM_SLOTS, KVZIP, ATTENTION_MATCHING)
+METHODS = (
+    WINDOW,
+    SNAPKV,
+    H2O,
+    KEYDIFF,
+    EXPECTED_ATTENTION,
+    RANDOM_SLOTS,
+    KVZIP,
+    ATTENTION_MATCHING,
+)

@@ -17,7 +17,7 @@ class MyName(ScoringMethod[BudgetSettings]):
     spec = eviction_spec("my_name", "slots with the smallest keys")
 
     def score(self, keys: Tensor) -> Tensor:
-        """Score the slots of one layer, [B, H, S]. The slots with the highest scores are kept.
+        """Score the slots of one sequence: [layers, heads, slots]. The highest scores are kept.
 
         Other parameters: values, positions, attention, queries and earlier_scores.
         """
