@@ -45,7 +45,12 @@ def new(
     cache. task: a card with sample data. metric: a file. package: an installable package with a
     method, a dataset reader, a metric and a test.
     """
-    from ttabench.core import files
+    from ttabench.core.files import (
+        make_writable_folder,
+        read_text,
+        refuse_foreign_path,
+        write_atomically,
+    )
     from ttabench.core.plugins import PLUGIN_NAME_PATTERN
     from ttabench.methods.registry import methods
     from ttabench.readers.cards import CARDS
@@ -67,10 +72,10 @@ def new(
         if path.is_file() and path.suffix != ".pyc"
     }
     for path in paths:
-        files.refuse_foreign_path(path, lambda _: False)
+        refuse_foreign_path(path, lambda _: False)
     for path, template in paths.items():
-        files.make_writable_folder(path.parent, out)
-        files.write_atomically(path, fill_in(template.read_text(encoding="utf-8")))
+        make_writable_folder(path.parent, out)
+        write_atomically(path, fill_in(read_text(template)))
         render.print_line(str(path))
     place = quote(str(out / name) if out.is_absolute() else f"./{out / name}")
     if kind == "package":
