@@ -73,24 +73,9 @@ class CommandResult:
 
 Command = Callable[..., CommandResult]
 SMALL_MAC_OPTIONS = (
-    "--preset",
-    "nano",
-    "--set",
-    "heads=2",
-    "--set",
-    "head_dim=8",
-    "--set",
-    "blocks=1",
-    "--set",
-    "expansion_hidden=16",
-    "--set",
-    "amortiser=scratch:16,1,2,32",
-    "--set",
-    "input_encoder=scratch:16,1,2,32",
-    "--set",
-    "num_virtual_tokens=8",
-    "--set",
-    "embeddings_from_base=false",
+    "--preset nano --set heads=2 --set head_dim=8 --set blocks=1 --set expansion_hidden=16"
+    " --set amortiser=scratch:16,1,2,32 --set input_encoder=scratch:16,1,2,32"
+    " --set num_virtual_tokens=8 --set embeddings_from_base=false"
 )
 """Settings of a MAC small enough for a test."""
 
@@ -124,41 +109,18 @@ def ttabench(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
 
 
 @pytest.fixture
-def common(tiny_base: Path, tmp_path: Path) -> list[object]:
+def common(tiny_base: Path, tmp_path: Path) -> str:
     """Arguments of a small evaluation on the tiny base model."""
-    return [
-        "--task",
-        "streamingqa",
-        "--source",
-        "mini",
-        "--model",
-        tiny_base,
-        "--out",
-        tmp_path / "runs",
-        "--task-set",
-        "documents=1",
-        "--task-set",
-        "max_new_tokens=4",
-    ]
+    small = "--task-set documents=1 --task-set max_new_tokens=4"
+    return f"--task streamingqa --source mini --model {tiny_base} --out {tmp_path / 'runs'} {small}"
 
 
 @pytest.fixture
-def trained(ttabench: Command, common: list[object], tmp_path: Path) -> Path:
+def trained(ttabench: Command, tiny_base: Path, tmp_path: Path) -> Path:
     out = tmp_path / "mac"
     ran = ttabench(
-        "train --method mac",
-        *SMALL_MAC_OPTIONS,
-        "--model",
-        common[5],
-        "--source",
-        "mini",
-        "--steps",
-        2,
-        "--documents",
-        2,
-        "--out",
-        out,
-        "--json",
+        f"train --method mac {SMALL_MAC_OPTIONS} --model {tiny_base} --source mini --steps 2"
+        f" --documents 2 --out {out} --json"
     )
     assert ran.code == 0, ran.err
     assert ran.json()["steps"] == 2

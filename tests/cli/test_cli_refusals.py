@@ -11,18 +11,18 @@ from tests.conftest import Command, error_line
 
 
 def test_a_checkpoint_of_another_base_is_refused(
-    ttabench: Command, common: list[object], trained: Path, tmp_path: Path
+    ttabench: Command, common: str, trained: Path, tmp_path: Path
 ) -> None:
     from tests.tiny import tiny_llama
 
     lm, other = tiny_llama(seed=5), tmp_path / "other"
     lm.model.save_pretrained(other)
     lm.tokenizer.save_pretrained(other)
-    ran = ttabench("eval --method mac", *common, "--checkpoint", trained, "--model", other)
+    ran = ttabench(f"eval --method mac {common} --checkpoint {trained} --model", other)
     assert "another base model" in error_line(ran)
     (trained / "adapter.safetensors").write_bytes(b"damaged")
     assert "cannot be read" in error_line(
-        ttabench("eval --method mac", *common, "--checkpoint", trained)
+        ttabench(f"eval --method mac {common} --checkpoint {trained}")
     )
 
 
@@ -51,23 +51,21 @@ BAD = [
 
 @pytest.mark.parametrize(("words", "hint"), BAD)
 def test_bad_input_is_one_line(
-    ttabench: Command, common: list[object], tmp_path: Path, words: str, hint: str
+    ttabench: Command, common: str, tmp_path: Path, words: str, hint: str
 ) -> None:
-    assert hint in error_line(ttabench("eval", *common, *words.split()))
+    assert hint in error_line(ttabench(f"eval {common}", *words.split()))
     assert not list((tmp_path / "runs").glob("*")), "a refused run leaves no folder"
 
 
-def test_bad_output_folders_and_records(
-    ttabench: Command, common: list[object], tmp_path: Path
-) -> None:
-    ran = ttabench("eval --method none", *common, "--out", "/proc/nowhere")
+def test_bad_output_folders_and_records(ttabench: Command, common: str, tmp_path: Path) -> None:
+    ran = ttabench(f"eval --method none {common} --out /proc/nowhere")
     assert "Cannot write" in error_line(ran)
     assert "--out" in ran.err
-    (folder,) = ttabench("eval --method none", *common, "--quiet").out.split()
+    (folder,) = ttabench(f"eval --method none {common} --quiet").out.split()
     record = Path(folder) / "run.json"
     record.write_text(record.read_text()[:-100])
     for arguments in (
-        ("eval --method none", *common),
+        (f"eval --method none {common}",),
         ("compare", folder),
         ("list runs --out", tmp_path / "runs"),
     ):
@@ -114,16 +112,14 @@ def test_other_commands_refuse_in_one_line(
     assert hint in error_line(ttabench(words))
 
 
-def test_what_no_hub_brings_is_reported(ttabench: Command, common: list[object]) -> None:
-    known = error_line(ttabench("eval", *common, "--model", "gpt2"))
+def test_what_no_hub_brings_is_reported(ttabench: Command, common: str) -> None:
+    known = error_line(ttabench(f"eval {common} --model gpt2"))
     assert "save_pretrained, or add --random-weights" in known
-    assert "--random-weights" not in error_line(
-        ttabench("eval", *common, "--model", "nobody/nothing")
-    )
+    assert "--random-weights" not in error_line(ttabench(f"eval {common} --model nobody/nothing"))
     hub = ("--task", "squad_seq", "--source", "hub")
-    assert "--source mini" in error_line(ttabench("eval", *common, *hub))
+    assert "--source mini" in error_line(ttabench(f"eval {common}", *hub))
     assert "nobody/nothing" in error_line(
-        ttabench("eval", *common, *hub, "--model", "nobody/nothing")
+        ttabench(f"eval {common}", *hub, "--model", "nobody/nothing")
     )
 
 
@@ -137,14 +133,10 @@ def test_what_no_hub_brings_is_reported(ttabench: Command, common: list[object])
     ],
 )
 def test_files_of_the_user_are_not_replaced(
-    ttabench: Command,
-    common: list[object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: str,
+    ttabench: Command, common: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert ttabench("eval --method none", *common, "--out", "results/scratch").code == 0
+    assert ttabench(f"eval --method none {common} --out results/scratch").code == 0
     for suffix in ("html", "png", "parquet", "py"):
         Path(f"mine.{suffix}").write_text("mine, about ttabench")
     assert "mine." in error_line(ttabench(words))

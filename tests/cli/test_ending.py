@@ -76,23 +76,13 @@ def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 def test_an_evaluation_that_is_asked_to_end_goes_on(
     ttabench: Command,
     main: Main,
-    common: list[object],
+    common: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     number: Signal,
     code: int,
 ) -> None:
-    words = [
-        "eval",
-        "--method",
-        "none",
-        *common,
-        "--task-set",
-        "questions=4",
-        "--batch-size",
-        1,
-        "--json",
-    ]
+    words = f"eval --method none {common} --task-set questions=4 --batch-size 1 --json".split()
     whole = ttabench(*words, "--out", tmp_path / "whole").json()["runs"][0]
     with monkeypatch.context() as patched:
         patched.setattr(RunFolder, "append", sending(RunFolder.append, number, 2))
@@ -168,7 +158,7 @@ def test_an_interrupt_promises_what_holds(
 
 
 def test_a_command_leaves_the_process_as_it_was(
-    common: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    common: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("HF_HUB_VERBOSITY", raising=False)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
@@ -190,7 +180,7 @@ def test_a_command_leaves_the_process_as_it_was(
         ]
 
     before = state()
-    assert cli.run(["eval", "--method", "none", *map(str, common)]) == 0
+    assert cli.run(["eval", "--method", "none", *common.split()]) == 0
     assert state() == before
     with closing(WorkerProcess(answered, ())) as child:
         assert [*child.ask("one")] == ["1"]
@@ -229,7 +219,7 @@ def test_a_reader_who_goes_away_is_no_fault() -> None:
 
 
 def test_any_exhaustion_of_memory_is_one_line(
-    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
+    ttabench: Command, common: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_given: object) -> None:
         raise RuntimeError(
@@ -238,6 +228,6 @@ def test_any_exhaustion_of_memory_is_one_line(
         )
 
     monkeypatch.setattr("ttabench.run.runner._EpisodeRun._read", full)
-    line = error_line(ttabench("eval --method icl", *common))
+    line = error_line(ttabench(f"eval --method icl {common}"))
     assert line.startswith("Error: Out of memory.")
     assert "--batch-size" in line

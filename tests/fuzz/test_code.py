@@ -40,12 +40,12 @@ def test_a_record_names_no_file_to_run(ttabench: Command, mine: Path, tmp_path: 
 
 
 def test_a_checkpoint_names_no_file_to_run(
-    ttabench: Command, common: list[object], trained: Path, mine: Path, tmp_path: Path
+    ttabench: Command, common: str, trained: Path, mine: Path, tmp_path: Path
 ) -> None:
     said = json.loads((trained / "adapter.json").read_text())
     (trained / "adapter.json").write_text(json.dumps({**said, "method": str(mine)}))
     for flag, method in (("--base-checkpoint", "none"), ("--checkpoint", "mac")):
-        assert ttabench(f"eval --method {method}", *common, flag, trained).code == 2
+        assert ttabench(f"eval --method {method} {common}", flag, trained).code == 2
     assert not (tmp_path / "RUN").exists()
 
 

@@ -253,9 +253,13 @@ def mine(tiny_base: Path, tmp_path: Path) -> Path:
     )
 
 
-def test_the_two_ways_to_give_one(ttabench: Command, common: list[object], mine: Path) -> None:
+def test_the_two_ways_to_give_one(
+    ttabench: Command, common: str, tiny_base: Path, mine: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+
     def run(method: str, *words: object) -> Any:
-        return ttabench(f"eval --method {method}", *common, *words, "--limit", 1, "--json").json()[
+        return ttabench(f"eval --method {method} {common}", *words, "--limit", 1, "--json").json()[
             "runs"
         ][0]
 
@@ -281,11 +285,11 @@ def test_the_two_ways_to_give_one(ttabench: Command, common: list[object], mine:
     assert one == pytest.approx(other, abs=1e-5)
     assert abs(one - base) > 1e-3
     assert (
-        f"--model {common[5]} --base-checkpoint {mine}"
-        in ttabench("show", under["id"], "--out", common[7]).out
+        f"--model {tiny_base} --base-checkpoint {mine}"
+        in ttabench("show", under["id"], "--out", runs).out
     )
-    assert f"--checkpoint {mine}" in ttabench("show", method["id"], "--out", common[7]).out
-    assert ttabench("compare", common[7]).code == 0
+    assert f"--checkpoint {mine}" in ttabench("show", method["id"], "--out", runs).out
+    assert ttabench("compare", runs).code == 0
     tensors, _ = safetensors_io.read_tensors(mine / PEFT_WEIGHTS_FILE)
     safetensors_io.write_tensors(
         mine / PEFT_WEIGHTS_FILE, {name: tensor * 1.001 for name, tensor in tensors.items()}

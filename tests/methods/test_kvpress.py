@@ -99,30 +99,27 @@ def test_heads_keep_slots_of_their_own(presses: None) -> None:
 
 
 def test_a_run_is_recorded_and_a_state_is_asked(
-    ttabench: Command, common: list[object], presses: None, tmp_path: Path
+    ttabench: Command, common: str, tiny_base: Path, presses: None, tmp_path: Path
 ) -> None:
-    words = ["eval", "--method", ADA, "--set", "budget=16", *common, "--task-set", "documents=2"]
-    ran = ttabench(*words)
+    words = f"eval --method {ADA} --set budget=16 {common} --task-set documents=2"
+    ran = ttabench(words)
     assert ran.code == 0, ran.err
     record = load_record(next((tmp_path / "runs").iterdir()))
     assert record.config["method"] == record.method["name"] == ADA
-    assert "--force" in ttabench(*words).err
+    assert "--force" in ttabench(words).err
     notes, state = tmp_path / "notes.txt", tmp_path / "state"
     notes.write_text("\n".join(TEXTS))
-    method = ["--method", "kvpress:LastPress", "--set", "budget=16", "--model", common[5]]
-    assert (
-        ttabench("adapt", *method, "--pieces", "lines", "--context", notes, "--out", state).code
-        == 0
-    )
-    later = ttabench("eval", *common, *method, "--state", state)
+    method = f"--method kvpress:LastPress --set budget=16 --model {tiny_base}"
+    assert ttabench(f"adapt {method} --pieces lines --context {notes} --out {state}").code == 0
+    later = ttabench(f"eval {common} {method} --state {state}")
     assert "cannot read more" in error_line(later)
-    assert ttabench("eval", *common, *method, "--state", state, "--ask-only").code == 0
+    assert ttabench(f"eval {common} {method} --state {state} --ask-only").code == 0
     assert "unknown" not in ttabench("list methods kvpress:LastPress").out
 
 
 def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
-    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
+    ttabench: Command, common: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kvpress", None)
-    for words in (["eval", *common, "--method"], ["profile", "--methods"], ["list", "methods"]):
-        assert error_line(ttabench(*words, "kvpress:SnapKVPress")).endswith(INSTALL_COMMAND)
+    for words in (f"eval {common} --method", "profile --methods", "list methods"):
+        assert error_line(ttabench(f"{words} kvpress:SnapKVPress")).endswith(INSTALL_COMMAND)

@@ -34,16 +34,16 @@ METHODS = {
         "--set",
         "budget=64",
     ),
-    "mac": ("--method", "mac", *SMALL_MAC_OPTIONS),
+    "mac": ("--method", "mac", *SMALL_MAC_OPTIONS.split()),
 }
 Evaluate = Callable[..., CommandResult]
 
 
 @pytest.fixture
-def evaluate(ttabench: Command, common: list[object], tmp_path: Path) -> Evaluate:
+def evaluate(ttabench: Command, common: str, tmp_path: Path) -> Evaluate:
     """Six queries of one episode, two at once."""
     words = "--task-set documents=3 --task-set questions=2 --batch-size 2".split()
-    return lambda *more, method="icl": ttabench("eval", *METHODS[method], *common, *words, *more)
+    return lambda *more, method="icl": ttabench(f"eval {common}", *METHODS[method], *words, *more)
 
 
 @pytest.fixture

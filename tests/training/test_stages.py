@@ -28,7 +28,7 @@ from ttabench.run.evaluation import merge_checkpoint
 from ttabench.training import training_state
 
 TUNED = Recipe(steps=2, lr=1e-2, documents=(1,))
-SMALL = ("--steps", 2, "--documents", 1, "--questions", 1)
+SMALL = "--steps 2 --documents 1 --questions 1"
 
 
 @pytest.fixture
@@ -38,20 +38,9 @@ def _two_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SPEC.recipes, "nano", recipe)  # type: ignore[call-overload]
 
 
-def words(common: list[object], out: Path) -> list[object]:
-    return [
-        "--method",
-        "mac",
-        *SMALL_MAC_OPTIONS,
-        "--model",
-        common[5],
-        "--source",
-        "mini",
-        *SMALL,
-        "--out",
-        out,
-        "--json",
-    ]
+def train_mac(base: Path, out: Path) -> str:
+    options = f"{SMALL_MAC_OPTIONS} --model {base} --source mini {SMALL}"
+    return f"train --method mac {options} --out {out} --json"
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -65,56 +54,39 @@ def same(first: Path, second: Path) -> bool:
 
 @pytest.mark.usefixtures("_two_stages")
 def test_two_stages_equal_two_commands(
-    ttabench: Command, common: list[object], tmp_path: Path
+    ttabench: Command, common: str, tiny_base: Path, tmp_path: Path
 ) -> None:
     staged, first, second = tmp_path / "staged", tmp_path / "first", tmp_path / "second"
-    assert ttabench("train", *words(common, staged)).json()["folder"] == str(staged)
+    assert ttabench(train_mac(tiny_base, staged)).json()["folder"] == str(staged)
     under = read_header(staged).stands_on
     assert under == {"name": str(staged / "first"), "digest": digest_path(staged / "first")}
     assert (read_header(staged / "first").method, read_header(staged / "first").step) == ("lora", 2)
 
-    tuning = [
-        "--method",
-        "lora",
-        "--set",
-        "rank=2",
-        "--model",
-        common[5],
-        "--source",
-        "mini",
-        "--steps",
-        2,
-        "--lr",
-        1e-2,
-        "--documents",
-        1,
-        "--out",
-        first,
-    ]
-    assert ttabench("train", *tuning).code == 0
-    assert ttabench("train", *words(common, second), "--base-checkpoint", first).code == 0
+    tuning = f"--set rank=2 --model {tiny_base} --source mini --steps 2 --lr 1e-2 --documents 1"
+    assert ttabench(f"train --method lora {tuning} --out {first}").code == 0
+    assert ttabench(f"{train_mac(tiny_base, second)} --base-checkpoint {first}").code == 0
     assert not (second / "first").exists(), "the base stands on a checkpoint already"
     assert same(first, staged / "first")
     assert same(second, staged)
 
-    asked = ["eval", "--method", "mac", *common, "--checkpoint", staged, "--limit", 1, "--json"]
-    (run,) = ttabench(*asked, "--base-checkpoint", staged / "first").json()["runs"]
+    asked = f"eval --method mac {common} --checkpoint {staged} --limit 1"
+    (run,) = ttabench(f"{asked} --json --base-checkpoint {staged / 'first'}").json()["runs"]
     assert run["model"]["stands_on"]["name"] == str(staged / "first")
-    refused = error_line(ttabench(*asked[:-1]))
+    refused = error_line(ttabench(asked))
     assert f"--base-checkpoint {staged / 'first'}" in refused
 
 
 @pytest.mark.usefixtures("_two_stages")
 def test_the_same_command_goes_on_where_a_stage_was_lost(
-    ttabench: Command, common: list[object], tmp_path: Path
+    ttabench: Command, tiny_base: Path, tmp_path: Path
 ) -> None:
     """A stage that is done stays as it is; the next one ends where it would have ended."""
     out = tmp_path / "out"
-    given = [*words(common, out), "--save-every", 1]
-    assert ttabench("train", *given).code == 0
+    given = f"{train_mac(tiny_base, out)} --save-every 1"
+    assert ttabench(given).code == 0
     before, stamp = weights(out), digest_path(out / "first")
     training_state.discard(out)  # as after a kill between the stages
-    assert ttabench("train", *given).code == 0
+    assert ttabench(given).code == 0
     assert digest_path(out / "first") == stamp
     assert all(torch.equal(before[name], each) for name, each in weights(out).items())
 
@@ -160,20 +132,7 @@ def test_a_chain_of_checkpoints_is_stood_on_from_the_bottom(
 
 # --- a method that goes on from itself --------------------------------------------------------------------------------
 
-SIZES = (
-    "--set",
-    "inner=8",
-    "--set",
-    "rank=2",
-    "--set",
-    "chunk=64",
-    "--set",
-    "init=aligned",
-    "--set",
-    "buffer=true",
-    "--set",
-    "gradient=exact",
-)
+SIZES = "--set inner=8 --set rank=2 --set chunk=64 --set init=aligned --set buffer=true --set gradient=exact".split()
 OF_TEXTS = Recipe(steps=2, lr=1e-2, documents=(2,), schedule="cosine")
 
 
@@ -234,26 +193,15 @@ def test_a_method_goes_on_from_its_own_first_stage(
 
 
 def test_training_from_python_equals_the_command(
-    ttabench: Command, common: list[object], tmp_path: Path
+    ttabench: Command, tiny_base: Path, tmp_path: Path
 ) -> None:
     typed, called = tmp_path / "typed", tmp_path / "called"
-    words = [
-        "train",
-        "--method",
-        "lora",
-        "--set",
-        "rank=2",
-        "--model",
-        common[5],
-        "--source",
-        "mini",
-        *SMALL,
-    ]
-    ran = ttabench(*words, "--lr", 0.01, "--out", typed, "--json")
+    words = f"train --method lora --set rank=2 --model {tiny_base} --source mini {SMALL}"
+    ran = ttabench(f"{words} --lr 0.01 --out {typed} --json")
     assert ran.code == 0, ran.err
     settings = {
         "method": "lora",
-        "model": str(common[5]),
+        "model": str(tiny_base),
         "source": "mini",
         "settings": {"rank": 2},
     }
