@@ -69,7 +69,7 @@ def parts() -> dict[str, str]:
 
 def public_names(module: ModuleType) -> str:
     """List the public names of a module, as the page of the API shows them."""
-    file = Path(str(module.__file__)).relative_to(PACKAGE.parent)
+    file = Path(str(module.__file__)).relative_to(Path(ttabench.__file__).parents[1])
     names = [name for name in module.__all__ if not name.startswith("_")]
     return "".join(f"- [`{module.__name__}.{name}`](../{file})\n" for name in names)
 

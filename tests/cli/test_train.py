@@ -88,7 +88,7 @@ def test_several_tasks_take_turns(ttabench: Command, tiny_base: Path, tmp_path: 
 
 def test_what_a_training_takes_is_reported_on_paper(ttabench: Command, tmp_path: Path) -> None:
     words = "train --method ccm --model llama-3-8b --random-weights --source mini --json".split()
-    words += ("--dtype", "bfloat16", "--steps", "1000", "--out", tmp_path / "adapter", "--dry-run")
+    words += f"--dtype bfloat16 --steps 1000 --out {tmp_path / 'adapter'} --dry-run".split()
     ((plain,), (again,)) = (
         ttabench(*words, *more).json()["training on paper"] for more in ((), ("--recompute",))
     )
