@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -14,6 +11,7 @@ import pytest
 from tests.conftest import Command, error_line
 from tests.packages import install
 from ttabench.cli.new import NEXT_COMMANDS, new
+from ttabench.core.registry import plugin_entry_points
 
 KINDS = sorted(set(NEXT_COMMANDS) - {"package"})
 
@@ -37,19 +35,17 @@ def test_commands_of_a_template_run(ttabench: Command, folder: Path, kind: str) 
     assert "tail_end." in error_line(ttabench("new", kind, "tail_end"))
 
 
-def test_tests_of_a_package_pass(ttabench: Command, folder: Path) -> None:
+def test_tests_of_a_package_pass(
+    ttabench: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert ttabench("new package tail_end").code == 0
     install(folder / "tail_end")
-    paths = os.pathsep.join([str(folder / "tail_end"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=folder / "tail_end",
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout
+    monkeypatch.syspath_prepend(folder / "tail_end")
+    plugin_entry_points.cache_clear()
+    try:
+        assert pytest.main(["-q", "-p", "no:cacheprovider", "tail_end"]) == 0
+    finally:
+        plugin_entry_points.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["Tail", "icl", "f1", "streamingqa", "a-b"])
