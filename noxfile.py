@@ -135,9 +135,9 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Compare speed with lm-eval; not run by default. Arguments: results/bench_lm_eval.py."""
+    """Compare speed with transformers and lm-eval; not run by default."""
     session.install(*CONSTRAINTS, "-e", ".")
-    session.run("python", "results/bench_lm_eval.py", *session.posargs, env={"HF_HUB_OFFLINE": "1"})
+    session.run("python", "results/bench_speed.py", *session.posargs, env={"HF_HUB_OFFLINE": "1"})
 
 
 @nox.session

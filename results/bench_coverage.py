@@ -1,7 +1,6 @@
 """Simulation of the coverage of 95 % intervals when the same queries occur in several draws.
 
-    python results/bench_coverage.py            bench_coverage.md and its copy in the documentation; half an hour
-    python results/bench_coverage.py nested     only its second table, draws without common documents; five minutes
+    python results/bench_coverage.py            print both tables of docs/reference/coverage.md; half an hour
 
 Answers are continuous, binary, or differences of two methods with binary answers. Every draw has
 all queries, three fifths of them, or so few that most occur in one draw only. Effects of queries,
@@ -11,20 +10,16 @@ apply to the latent variable.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from itertools import chain
 from statistics import fmean
 from typing import TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import Estimate, PairedDifference, difference, estimate
 
-HERE = Path(__file__).resolve().parent
 REPEATS = 1000
 SIZES = ((20, 3), (60, 3), (200, 3), (60, 5), (60, 11))
 """Numbers of queries and draws."""
@@ -36,19 +31,6 @@ BETWEEN = (0, 0.125, 0.25)
 """Standard deviations between such draws, relative to documents: 0, 5 and 10 points for binary
 answers.
 """
-
-WORLDS = (
-    "streamingqa-4",
-    "streamingqa-16",
-    "streamingqa-64",
-    "streamingqa-165",
-    "squad_seq-16",
-    "squad_seq-64",
-    "squad_seq-165",
-)
-"""Suites of question streams with one or more queries per document, in separate worlds."""
-THREE = 3
-"""Worlds that a method row needs."""
 
 Generator: TypeAlias = np.random.Generator
 Included: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.bool_]]"
@@ -151,7 +133,7 @@ def inside(interval: Estimate | PairedDifference | None) -> bool:
     return interval.ci_low <= 0 <= interval.ci_high
 
 
-def lines() -> Iterator[str]:
+def crossed() -> Iterator[str]:
     """Yield one table row per kind of answer and number of draws."""
     yield "| answers | draws | designs | both ways (%) | within 93 to 97 % | by draws only (%) | by queries only (%) |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
@@ -167,9 +149,8 @@ def lines() -> Iterator[str]:
             sides = [[100 * share for share in side] for side in zip(*rows, strict=True)]
             ranges = [f"{fmean(side):.1f} ({min(side):.1f} to {max(side):.1f})" for side in sides]
             good = f"{sum(93 <= share <= 97 for share in sides[0])} of {len(rows)}"
-            line = f"| {name} | {draws} | {len(rows)} | {ranges[0]} | {good} | {ranges[1]} | {ranges[2]} |"
-            print(line, flush=True)
-            yield line
+            cells = (name, str(draws), str(len(rows)), ranges[0], good, *ranges[1:])
+            yield f"| {' | '.join(cells)} |"
 
 
 def nested() -> Iterator[str]:
@@ -182,56 +163,10 @@ def nested() -> Iterator[str]:
             shape = documents * draws, draws
             covered = [coverage(kind, own_queries, shape, (1, between, 0)) for between in BETWEEN]
             shares = [f"{100 * both:.1f}" for both, _, _ in covered]
-            line = f"| {name} | {draws} | {documents} | {' | '.join(shares)} | {100 * covered[-1][1]:.1f} |"
-            print(line, flush=True)
-            yield line
-
-
-def worlds() -> str:
-    """Test if synthetic worlds differ by more than their documents explain: Cochran's Q per method
-    row.
-    """
-    runs = pd.concat(pd.read_parquet(HERE / suite / "runs.parquet") for suite in WORLDS)
-    runs["line"] = [
-        json.dumps({**json.loads(each)["config"], "seed": 0, "inputs": 0}) for each in runs.record
-    ]
-    tests = []
-    for _, line in runs[runs.stderr > 0].groupby("line"):
-        weights = line.stderr**-2
-        if len(line) == THREE:
-            tests.append(
-                (weights * (line.value - np.average(line.value, weights=weights)) ** 2).sum()
-            )
-    return (
-        f"Three synthetic worlds, each method row of {', '.join(WORLDS)}: Cochran's Q is {fmean(tests):.2f} on"
-        f" average over {len(tests)} rows. Its expected value without differences is {THREE - 1}."
-    )
-
-
-HEAD = f"""# Coverage of 95 % intervals when draws vary
-
-Per cent of {REPEATS:,} repetitions of each design, mean and range over designs. Queries and draws:
-{", ".join(f"{questions} and {draws}" for questions, draws in SIZES)}. Standard deviations of the effects of queries,
-draws and their interaction: {"; ".join(", ".join(map(str, each)) for each in SPREADS)}. The share of one design has a
-standard error of 0.7.
-"""
-NESTED_HEAD = "## Draws without common documents"
-PAGE = HERE / "bench_coverage.md"
-
-
-def write() -> None:
-    """Write the page and its copy in the documentation."""
-    import pages  # Scripts import modules of their folder.
-
-    before = (
-        PAGE.read_text(encoding="utf-8").partition(f"\n{NESTED_HEAD}")[0].partition("| answers")
-    )
-    is_crossed = "".join(before[1:]) if "nested" in sys.argv else "\n".join([*lines(), ""])
-    own = "\n".join([*nested(), "", worlds(), ""])
-    PAGE.write_text(f"{HEAD}\n{is_crossed}\n{NESTED_HEAD}\n\n{own}", encoding="utf-8")
-    for marker, table in (("coverage", is_crossed), ("nested", own)):
-        pages.put(HERE.parent / "docs" / "reference" / "coverage.md", marker, table)
+            alone = f"{100 * covered[-1][1]:.1f}"
+            yield f"| {name} | {draws} | {documents} | {' | '.join(shares)} | {alone} |"
 
 
 if __name__ == "__main__":
-    write()
+    for row in chain(crossed(), nested()):
+        print(row, flush=True)

@@ -1,226 +1,355 @@
-"""Suites of real English data under SmolLM2-135M, and their tables; `english_run.py` runs them.
+"""Tables of real text under small English models, from the committed records only.
 
-    results/english/SUITE/runs.parquet        records
-    results/english/SUITE/scores.parquet      scores of the queries; the texts are under other licences and not stored
-    results/english/SUITE/index.json          runs of each row and column
-    results/english/README.md                 the tables (english_tables.py); baselines `none` and `icl` first
-
-Data are read from DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/,
-hellaswag/, piqa/, pg19/, dailydialog/ and msc/. Sources of the committed tables:
-
-- squad/dev-v1.1.json is the second half of XQuAD's English part (24 articles of SQuAD's `dev`, five
-  paragraphs each, 558 questions), so draws of 32 documents of twelve articles share about half of
-  them.
-- pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`.
-- msc/session_N/test.txt has the dialogues of all splits: 17 single sessions without other sessions
-  of the same pair, rebuilt from the output of ParlAI's tests. Most stop before their end.
-- The others are slices of the published files (the records have the number of rows). Demonstrations
-  of hellaswag and piqa come from slices of their validation files.
-
-Choices were made on other texts than those of the tables: prompts on articles 0 to 12; presses and
-TempLoRA's rate on articles 10 and 11, which the LoRA of `smollm2-135m-qa` has not seen either;
-TempLoRA's rates for demonstrations on validation rows of ARC-Easy, for books on training books; the
-StreamAdapter on validation books. Tables use articles 12 to 24, the published rows of the other
-tasks and the test books.
+A suite has the runs of results/english/SUITE.yaml; SUITE/index.json names the runs of each row and
+column, and pages.yaml its caption. Baselines `none` and `icl` come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from math import exp, log
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from english_books import (
-    book_rates,
-    books,
-    books_at_budget,
-    generated,
-    long_books,
-    remembered_books,
-    short_windows,
-    streamed_books,
-)
-from english_cells import (
-    GEMMA,
-    MODEL,
-    TUNED,
-    Cell,
-    compressed,
-    dialogues,
-    dialogues_at_budget,
-    document_rates,
-    metaicl,
-    one_budget,
-    online_rates,
-    presses,
-    prompts,
-    remembered,
-    sessions,
-    shot_rates,
-    shots,
-    squad_base,
-    squad_tuned,
-)
+import yaml
+from grids import crossed, markdown, spread, table
+
+from ttabench.core.amounts import format_number
+from ttabench.records.samples import has_samples
+from ttabench.records.schema import load_record
+from ttabench.report.compare import compare_runs
+from ttabench.report.method_rows import pool_rows
+from ttabench.report.stored import StoredRun, load_values
+from ttabench.stats.estimate import difference
+from ttabench.stats.metrics import metric_or_default
 
 HERE = Path(__file__).resolve().parent / "english"
+PAGES: Mapping[str, Any] = yaml.safe_load((HERE / "pages.yaml").read_text(encoding="utf-8"))
+ERRORS = """Mean over all queries ± standard error, as in `ttabench compare`. Several draws are
+clustered by draw and by the documents or questions that they share, a single run by its documents,
+questions or books. Without stored scores per query, the errors of draws and of queries are added
+up, which is too wide. Empty cells were not run."""
+TITLES = {"f1": "F1", "answer_nll": "Answer NLL (nats/token)", "ppl": "Perplexity"}
+FEW_SHOT = ("superglue", "arc_easy", "arc_challenge", "hellaswag", "piqa")
+SHOWN_DIGITS = 2
+"""Digits of the per cent by which a perplexity is lower. Smaller differences count as none."""
 
-
-@dataclass(frozen=True)
-class Suite:
-    """A suite and its table."""
-
-    about: str
-    source: str
-    """Folder under DIR."""
-    cells: tuple[Cell, ...]
-    seeds: str = "0,1,2"
-    quick: bool = False
-    """True if `--quick` runs it, with fewer queries of one draw."""
-    metrics: tuple[str, ...] = ("",)
-    """Metrics, one table each. "" is the task's main metric."""
-
-
-FEW_SHOT = {
-    "superglue": ".",
-    "arc_easy": "arc",
-    "arc_challenge": "arc",
-    "hellaswag": "hellaswag",
-    "piqa": "piqa",
+AT, PERCENT = "20 %", ("50 %", "20 %", "10 %")
+SETS = ("4 documents", "8 documents", "16 documents")
+"""Columns of suites `keep` and `keep-gemma`."""
+PLAIN = ("none", "icl", "templora", "qttt", "in_place_ttt", "cartridge")
+"""Methods without a budget in shares."""
+ORDER = ("attention_matching", "kvzip", "h2o", "window", "snapkv", "rag", "random_slots")
+PAIRS = ("rag 10 % + kvzip 10 %", "kvzip 20 % + templora")
+"""Combinations of two methods, within the budget of each part alone."""
+LOST, NLL = "F1 lost vs. icl [95 %]", "NLL (nats/token)"
+LEGEND = f"""F1 in per cent ± standard error over sets, at each budget (a share of the keys and values of `icl`). The
+other columns are for the budget of {AT}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question. *NLL*:
+negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl`; for `rag`, the share
+of the tokens that a query reads. *CPU s*: processor time to read all contexts. Run
+`ttabench sweep results/english/keep.yaml` to reproduce it."""
+EQUAL_MEMORY = (
+    *("none", "icl", "kvzip", "attention_matching", "rag", "h2o", "snapkv", "random_slots"),
+    *("qttt", "templora", "cartridge"),
+)
+README_ROWS = ("icl", "kvzip", "attention_matching", "rag", "snapkv", "random_slots")
+LARGER = {
+    **{f"SmolLM2, {documents}": ("keep", documents) for documents in SETS},
+    f"Gemma 3, {SETS[0]}": ("keep-gemma", SETS[0]),
 }
-"""Tasks of demonstrations, and their folders under DIR."""
-SQUAD, READ = "squad/dev-v1.1.json", ("f1", "answer_nll")
-SUITES: Mapping[str, Suite] = {
-    "prompts": Suite(
-        "XQuAD by prompt, validation articles, 8 documents, 32 questions",
-        SQUAD,
-        tuple(prompts()),
-        "0",
-        metrics=READ,
-    ),
-    "presses": Suite(
-        f"Presses under {TUNED}, validation articles, 10 documents",
-        SQUAD,
-        tuple(presses()),
-        "0",
-        metrics=READ,
-    ),
-    "templora-documents": Suite(
-        f"TempLoRA's rate under {TUNED}, validation articles, 5 documents",
-        SQUAD,
-        tuple(document_rates()),
-        "0",
-        metrics=READ,
-    ),
-    "templora-demonstrations": Suite(
-        "TempLoRA's rate, ARC-Easy's validation rows, accuracy", "arc", tuple(shot_rates())
-    ),
-    "templora-books": Suite(
-        "TempLoRA's rate, perplexity of three training books", "pg19", tuple(book_rates()), "0"
-    ),
-    "squad-base": Suite(
-        f"XQuAD's articles 12 to 24 under {MODEL}", SQUAD, tuple(squad_base()), metrics=READ
-    ),
-    "squad-qa": Suite(
-        f"XQuAD's articles 12 to 24 under {TUNED}",
-        SQUAD,
-        tuple(squad_tuned()),
-        quick=True,
-        metrics=READ,
-    ),
-    "keep": Suite(
-        f"XQuAD's articles 12 to 24 under {TUNED}: all 60 paragraphs once, in disjoint sets, at one budget",
-        SQUAD,
-        tuple(one_budget(TUNED)),
-        "0",
-        metrics=READ,
-    ),
-    "keep-gemma": Suite(
-        f"The same under {GEMMA}, three examples in front of each question",
-        SQUAD,
-        tuple(one_budget(GEMMA, ("prompt=qa", "examples=3"), (4,))),
-        "0",
-        metrics=READ,
-    ),
-    "keep-dialogues": Suite(
-        "DailyDialog at one budget, perplexity of the next turn by turns read",
-        "dailydialog",
-        tuple(dialogues_at_budget()),
-        "0",
-    ),
-    "keep-books": Suite(
-        "PG-19 in chunks of 64 tokens at one budget, perplexity of four test books",
-        "pg19",
-        tuple(books_at_budget()),
-        "0",
-    ),
-    "online-rates": Suite(
-        f"Rates of online finetuning under {TUNED}, validation articles, 10 documents",
-        SQUAD,
-        tuple(online_rates()),
-        "0",
-        metrics=READ,
-    ),
-    "squad-memory": Suite(
-        f"XQuAD's articles 12 to 24 under {TUNED}: full context, window, retrieval, and finetuning",
-        SQUAD,
-        tuple(remembered()),
-        metrics=READ,
-    ),
-    "metaicl": Suite("MetaICL over its available test tasks", "metaicl", tuple(metaicl())),
-    **{
-        task: Suite(
-            f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy"
+MEMORIES = {
+    "`icl` on dialogues": ("dailydialog", "icl"),
+    "`ccm`, 2 slots per turn, dialogues": ("ccm-dialogues", "ccm concat"),
+    "`ccm`, 2 slots in all, dialogues": ("ccm-dialogues", "ccm merge"),
+    "`ccm` on books": ("ccm-books", "ccm"),
+    "`streamadapter` on books": ("pg19-256", "streamadapter"),
+    "`generative_adapter` on books": ("generated-books", "generative_adapter"),
+}
+"""Suite and row of methods with scores under their own, a swapped and an empty state."""
+Runs: TypeAlias = Mapping[str, Sequence[StoredRun]]
+"""Runs by row. The runs of a row differ in their seed."""
+
+
+@cache
+def cells(suite: str) -> dict[tuple[str, str], list[StoredRun]]:
+    """Load the runs of each row and column of a suite."""
+    folder = HERE / suite
+    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    return {
+        (line, column): [(folder / run_id, load_record(folder / run_id)) for run_id in ids]
+        for line, columns in index.items()
+        for column, ids in columns.items()
+    }
+
+
+def column_of(suite: str, column: str = "") -> Runs:
+    """Return the runs of one column by row."""
+    return {line: runs for (line, own), runs in cells(suite).items() if own == column}
+
+
+def readme() -> str:
+    """Return the page of all suites, results/english/README.md."""
+    head = f"# Real English data under SmolLM2-135M\n\n{ERRORS}\n"
+    return "\n".join([head, *map(section, PAGES)])
+
+
+def section(suite: str) -> str:
+    """Return the tables of a suite: a table per metric, differences by book, and improvements."""
+    runs, page = cells(suite), PAGES[suite]
+    columns = list(dict.fromkeys(column for _, column in runs))
+    records = [run for own in runs.values() for _, run in own]
+    lengths = sorted({row.step for run in records for row in run.rows if row.step is not None})
+    by_step = lengths if columns in ([""], ["1 to 16 shots"]) else []
+    lines = [f"## {suite}\n\n{page['about']}.\n"]
+    for metric in page.get("metrics", [""]):
+        found = (
+            (line, step or column, figure(own, metric, step))
+            for (line, column), own in runs.items()
+            for step in by_step or [None]
         )
-        for task, source in FEW_SHOT.items()
-    },
-    "pg19": Suite(
-        "PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"
-    ),
-    "pg19-256": Suite(
-        "PG-19 through a window of 256 tokens, perplexity of four test books",
-        "pg19",
-        tuple(short_windows()),
-        "0",
-    ),
-    "generated-books": Suite(
-        "PG-19 in chunks of 128 tokens, perplexity of four test books",
-        "pg19",
-        tuple(generated()),
-        "0",
-    ),
-    "ccm-books": Suite(
-        "PG-19 in chunks of 64 tokens after a compressed memory, perplexity of four test books",
-        "pg19",
-        tuple(remembered_books()),
-        "0",
-    ),
-    "ccm-stream": Suite(
-        "PG-19 as an endless stream of at most 160 slots, perplexity of four test books",
-        "pg19",
-        tuple(streamed_books()),
-        "0",
-    ),
-    "dailydialog": Suite(
-        "DailyDialog, perplexity of the next turn by turns read: 80 dialogues each, 28 at 12 turns "
-        "(TempLoRA 10 each)",
-        "dailydialog",
-        tuple(dialogues()),
-        "0",
-    ),
-    "ccm-dialogues": Suite(
-        "DailyDialog after the first stage of CCM, perplexity of the next turn by turns read: 80 "
-        "dialogues each, 28 at 12 turns",
-        "dailydialog",
-        tuple(compressed()),
-        "0",
-    ),
-    "msc": Suite(
-        "Multi-Session Chat, perplexity of each turn by turns read: 17 single sessions",
-        "msc",
-        tuple(sessions()),
-        "0",
-    ),
-    "pg19-64k": Suite(
-        "PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"
-    ),
-}
+        grid = crossed(found, "".join)[by_step or columns]
+        shown = markdown(grid.rename(columns="{:,}".format) if by_step else grid, "")
+        name = min({metric or run.main_metric for run in records})
+        lines.append(f"{TITLES.get(name, name)}:\n\n{shown}")
+    lines.append(by_book({line: own for (line, _), own in runs.items()}))
+    return "\n".join([*lines, improvement(runs, columns)])
+
+
+def figure(runs: Sequence[StoredRun], metric: str = "", step: int | None = None) -> str:
+    """Format the score of some runs with its error, see `ERRORS`. Empty without a score."""
+    if not any(run.value(metric or run.main_metric) for _, run in runs):
+        return ""
+    (row,) = compare_runs(runs, metric).method_rows
+    if step is not None and step not in row.steps:
+        return ""
+    value, error, _ = (row.value, row.stderr, 0) if step is None else row.steps[step]
+    digits, scale = (3, 1) if row.metric.startswith(("ppl", "answer")) else (1, 100)
+    shown = f"{scale * value:.{digits}f}"
+    return shown if error is None else f"{shown} ± {scale * error:.{digits}f}"
+
+
+def by_book(lines: Runs, base: str = "window") -> str:
+    """Return the table of differences from a base method, paired by book. Empty for other tasks."""
+    books = {
+        line: {
+            row.subtask: log(row.value)
+            for _, run in runs
+            for row in run.rows
+            if row.metric == "ppl" and row.step is None and row.subtask not in (None, "mean")
+        }
+        for line, runs in lines.items()
+    }
+    rows = []
+    for line, values in books.items():
+        changes = [
+            round(100 * (exp(values[book] - nats) - 1), 4) + 0.0
+            for book, nats in books.get(base, {}).items()
+            if book in values
+        ]
+        if line != base and changes:
+            below = sum(round(change, SHOWN_DIGITS) < 0 for change in changes)
+            rows.append((line, spread(changes, SHOWN_DIGITS), f"{below} of {len(changes)}"))
+    if not books.get(base):
+        return ""
+    head = ("", f"perplexity vs. {base} (%)", f"books below {base}")
+    return f"Paired by book, mean ± standard error over books:\n\n{table(head, rows, 1)}"
+
+
+def improvement(runs: Mapping[tuple[str, str], Sequence[StoredRun]], columns: Sequence[str]) -> str:
+    """Return the improvement of full context over no context, and where it is not significant."""
+    sentences, tested = [], True
+    for column in columns:
+        none, icl = (runs.get((line, column), []) for line in ("none", "icl"))
+        if len(none) != len(icl) or len(none) < 2 or none[0][1].main_metric == "ppl":
+            continue
+        _, low, _ = gained(icl, none)
+        doubt = ", not significant" if low is not None and low <= 0 else ""
+        sentences.append(f"{column}: {gain(icl, none)}{doubt}")
+        tested &= low is not None
+    if not sentences:
+        return ""
+    how = "95 % intervals" if tested else "95 % intervals if scores per query are stored"
+    return f"Improvement of icl over none in points, with {how}: {'; '.join(sentences)}.\n"
+
+
+def gained(
+    left: Sequence[StoredRun], right: Sequence[StoredRun]
+) -> tuple[float, float | None, float | None]:
+    """Return the difference of the main metric and its 95 % interval, paired by query.
+
+    Without stored scores per query there is no interval: the overlap of the runs is then unknown.
+    """
+    metric = left[0][1].main_metric
+    if all(has_samples(folder) for folder, _ in (*left, *right)):
+        ours, theirs = (load_values(side, metric) for side in (left, right))
+        shared = [query for query in ours if query in theirs]
+        sides = ([side[query] for query in shared] for side in (ours, theirs))
+        paired = difference(*sides, metric_or_default(metric).figure)
+        assert paired is not None, "a difference of means is a number"
+        return paired.value, paired.ci_low, paired.ci_high
+    one, other = (
+        pool_rows([row for _, run in side if (row := run.value(metric))])[0]
+        for side in (left, right)
+    )
+    return one - other, None, None
+
+
+def gain(left: Sequence[StoredRun], right: Sequence[StoredRun], scale: int = 100) -> str:
+    """Format the difference of the main metric with its interval."""
+    value, low, high = gained(left, right)
+    shown = format_number(scale * value)
+    if low is None or high is None:
+        return shown
+    return f"{shown} [{format_number(scale * low)}, {format_number(scale * high)}]"
+
+
+def measured(runs: Runs, name: str) -> list[str]:
+    """Return F1, F1 lost vs. icl, answer NLL, kept share and CPU seconds of a method at `AT`."""
+    line = name if name in runs else f"{name} {AT}"
+    if line not in runs:
+        return [""] * 5
+    (row,), ((_, record), *_) = compare_runs(runs[line]).method_rows, runs[line]
+    share = {"icl": 1.0, "none": 0.0}.get(line, row.costs["kept_share"])
+    return [
+        figure(runs[line]),
+        "" if line == "icl" else gain(runs["icl"], runs[line]),
+        figure(runs[line], "answer_nll"),
+        "" if share is None else f"{100 * share:.1f}",
+        format_number(record.cost["adapt_cpu_seconds"], 0),
+    ]
+
+
+def shown_rows(names: Sequence[str]) -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Yield one row per method on sets of four paragraphs, with the NLL without its error."""
+    runs = column_of("keep", SETS[0])
+    for name in names:
+        f1, lost, nll, kept, seconds = measured(runs, name)
+        yield f"`{name}`", f1, lost, nll.partition(" ")[0], kept, seconds
+
+
+def readme_table() -> str:
+    """Return the table of the README."""
+    rows = [(*row[:4], row[5]) for row in shown_rows(README_ROWS)]
+    return table(("method", "F1 (%)", LOST, NLL, "CPU s"), rows, 1)
+
+
+def equal_memory() -> str:
+    """Compare all methods on paragraphs at a fifth of the cache."""
+    head = ("method", "F1 (%)", LOST, NLL, "kept (% of bytes)", "CPU s")
+    return table(head, shown_rows(EQUAL_MEMORY), 1)
+
+
+def larger_contexts() -> str:
+    """Compare F1 lost vs. full context for more documents and another model."""
+    columns = [column_of(*place) for place in LARGER.values()]
+    rows = [
+        (f"`{name}`", *(measured(runs, name)[1] for runs in columns))
+        for name in ("kvzip", "attention_matching", "rag")
+    ]
+    return table((LOST, *LARGER), rows, 1)
+
+
+def continued_text() -> str:
+    """Compare the perplexity of the next turn or chunk when a fifth or half of the cache is kept."""
+    columns = [
+        (text, share, column_of(f"keep-{text}"))
+        for text in ("dialogues", "books")
+        for share in (AT, "50 %")
+    ]
+    rows = []
+    for name in ("none", "attention_matching", "kvzip", "snapkv", "window", "random_slots"):
+        sides = [
+            (runs[name if name == "none" else f"{name} {share}"], runs["icl"])
+            for _, share, runs in columns
+        ]
+        rows.append((f"`{name}`", *(gain(*side, 1) for side in sides)))
+    heads = [f"{text} at {share}" for text, share, _ in columns]
+    return table(("perplexity above icl [95 %]", *heads), rows, 1)
+
+
+def combinations() -> str:
+    """Compare each combination of two methods with `kvzip` alone at the same budget."""
+    runs, alone = column_of("keep", SETS[0]), f"kvzip {AT}"
+    rows = [(f"`{pair}`", figure(runs[pair]), gain(runs[pair], runs[alone])) for pair in PAIRS]
+    return table(("combination", "F1 (%)", f"F1 gained vs. {alone} [95 %]"), rows, 1)
+
+
+def parts_of_combinations() -> str:
+    """Compare each combination of two methods with its parts at the same budget."""
+    runs, rows = column_of("keep", SETS[0]), []
+    for pair in PAIRS:
+        for part in (part.replace("10 %", AT) for part in pair.split(" + ")):
+            (f1, nll), others = (
+                [figure(runs[line], metric) for metric in ("", "answer_nll")]
+                for line in (pair, part)
+            )
+            rows.append((pair, f1, nll, part, *others, gain(runs[pair], runs[part])))
+    figures = ("F1", NLL)
+    head = ("combination", *figures, "part alone", *figures, "F1 gained [95 %]")
+    return table(head, rows, 1)
+
+
+def memories() -> str:
+    """Compare perplexities under the own, a swapped and an empty state."""
+    rows = []
+    for name, (suite, line) in MEMORIES.items():
+        runs = column_of(suite)
+        swapped, own = runs[f"{line} (swapped state)"], runs[line]
+        states = (runs.get(f"{line} (empty state)", runs["none"]), swapped, own)
+        values = [format_number(float(figure(state).partition(" ")[0])) for state in states]
+        rows.append((name, *values, gain(swapped, own, 1)))
+    head = ("perplexity", "empty state", "swapped state", "own state", "swapped minus own [95 %]")
+    return table(head, rows, 1)
+
+
+def one_budget(suite: str, column: str) -> str:
+    """Return the table of one suite and number of documents: every method at every budget."""
+    runs = column_of(suite, column)
+    ((_, record), *_) = runs["icl"]
+    each, documents = record.config["task_options"]["group_documents"], record.task["documents"]
+    rows = []
+    for name in (name for name in PLAIN if name in runs):
+        f1, *others = measured(runs, name)
+        rows.append((name, f1, *("" for _ in PERCENT), *others))
+    for name in ORDER:
+        shares = [runs.get(f"{name} {share}") for share in PERCENT]
+        shown = [figure(own) if own else "" for own in shares]
+        if any(shares):
+            rows.append((name, "", *shown, *measured(runs, name)[1:]))
+    budgets = (f"F1 at {share}" for share in PERCENT)
+    lost = f"F1 lost vs. icl at {AT} [95 %]"
+    head = ("method", "F1, full context", *budgets, lost, NLL, "kept (%)", "CPU s")
+    sets = f"{documents} paragraphs in {-(-documents // each)} disjoint sets of {each}."
+    return f"{sets} {record.n} queries.\n\n{table(head, rows, 1)}"
+
+
+def full_table() -> str:
+    """Return the table of docs/results/real-text.md."""
+    return f"{one_budget('keep', SETS[0])}\n{LEGEND}\n"
+
+
+def reading() -> str:
+    """Return the tables of results/english/reading.md."""
+    budgets = [
+        f"**Suite `{suite}`, {column} per context.** {one_budget(suite, column)}"
+        for suite, column in LARGER.values()
+    ]
+    few = (
+        (line, suite, figure(runs))
+        for suite in FEW_SHOT
+        for line, runs in column_of(suite, "10 shots").items()
+    )
+    return "\n".join(
+        [
+            "### All methods at the same budget\n",
+            *budgets,
+            f"{LEGEND}\n",
+            "**Two methods combined, 4 documents per context.**\n",
+            parts_of_combinations(),
+            f"{ERRORS}\n",
+            section("pg19").replace("## ", "### ", 1),
+            f"### Ten demonstrations\n\nAccuracy (%).\n\n{markdown(crossed(few, ''.join)[[*FEW_SHOT]], '')}",
+        ]
+    )

@@ -1,35 +1,25 @@
-"""Tables of every method on every task family, of scores and of costs, and docs/families.svg; from
-the records.
+"""Tables of suite `nine`: every method on every task family, of scores and of costs.
 
-    python results/families.py     draws the figure docs/families.svg
-
-A cell has the metric under the own state, then in brackets the metric under a swapped state. A tick
-marks memory of the context: the own state is better than the swapped and the empty state, and both
-95 % intervals exclude zero.
+A tick marks memory of the context: the own state is better than the swapped and the empty state,
+and both 95 % intervals exclude zero.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
-from math import isnan
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
-import matplotlib as mpl
-from grids import adapters, markdown, records, runs_of, table
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from pandas import DataFrame, Series
-from suites import ttabench
+from grids import adapters, crossed, markdown, runs_of, table, ttabench
+from pandas import DataFrame
 
 from ttabench.core.amounts import format_bytes
 from ttabench.report.groups import STATE_SUFFIXES
 from ttabench.report.method_rows import format_value
 
-HERE = Path(__file__).resolve().parent
-PLACE = HERE.parent / "docs" / "families.svg"
-SUITE = "nine"
+SUITE = Path(__file__).resolve().parent / "nine"
 HAS_MEMORY = "✓"
 REMARKS = {
     "-labels-diet": " (gold documents)",
@@ -39,16 +29,8 @@ REMARKS = {
 }
 """Remark on adapters by the end of their name. Those trained on all families end in -diet."""
 SUMMARY_METHODS = (
-    "none",
-    "icl",
-    "kvzip",
-    "compressive",
-    "still",
-    "ccm",
-    "generative_adapter",
-    "mac",
-    "streamadapter",
-    "lora",
+    *("none", "icl", "kvzip", "compressive", "still", "ccm", "generative_adapter", "mac"),
+    *("streamadapter", "lora"),
 )
 SUMMARY_TASKS = {
     "streamingqa": "facts, F1 (%)",
@@ -57,147 +39,97 @@ SUMMARY_TASKS = {
     "pg19": "books, perplexity",
 }
 """Task families of docs/results.md, and their column headers."""
-LEAST = -100.0
-"""Lower limit of the recovered share in the figure (%), because harmful methods are unbounded."""
-LOWEST, HIGHEST = 0.0, 1.0
-"""Recovered shares at the ends of the colour scale."""
+Row: TypeAlias = Mapping[str, Any]
 
 
-def read(suite: Path) -> tuple[DataFrame, set[tuple[str, str]]]:
-    """Load the comparison of a suite by `ttabench compare`.
+class Cell(NamedTuple):
+    """A method on a task: its row under the own and a swapped state, and memory of the context."""
 
-    Returns:
-        A row per task, method and state, and the set of (task, method) with memory of the context.
-    """
-    comparison: dict[str, list[dict[str, Any]]] = json.loads(
-        ttabench("compare", "--out", str(suite), "--json")
-    )
-    runs = DataFrame(comparison["runs"])
-    ends = {words: state for state, words in STATE_SUFFIXES.items() if words}
-    checkpoints = {run.id: str(run.config["checkpoint"]) for run in records(suite)}
-    names = [checkpoints[ids.split()[0]] for ids in runs["runs"]]
-    remarks = [
-        next(words for end, words in REMARKS.items() if name.endswith(end)) if name else ""
-        for name in names
-    ]
-    runs["line"] = runs["method"] + remarks
-    lines = {(row["task"], row["label"]): row["line"] for _, row in runs.iterrows()}
-    better: dict[tuple[str, str], set[str]] = {}
-    for pair in comparison["differences"]:
-        state = next(
-            (state for words, state in ends.items() if pair["right"] == pair["left"] + words), None
+    own: Row
+    swapped: Row | None
+    has_memory: bool
+
+    def figure(self, *, swapped: bool = False) -> str:
+        """Format the score, with the score under a swapped state in brackets."""
+        text = format_value(self.own["metric"], self.own["value"], self.own["stderr"])
+        if swapped and self.swapped is not None:
+            text += f" ({format_value(self.swapped['metric'], self.swapped['value'], None)})"
+        return f"{text} {HAS_MEMORY}" if self.has_memory else text
+
+
+@cache
+def read() -> dict[tuple[str, str], Cell]:
+    """Load the comparison of the suite by `ttabench compare`: a cell per method and task."""
+    found = json.loads(ttabench("compare", "--out", SUITE, "--json"))
+    better = {
+        (pair["task"], pair["left"], pair["right"])
+        for pair in found["differences"]
+        if None not in (pair["ci_low"], pair["ci_high"])
+        and (pair["ci_high"] < 0 if pair["metric"] == "ppl" else pair["ci_low"] > 0)
+    }
+    checkpoints = {run.id: str(run.config["checkpoint"]) for _, run in runs_of(SUITE)}
+    rows: dict[str, dict[tuple[str, str], Row]] = {state: {} for state in STATE_SUFFIXES}
+    for row in found["runs"]:
+        name = checkpoints[row["runs"].split()[0]]
+        remark = next(words for end, words in REMARKS.items() if name.endswith(end))
+        line = row["method"] + (remark if name else "")
+        rows[row["state_of"]][line, row["task"]] = row
+    return {
+        key: Cell(
+            own,
+            rows["other"].get(key),
+            all(
+                (own["task"], own["label"], own["label"] + suffix) in better
+                for suffix in STATE_SUFFIXES.values()
+                if suffix
+            ),
         )
-        if state and None not in (pair["ci_low"], pair["ci_high"]):
-            is_better = pair["ci_high"] < 0 if pair["metric"] == "ppl" else pair["ci_low"] > 0
-            cell = pair["task"], lines[pair["task"], pair["left"]]
-            if is_better:
-                better.setdefault(cell, set()).add(state)
-    return runs, {cell for cell, states in better.items() if states >= set(ends.values())}
+        for key, own in rows["own"].items()
+    }
 
 
-def tables(out: Path) -> tuple[str, str, str]:
-    """Return the tables of scores, of costs, and of the training of the adapters."""
-    runs, with_memory = read(out / SUITE)
-    return (
-        f"{quality(runs, with_memory)}\n",
-        f"{costs(runs)}\n",
-        f"{adapters(runs_of(out / SUITE))}\n",
-    )
+def grid(cell: Callable[[Cell], str]) -> DataFrame:
+    """Format every cell: one row per method, one column per task."""
+    cells = read()
+    shown = crossed(((*key, each) for key, each in cells.items()), lambda own: cell(*own))
+    names = {task: f"{task} ({each.own['metric']})" for (_, task), each in cells.items()}
+    return shown[list(names)].rename(columns=names)
 
 
-def quality(runs: DataFrame, with_memory: Collection[tuple[str, str]]) -> str:
-    """Return the Markdown table of scores: one row per method, one column per family."""
-
-    def cell(own: Series, other: Series | None) -> str:
-        text = format_value(own["metric"], own["value"], own["stderr"])
-        text += "" if other is None else f" ({format_value(other['metric'], other['value'], None)})"
-        return f"{text} {HAS_MEMORY}" if (own["task"], own["line"]) in with_memory else text
-
+def scores() -> str:
+    """Return the table of scores."""
     head = (
         "main metric ± standard error over queries and draws (with a swapped state); "
         f"{HAS_MEMORY}: memory of the context"
     )
-    return f"**{head}**\n\n{markdown(_grid(runs, cell))}"
+    return f"**{head}**\n\n{markdown(grid(lambda cell: cell.figure(swapped=True)))}\n"
 
 
-def summary(out: Path) -> str:
+def costs() -> str:
+    """Return the table of the state's size, of times and of trained weights."""
+
+    def cell(each: Cell) -> str:
+        own = each.own
+        size = format_bytes(own["state_bytes"])
+        return f"{size}, {own['adapt_seconds']:.2g} s, {own['ask_ms']:.3g} ms"
+
+    weights: dict[str, int] = {}
+    for (line, _), each in read().items():
+        weights[line] = max(weights.get(line, 0), int(each.own["trained_parameters"] or 0))
+    shown = grid(cell).assign(**{"trained weights": [f"{count:,}" for count in weights.values()]})
+    return f"**state size, time to read a context, time per query**\n\n{markdown(shown)}\n"
+
+
+def trainings() -> str:
+    """Return the table of the training of the adapters."""
+    return f"{adapters(runs_of(SUITE))}\n"
+
+
+def summary() -> str:
     """Return the table of docs/results.md: some methods on some families."""
-    runs, with_memory = read(out / SUITE)
-    chosen = runs[(runs["state_of"] == "own") & runs["line"].isin(SUMMARY_METHODS)]
-
-    def cell(own: Series, _: Series | None) -> str:
-        text = format_value(own["metric"], own["value"], own["stderr"])
-        return f"{text} {HAS_MEMORY}" if (own["task"], own["line"]) in with_memory else text
-
-    grid = _grid(chosen[chosen["task"].isin(SUMMARY_TASKS)], cell)
-    rows = [(f"`{line}`", *grid.loc[line]) for line in SUMMARY_METHODS]
+    cells = read()
+    rows: Sequence[tuple[str, ...]] = [
+        (f"`{line}`", *(cells[line, task].figure() for task in SUMMARY_TASKS))
+        for line in SUMMARY_METHODS
+    ]
     return table(("method", *SUMMARY_TASKS.values()), rows, 1)
-
-
-def costs(runs: DataFrame) -> str:
-    """Return the Markdown table of the state's size and of times."""
-
-    def cell(own: Series, _: Series | None) -> str:
-        return f"{format_bytes(own['state_bytes'])}, {own['adapt_seconds']:.2g} s, {own['ask_ms']:.3g} ms"
-
-    grid = _grid(runs, cell)
-    weights = runs.groupby("line")["trained_parameters"].max()
-    grid["trained weights"] = [f"{int(weights[line] or 0):,}" for line in grid.index]
-    return f"**state size, time to read a context, time per query**\n\n{markdown(grid)}"
-
-
-def _grid(runs: DataFrame, cell: Callable[[Series, Series | None], str]) -> DataFrame:
-    """Format each pair of runs under the own and a swapped state. The swapped one may be missing."""
-    own, other = (
-        {(row["line"], row["task"]): row for _, row in runs[runs["state_of"] == state].iterrows()}
-        for state in ("own", "other")
-    )
-    names = {
-        task: f"{task} ({metric})"
-        for task, metric in zip(runs["task"], runs["metric"], strict=True)
-    }
-    lines = list(dict.fromkeys(line for line, _ in own))
-    cells = {
-        name: [
-            cell(own[line, task], other.get((line, task))) if (line, task) in own else ""
-            for line in lines
-        ]
-        for task, name in names.items()
-    }
-    return DataFrame(cells, index=lines)
-
-
-def draw(suite: Path, left_out: Sequence[str] = ("none", "icl")) -> Figure:
-    """Draw the recovered share of every method and family, with a tick for memory of the context."""
-    runs, with_memory = read(suite)
-    own = runs[(runs["state_of"] == "own") & ~runs["line"].isin(left_out)]
-    grid = own.pivot_table(
-        index="line", columns="task", values="share_of_gap", sort=False, dropna=False
-    )
-    figure = Figure(figsize=(9.0, 0.32 * len(grid) + 1.2), layout="constrained")
-    FigureCanvasSVG(figure)
-    axes = figure.subplots()
-    image = axes.imshow(
-        grid.to_numpy(float), cmap="Blues", vmin=LOWEST, vmax=HIGHEST, aspect="auto"
-    )
-    for row, line in enumerate(grid.index):
-        for column, task in enumerate(grid.columns):
-            share = grid.iloc[row, column]
-            on_progress = HAS_MEMORY if (task, line) in with_memory else ""
-            colour = "white" if share > (LOWEST + HIGHEST) / 2 else "black"
-            words = on_progress if isnan(share) else f"{max(100 * share, LEAST):.0f} {on_progress}"
-            axes.text(column, row, words, ha="center", va="center", color=colour, fontsize=8)
-    axes.set_xticks(range(len(grid.columns)), list(grid.columns), rotation=20)
-    axes.set_yticks(range(len(grid.index)), list(grid.index))
-    figure.colorbar(image, label="recovered: share of the improvement of icl over none")
-    return figure
-
-
-def main() -> None:
-    """Write the figure. Equal records give equal bytes."""
-    with mpl.rc_context({"svg.hashsalt": "ttabench", "svg.fonttype": "none"}):
-        draw(HERE / SUITE).savefig(PLACE, metadata={"Date": None})
-
-
-if __name__ == "__main__":
-    main()

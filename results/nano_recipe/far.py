@@ -19,17 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from results.nano_recipe import corpus
-from results.nano_recipe.corpus import Segment, Segments
-from results.nano_recipe.lessons import (
-    Batch,
-    Sequence,
-    Stage,
-    Teaching,
-    batch_of,
-    encoded,
-    sequence,
-)
+from nano_recipe import corpus
+from nano_recipe.corpus import Segment, Segments
+from nano_recipe.lessons import Batch, Sequence, Stage, Teaching, batch_of, encoded, sequence
+
 from ttabench.mini import qa
 from ttabench.mini.world import (
     NAME_PARTS_PER_POSITION,

@@ -6,10 +6,11 @@ A batch has ids, loss weights, and the positions of names and answers, which `te
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from results.nano_recipe import corpus
+from nano_recipe import corpus
+
 from ttabench.mini.world import rng
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ class Stage:
     naming: float = 0.0
     pointing: float = 0.0
     """Weights of the teaching losses, see `teaching.losses_of`."""
-
-    def teaching(self) -> Teaching:
-        """Return the teaching losses of its batches."""
-        return Teaching(self.naming, self.pointing)
 
 
 @dataclass(frozen=True)
@@ -163,10 +160,6 @@ class Batch:
     keys_BT: Tensor
     positions_BT: Tensor
     """Position of each token, ascending per row, usually by one."""
-
-    def to(self, device: str) -> Batch:
-        """Copy the batch to a device."""
-        return Batch(**{part.name: getattr(self, part.name).to(device) for part in fields(self)})
 
 
 def batch_of(sequences: list[Sequence], positions: list[list[int]] | None = None) -> Batch:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from nano_recipe.lessons import Batch, Teaching
 from torch.nn import functional as F
-
-from results.nano_recipe.lessons import Batch, Teaching
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +25,7 @@ def losses_of(model: LlamaForCausalLM, batch: Batch, teaching: Teaching) -> tupl
     """Return (weighted mean cross-entropy, weighted teaching losses). Logits are computed for
     nonzero weights only.
 
-    With layers of small initial outputs (`trainer._quieten`), two losses on attention weights teach
+    With layers of small initial outputs (`nano.new_model`), two losses on attention weights teach
     the model to distinguish entities. With full-sized initial outputs the same losses left it at
     chance. Small outputs without the losses were not tried.
 

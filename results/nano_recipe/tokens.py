@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results.nano_recipe import corpus
+from nano_recipe import corpus
+
 from ttabench.mini.world import rng
 
 if TYPE_CHECKING:
@@ -43,12 +43,3 @@ def train_tokenizer(samples: int = 100) -> Tokenizer:
     begins = [(BOS, tokenizer.token_to_id(BOS))]
     tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", f"{BOS} $A $B", begins)
     return tokenizer
-
-
-def tokenizer_of(out: Path, start: Path | None) -> Tokenizer:
-    """Load the tokenizer of the resumed training or of the start model, or train a new one."""
-    from tokenizers import Tokenizer
-
-    files = [folder / "tokenizer.json" for folder in (out, start) if folder is not None]
-    kept = next((file for file in files if file.exists()), None)
-    return train_tokenizer() if kept is None else Tokenizer.from_file(str(kept))

@@ -1,4 +1,4 @@
-"""Tables of `paper.py`: our figures next to a paper's, and a verdict for every claim.
+"""Page of the papers' claims: every claim with its verdict, and every setting with its figures.
 
 Results of `judging` are combined twice: first trainings of one setting (a place in one comparison
 group), then settings of one claim.
@@ -7,17 +7,13 @@ group), then settings of one claim.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
 
 from papers import declared
-from papers.declared import COUNTED, SCALES, Scale
-from papers.judging import ClaimResult, StoredResult, StoredRuns, evaluate_claims, locations, over
+from papers.declared import COUNTED
+from papers.judging import ClaimResult, StoredRuns, Verdict, evaluate_claims, over
 from ttabench.core.amounts import format_bytes, format_number
-from ttabench.report.method_rows import format_value
 from ttabench.stats.metrics import metric_or_default
-from ttabench.terminal.table import Table
 
 RULE = """\
 - **Reproduced**: our paired difference has the sign of the claim, and its 95 % interval excludes
@@ -40,132 +36,144 @@ A claim is one comparison of one table. Its settings are places of that table (a
 one comparison group. Each setting is evaluated under every training of the adapter, with its own
 interval. If all decided settings agree, that is the verdict. Otherwise the verdict is **mixed**.
 Claims were chosen by hand, most of them after the runs."""
+COSTS = """## Costs
+
+Bytes are exact, so a claim is reproduced if the left side has fewer. Times are of small models on
+shared machines. A claim about time is reproduced if the longest draw of the left side takes at most
+half of the shortest of the right side. It is contradicted if the opposite holds, and undecided
+otherwise. A single measurement, or measurements on different machines, cannot tell."""
+Settings = list[list[ClaimResult]]
+"""Results of a claim at one scale: per setting, the results of all trainings."""
 
 
-def all_claims(stored_runs: StoredRuns, scales: Sequence[Scale] = SCALES) -> list[ClaimResult]:
-    """Evaluate every claim of every paper, at every place, in every comparison group and training."""
-    return [
+def claims_page(stored_runs: StoredRuns) -> str:
+    """Return every claim as a Markdown page."""
+    rows = [
         row
         for of in declared.PAPERS
         for which in declared.paper(of).tables
-        for row in evaluate_claims(of, which, stored_runs, scales)
+        for row in evaluate_claims(of, which, stored_runs)
+    ]
+    quality = [row for row in rows if not row.claim.cost]
+    costs = by_claim(row for row in rows if row.claim.cost)
+    parts = ["# Claims of the papers, evaluated on our runs", headline(quality), RULE]
+    for of in declared.PAPERS:
+        about, own = declared.paper(of), [row for row in quality if row.paper == of]
+        claims, settings = by_claim(own), [rows for rows in by_setting(own) if rows[0].scale]
+        parts += [
+            f"## {of}\n\n{about.title} (arXiv {about.arxiv}). {counts(claims)}",
+            claims_table(claims),
+            "By setting:",
+            settings_table(settings),
+        ]
+    return "\n\n".join([*parts, f"{COSTS} {counts(costs)}", claims_table(costs)]) + "\n"
+
+
+def by_setting(rows: Iterable[ClaimResult]) -> Settings:
+    """Group results by claim, place and comparison group, in their order."""
+    groups: dict[Hashable, list[ClaimResult]] = {}
+    for row in rows:
+        key = (row.paper, row.table, row.claim.text, row.place.name, row.block, row.scale)
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+def by_claim(rows: Iterable[ClaimResult]) -> list[Settings]:
+    """Group settings by claim and scale. A place without runs counts only if its claim has no runs
+    at all.
+    """
+    groups: dict[Hashable, dict[str, Settings]] = {}
+    for setting in by_setting(rows):
+        row = setting[0]
+        scales = groups.setdefault((row.paper, row.table, row.claim.text), {})
+        scales.setdefault(row.scale or "", []).append(setting)
+    return [
+        settings
+        for scales in groups.values()
+        for scale, settings in scales.items()
+        if scale or len(scales) == 1
     ]
 
 
-def settings(rows: Sequence[ClaimResult]) -> list[Any]:
-    """Return one row per claim, place and comparison group: verdict over trainings, and the
-    results.
-    """
-    keys = ["paper", "table", "claim", "place", "block", "scale"]
-    cells = [
-        (
-            row.paper,
-            row.table,
-            row.claim.text,
-            row.place.name,
-            row.block,
-            row.scale or "",
-            row,
-            row.verdict,
-        )
-        for row in rows
-    ]
-    return _joined(cells, [*keys, "rows", "verdicts"], len(keys))
+def verdict_of_trainings(setting: Sequence[ClaimResult]) -> Verdict:
+    """Combine the verdicts of all trainings of a setting."""
+    return over([row.verdict for row in setting])
 
 
-def by_claim(rows: Sequence[ClaimResult]) -> list[Any]:
-    """Return one row per claim and scale: verdict over settings, with their results.
-
-    A place without runs counts only if its claim has no runs at all.
-    """
-    with_runs = {(row.paper, row.table, row.claim.text) for row in rows if row.scale}
-    cells = [
-        (line.paper, line.table, line.claim, line.scale, line.rows, line.verdict)
-        for line in settings(rows)
-        if line.scale or (line.paper, line.table, line.claim) not in with_runs
-    ]
-    return _joined(cells, ["paper", "table", "claim", "scale", "settings", "verdicts"], 4)
+def verdict_of_settings(settings: Settings) -> Verdict:
+    """Combine the verdicts of all settings of a claim."""
+    return over([verdict_of_trainings(setting) for setting in settings])
 
 
-def _joined(cells: Sequence[tuple[Any, ...]], columns: list[str], keys: int) -> list[Any]:
-    """Group rows by their first `keys` cells. Other cells become lists, with the combined verdict."""
-    import pandas
-
-    joined = (
-        pandas.DataFrame(cells, columns=columns)
-        .groupby(columns[:keys], sort=False)
-        .agg(list)
-        .reset_index()
+def headline(rows: Sequence[ClaimResult]) -> str:
+    """Return a summary: number of claims with runs, and number of reproduced and mixed claims."""
+    has_runs: dict[Hashable, bool] = {}
+    for row in rows:
+        key = (row.paper, row.table, row.claim.text)
+        has_runs[key] = has_runs.get(key, False) or bool(row.scale)
+    verdicts = Counter(
+        (settings[0][0].memory, verdict_of_settings(settings)) for settings in by_claim(rows)
     )
-    return list(joined.assign(verdict=joined["verdicts"].map(over)).itertuples(index=False))
-
-
-def claims_table(title: str, rows: Sequence[ClaimResult]) -> Table:
-    """Return the table of claims with verdicts: one row per claim and scale."""
-    cells = tuple(
-        (
-            f"{line.paper} {line.table}",
-            line.claim,
-            theirs(list(chain(*line.settings))),
-            line.scale,
-            _effects(line.settings),
-            format_verdict(line.verdict, line.verdicts, "settings"),
-        )
-        for line in by_claim(rows)
-    )
-    columns = ("table", "claim", "paper", "scale", "ours", "verdict")
-    return Table(
-        title=title, columns=columns, rows=cells, data=tuple(map(_data, rows)), caption=counts(rows)
+    return (
+        f"{sum(has_runs.values())} of {len(has_runs)} distinct claims have runs. Counted by scale, "
+        f"{verdicts[True, 'reproduced']} claims about methods with a state are reproduced, including their memory of "
+        f"the context, and {verdicts[True, 'mixed']} are mixed. {verdicts[False, 'reproduced']} claims about methods "
+        "without a state are reproduced. Claims about costs are at the end."
     )
 
 
-def settings_table(title: str, rows: Sequence[ClaimResult]) -> Table:
-    """Return the table of settings with runs: one row per setting, with the figures of all
-    trainings.
-    """
-    cells = []
-    for line in (line for line in settings(rows) if line.scale):
+def counts(claims: Sequence[Settings]) -> str:
+    """Format `Claims, by scale: 3 reproduced, 5 undecided, 4 no runs.`"""
+    verdicts = Counter(map(verdict_of_settings, claims))
+    return f"Claims, by scale: {', '.join(f'{count} {name}' for name, count in verdicts.most_common())}."
+
+
+def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Format a Markdown table. Columns with `#` are right-aligned."""
+    rules = ["---:" if column.startswith("#") else "---" for column in columns]
+    heads = [column.lstrip("#") for column in columns]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rules, *lines))
+
+
+def claims_table(claims: Sequence[Settings]) -> str:
+    """Return the table of claims: one row per claim and scale."""
+    lines = []
+    for settings in claims:
+        first, verdicts = settings[0][0], [verdict_of_trainings(setting) for setting in settings]
+        verdict = format_verdict(over(verdicts), verdicts, "settings")
+        rows = [row for setting in settings for row in setting]
+        name = f"{first.paper} {first.table}"
+        ours = effects(settings)
+        lines.append((name, first.claim.text, theirs(rows), first.scale or "", ours, verdict))
+    return markdown(("table", "claim", "paper", "scale", "ours", "verdict"), lines)
+
+
+def settings_table(settings: Settings) -> str:
+    """Return the table of settings: one row each, with the figures of all trainings."""
+    lines = []
+    for rows in settings:
+        first, verdicts = rows[0], [row.verdict for row in rows]
+        verdict = format_verdict(over(verdicts), verdicts, "trainings")
+        reason = each([row.reason for row in rows])
         controls = [
             row.control.shown if row.control else "not run" if row.memory and row.found else ""
-            for row in line.rows
+            for row in rows
         ]
-        reason = _each([row.reason for row in line.rows])
-        verdict = format_verdict(line.verdict, line.verdicts, "trainings") + (
-            f": {reason}" if reason else ""
-        )
-        queries = [f"{row.found.n:,}" if row.found else "" for row in line.rows]
-        cells.append(
+        lines.append(
             (
-                f"{line.paper} {line.table}",
-                line.claim,
-                line.place,
-                line.block,
-                _each(list(map(ours, line.rows))),
-                _each(controls),
-                _each(queries),
-                theirs(line.rows[:1]).partition(":")[0],
-                verdict,
+                f"{first.paper} {first.table}",
+                first.claim.text,
+                first.place.name,
+                first.block,
+                each([format_ours(row) for row in rows]),
+                each(controls),
+                each([f"{row.found.n:,}" if row.found else "" for row in rows]),
+                theirs(rows[:1]).partition(":")[0],
+                f"{verdict}: {reason}" if reason else verdict,
             )
         )
-    columns = (
-        "table",
-        "claim",
-        "setting",
-        "comparison group",
-        "ours, left − right [95 %]",
-        "own − swapped state [95 %]",
-        "#n",
-        "paper",
-        "verdict",
-    )
-    return Table(
-        title=title,
-        columns=columns,
-        rows=tuple(cells),
-        data=tuple(map(_data, rows)),
-        caption=counts(rows),
-        spare=("comparison group", "#n"),
-    )
+    heads = ("table", "claim", "setting", "comparison group", "ours, left − right [95 %]")
+    return markdown((*heads, "own − swapped state [95 %]", "#n", "paper", "verdict"), lines)
 
 
 def format_verdict(verdict: str, verdicts: Sequence[str], noun: str) -> str:
@@ -173,157 +181,58 @@ def format_verdict(verdict: str, verdicts: Sequence[str], noun: str) -> str:
     if len(verdicts) < 2:
         return verdict
     counted = Counter(verdicts).most_common()
-    each = f"{', '.join(f'{count} {name}' for name, count in counted)} of "
-    return f"{verdict} ({each if len(counted) > 1 else ''}{len(verdicts)} {noun})"
+    parts = f"{', '.join(f'{count} {name}' for name, count in counted)} of "
+    return f"{verdict} ({parts if len(counted) > 1 else ''}{len(verdicts)} {noun})"
 
 
-def counts(rows: Sequence[ClaimResult]) -> str:
-    """Format `Claims, by scale: 3 reproduced, 5 undecided, 4 no runs.`"""
-    verdicts = Counter(line.verdict for line in by_claim(rows))
-    return f"Claims, by scale: {', '.join(f'{count} {name}' for name, count in verdicts.most_common())}."
-
-
-def _each(cells: Sequence[str]) -> str:
+def each(cells: Sequence[str]) -> str:
     """Join different cells; equal cells are written once."""
     return "; ".join(cells if len(set(cells)) > 1 else cells[:1]).strip("; ")
 
 
-def _effects(by_setting: Sequence[list[ClaimResult]]) -> str:
+def effects(settings: Settings) -> str:
     """Format the range of our differences, `14.0 to 44.4`. For costs, list every setting."""
-    effects = [row.found for rows in by_setting for row in rows if row.found is not None]
-    if effects:
-        metric = metric_or_default(effects[0].metric)
-        return span([found.value * metric.scale for found in effects], metric.digits)
-    return "; ".join(
-        dict.fromkeys(
-            f"{row.place.name} {ours(row)}" if row.costs else row.reason for row, *_ in by_setting
-        )
-    )
+    found = [row.found for rows in settings for row in rows if row.found is not None]
+    if found:
+        metric = metric_or_default(found[0].metric)
+        return span([one.value * metric.scale for one in found], metric.digits)
+    shown = [
+        f"{row.place.name} {format_ours(row)}" if row.costs else row.reason for row, *_ in settings
+    ]
+    return "; ".join(dict.fromkeys(shown))
 
 
-def _data(row: ClaimResult) -> dict[str, Any]:
-    left, right = row.costs or (None, None)
-    figures = {
-        f"{prefix}{name}": getattr(found, name, None)
-        for prefix, found in (("", row.found), ("own_less_other_", row.control))
-        for name in ("value", "ci_low", "ci_high", "p", "n", "units")
-    }
-    return {
-        "paper": row.paper,
-        "table": row.table,
-        "claim": row.claim.text,
-        "says": row.claim.says,
-        "place": row.place.name,
-        "scale": row.scale,
-        "block": row.block,
-        "metric": row.found.metric if row.found else row.claim.cost,
-        **figures,
-        "left_cost": left.value if left else None,
-        "right_cost": right.value if right else None,
-        "paper_says": theirs([row]),
-        "verdict": row.verdict,
-        "reason": row.reason,
-    }
-
-
-def ours(row: ClaimResult) -> str:
+def format_ours(row: ClaimResult) -> str:
     """Format our difference with its interval, or both costs."""
-    if row.costs is not None:
-        counted = row.claim.cost in COUNTED
-        return " against ".join(
-            format_bytes(cost.value) if counted else f"{cost.value:,.3g} s" for cost in row.costs
-        )
-    return row.found.shown if row.found else ""
+    if row.costs is None:
+        return row.found.shown if row.found else ""
+    counted = row.claim.cost in COUNTED
+    return " against ".join(
+        format_bytes(cost.value) if counted else f"{cost.value:,.3g} s" for cost in row.costs
+    )
 
 
 def theirs(rows: Sequence[ClaimResult]) -> str:
     """Format the paper's differences over places and base models. Without figures, quote the paper."""
-    differences = [reported(row) for row in rows]
-    values = [value for by_model in differences for value in by_model.values()]
-    if not values:
+    found = [difference for row in rows for difference in differences(row)]
+    if not found:
         return rows[0].claim.says
-    return f"{span(values)}: {', '.join(dict.fromkeys(model for by_model in differences for model in by_model))}"
+    models = dict.fromkeys(model for model, _ in found)
+    return f"{span([value for _, value in found])}: {', '.join(models)}"
+
+
+def differences(row: ClaimResult) -> list[tuple[str, float]]:
+    """Return the paper's difference at a place (left minus right) by base model. Empty for costs."""
+    if row.claim.cost or not row.place.task:
+        return []
+    left, right = (
+        declared.reported_at(row.paper, row.table, row.place, line)
+        for line in (row.claim.left, row.claim.right)
+    )
+    return [(model, left[model] - right[model]) for model in left if model in right]
 
 
 def span(values: Sequence[float], digits: int = 1) -> str:
     """Format the smallest and the largest value, `-0.6 to 23.5`."""
     limits = [format_number(limit, digits) for limit in (min(values), max(values))]
     return " to ".join(dict.fromkeys(limits))
-
-
-def reported(row: ClaimResult) -> dict[str, float]:
-    """Return the paper's difference at a place (left minus right) by base model. Empty for costs."""
-    if row.claim.cost or not row.place.task:
-        return {}
-    left, right = (
-        {
-            figure["model"]: figure["value"]
-            for figure in declared.reported_at(row.paper, row.table, row.place, line)
-        }
-        for line in (row.claim.left, row.claim.right)
-    )
-    return {model: left[model] - right[model] for model in left if model in right}
-
-
-def figures_table(name: str, stored_runs: StoredRuns, scale: Scale) -> Table:
-    """Return the table as the paper prints it, by base model, with a column of our results at one
-    scale.
-    """
-    import pandas
-
-    of, which, table = declared.table(name)
-    keys = ["method", "task", "setting", "metric"]
-    printed = pandas.DataFrame(declared.reported(of, which), columns=["model", *keys, "value"])
-    results: dict[tuple[str, ...], list[StoredResult]] = {}
-    for location in (
-        location for location in locations(of, which, stored_runs) if location.scale == scale
-    ):
-        for line in (line for line in table.named if line in location.lines):
-            known_rows = declared.reported_at(of, which, location.place, line)
-            usable = [
-                one
-                for one in location.lines[line].values()
-                if one.figure is not None and not one.method_row.exclusion_reason
-            ]
-            for index in dict.fromkeys(tuple(row[key] for key in keys) for row in known_rows):
-                results.setdefault(index, []).extend(usable)
-    wide = printed.pivot_table(index=keys, columns="model", values="value", sort=False)
-    rows = tuple(
-        (
-            *index,
-            *("" if pandas.isna(value) else f"{value:g}" for value in values),
-            _range(results.get(index, ())),
-        )
-        for index, values in zip(wide.index, wide.to_numpy(), strict=True)
-    )
-    columns = (*keys, *(f"#{model}" for model in wide.columns), f"#ours, {scale}")
-    caption = (
-        f"Figures of arXiv {declared.paper(of).arxiv}. Ours: value ± standard error, or a range."
-    )
-    if scale == SCALES[0]:
-        caption += " Ours are of a small model on synthetic texts: compare the order of rows, not the figures."
-    return Table(
-        title=f"{name}: {table.about}",
-        columns=columns,
-        rows=rows,
-        names=("method",),
-        caption=caption,
-        data=tuple(
-            {key.removeprefix("#"): cell for key, cell in zip(columns, row, strict=True)}
-            for row in rows
-        ),
-    )
-
-
-def _range(results: Sequence[StoredResult]) -> str:
-    """Format `66.2 ± 3.1`, or several results as `62.0 to 71.5 (3)`."""
-    figures = [one.figure for one in results if one.figure is not None]
-    if len(figures) < 2:
-        return "".join(
-            format_value(one.method_row.metric, *figure[:2])
-            for one, figure in zip(results, figures, strict=True)
-        )
-    metric = metric_or_default(results[0].method_row.metric)
-    return (
-        f"{span([figure[0] * metric.scale for figure in figures], metric.digits)} ({len(figures)})"
-    )

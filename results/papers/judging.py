@@ -22,7 +22,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
-from papers.declared import COUNTED, SCALES, Claim, Cost, Place, Scale, paper, scale_of_model
+from papers.declared import (
+    COUNTED,
+    SCALES,
+    Claim,
+    Cost,
+    Pattern,
+    Place,
+    Scale,
+    paper,
+    scale_of_model,
+)
 from ttabench.core.declared import format_setting
 from ttabench.core.types import Json
 from ttabench.methods.checkpoints import trained_tasks, training_seed
@@ -158,6 +168,10 @@ class StoredResult:
         return self.method_row.steps.get(self.step)
 
 
+Pair: TypeAlias = tuple[StoredResult, StoredResult]
+"""Results of the left and the right row of a claim."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Location:
     """A place of a table in one comparison group."""
@@ -175,10 +189,9 @@ class Location:
 def locations(name: str, which: str, stored_runs: StoredRuns) -> list[Location]:
     """Return every place of a table in every comparison group with a run of a claimed row."""
     table = paper(name).tables[which]
-    places, patterns = table.places, paper(name).lines_of(table)
-    lines = {end: {"method": end} for end in (NO_CONTEXT, FULL_CONTEXT)} | {
-        line: patterns[line] for line in table.named
-    }
+    places, patterns = table.places, {**paper(name).lines, **table.lines}
+    named = {line: patterns[line] for claim in table.claims for line in (claim.left, claim.right)}
+    lines: dict[str, Pattern] = {end: {"method": end} for end in (NO_CONTEXT, FULL_CONTEXT)} | named
 
     def are(pattern: Mapping[str, Json], record: RunRecord) -> bool:
         return fits(pattern, stored_runs.words[record.id])
@@ -208,7 +221,7 @@ def locations(name: str, which: str, stored_runs: StoredRuns) -> list[Location]:
                 for line, pattern in lines.items()
                 if (fitting := [one for one in results if are(pattern, one.method_row.record)])
             }
-            if trainings.keys() & {*table.named}:
+            if trainings.keys() & named.keys():
                 found.append(
                     Location(
                         place=place,
@@ -267,9 +280,9 @@ class ClaimResult:
     table: str
     claim: Claim
     place: Place
-    verdict: Verdict
     memory: bool
     """True if the left method keeps the context in a state."""
+    verdict: Verdict = "no runs"
     scale: Scale | None = None
     """None without runs at any scale."""
     block: str = ""
@@ -291,12 +304,8 @@ def verdict_of(
         control: difference between the own and a swapped state of left.
         memory: True if left keeps the context in a state. Its own state must then be better than the swapped one.
     """
-    verdict = _of_sign(found.gain) if _excludes_zero(found) else "undecided"
-    if (
-        verdict == "reproduced"
-        and memory
-        and not (control and control.gain * _excludes_zero(control) > 0)
-    ):
+    verdict = _of_sign(_significant_gain(found))
+    if verdict == "reproduced" and memory and (control is None or _significant_gain(control) <= 0):
         return "no memory" if control else "no control"
     return verdict
 
@@ -305,150 +314,112 @@ def _of_sign(sign: float) -> Verdict:
     return "reproduced" if sign > 0 else "contradicted" if sign < 0 else "undecided"
 
 
-def _excludes_zero(found: Difference) -> bool:
-    """Return True if the interval excludes zero. Without an interval, use the p-value."""
+def _significant_gain(found: Difference) -> float:
+    """Return the gain, or 0 if the interval includes zero. Without an interval, use the p-value."""
     if found.ci_low is not None and found.ci_high is not None:
-        return found.ci_low > 0 or found.ci_high < 0
-    return found.p is not None and found.p < SIGNIFICANCE_LEVEL
+        return found.gain if found.ci_low > 0 or found.ci_high < 0 else 0.0
+    return found.gain if found.p is not None and found.p < SIGNIFICANCE_LEVEL else 0.0
 
 
 def over(verdicts: Sequence[Verdict]) -> Verdict:
     """Combine the verdicts of several trainings or settings. Those without a decision are ignored."""
-    decided = [verdict for verdict in verdicts if verdict not in NO_VERDICT]
+    decided = {verdict for verdict in verdicts if verdict not in NO_VERDICT}
     if decided:
-        return decided[0] if len(set(decided)) == 1 else "mixed"
+        return decided.pop() if len(decided) == 1 else "mixed"
     return "cannot tell" if "cannot tell" in verdicts else "no runs"
 
 
-def evaluate_claims(
-    name: str, which: str, stored_runs: StoredRuns, scales: Sequence[Scale] = SCALES
-) -> list[ClaimResult]:
+def evaluate_claims(name: str, which: str, stored_runs: StoredRuns) -> list[ClaimResult]:
     """Evaluate every claim of a table at every place, in every comparison group and training with
     both rows.
     """
-    table = paper(name).tables[which]
-    found = [
-        location for location in locations(name, which, stored_runs) if location.scale in scales
-    ]
-    lines = paper(name).lines_of(table)
+    table, found = paper(name).tables[which], locations(name, which, stored_runs)
+    lines = {**paper(name).lines, **table.lines}
     rows: list[ClaimResult] = []
     for claim in table.claims:
         memory = not claim.cost and lines[claim.left]["method"] not in WITHOUT_STATE
-        for place in table.placed(claim):
-            at: dict[str, Any] = {
-                "paper": name,
-                "table": which,
-                "claim": claim,
-                "place": place,
-                "memory": memory,
-            }
-            with_runs = list(
-                _of_runs(claim, [location for location in found if location.place is place], at)
-            )
-            rows += with_runs or [ClaimResult(**at, verdict="no runs")]
+        for place in table.places:
+            if not claim.places or place.name in claim.places:
+                base = ClaimResult(paper=name, table=which, claim=claim, place=place, memory=memory)
+                both = [
+                    location
+                    for location in found
+                    if location.place is place
+                    and {claim.left, claim.right} <= location.lines.keys()
+                ]
+                rows += list(_evaluate(base, both)) or [base]
     return rows
 
 
-def _of_runs(
-    claim: Claim, locations: Sequence[Location], at: Mapping[str, Any]
-) -> Iterator[ClaimResult]:
+def _evaluate(base: ClaimResult, both: Sequence[Location]) -> Iterator[ClaimResult]:
     """Evaluate a claim per comparison group, or for a mean over all groups of a scale."""
-    both = [
-        location for location in locations if {claim.left, claim.right} <= location.lines.keys()
-    ]
-    together = [[location] for location in both]
-    if at["place"].mean:
-        together = [
-            alike
-            for scale in SCALES
-            if (alike := [location for location in both if location.scale == scale])
-        ]
-    for alike in together:
-        first = alike[0]
+    groups = [[location] for location in both]
+    if base.place.mean:
+        by_scale = ([one for one in both if one.scale == scale] for scale in SCALES)
+        groups = [group for group in by_scale if group]
+    claim = base.claim
+    for group in groups:
+        first = group[0]
         block = first.block
-        if len(alike) > 1:
-            block = block.replace(f"{first.task} ", f"{len(alike)} tasks ", 1)
-        for left, right in _trainings(claim, alike):
-            pairs = [
-                (location.lines[claim.left][left], location.lines[claim.right][right])
-                for location in alike
-            ]
-            words = {**at, "scale": first.scale, "block": block}
-            yield (
-                _cost(claim, pairs[0], words)
-                if claim.cost
-                else _difference(claim, alike, pairs, words)
-            )
+        if len(group) > 1:
+            block = block.replace(f"{first.task} ", f"{len(group)} tasks ", 1)
+        row = replace(base, scale=first.scale, block=block)
+        for left, right in _trainings(claim, group):
+            pairs = [(one.lines[claim.left][left], one.lines[claim.right][right]) for one in group]
+            yield _compare_costs(row, *pairs[0]) if claim.cost else _compare(row, group, pairs)
 
 
-def _trainings(claim: Claim, alike: Sequence[Location]) -> list[tuple[int | None, int | None]]:
-    """Return the pairs of left and right training seeds to compare.
+def _trainings(claim: Claim, group: Sequence[Location]) -> Iterator[tuple[int | None, int | None]]:
+    """Yield the pairs of left and right training seeds to compare.
 
     Equal seeds are paired. If one side has a single training, it is paired with all of the other
     side.
     """
     left, right = (
-        sorted(
-            set.intersection(*(set(location.lines[side]) for location in alike)),
-            key=lambda seed: seed or 0,
-        )
+        set.intersection(*(set(location.lines[side]) for location in group))
         for side in (claim.left, claim.right)
     )
-    return [
-        pair
-        for pair in product(left, right)
-        if pair[0] == pair[1] or min(len(left), len(right)) == 1
-    ]
+    for pair in product(*(sorted(side, key=lambda seed: seed or 0) for side in (left, right))):
+        if pair[0] == pair[1] or min(len(left), len(right)) == 1:
+            yield pair
 
 
-def _difference(
-    claim: Claim,
-    alike: Sequence[Location],
-    pairs: Sequence[tuple[StoredResult, StoredResult]],
-    words: Mapping[str, Any],
-) -> ClaimResult:
+def _compare(row: ClaimResult, group: Sequence[Location], pairs: Sequence[Pair]) -> ClaimResult:
     """Evaluate a claim by the paired difference, averaged over several comparison groups for a
     mean.
     """
-    names = (claim.left, claim.right)
-    faults = [
-        f"{name} {result.fault}"
-        for pair in pairs
-        for name, result in zip(names, pair, strict=True)
-        if result.fault
-    ]
-    if words["place"].mean:
-        tasks = {location.task for location in alike}
-        missing = [task for task in words["place"].pattern["task"] if task not in tasks]
-        if missing:
-            faults = [f"not run on {', '.join(missing)}", *faults]
-    found = None
-    if not faults:
-        found = _mean(
-            [difference(left.line, _part(right.line, claim.share)) for left, right in pairs]
-        )
-    if found is None:
-        return ClaimResult(
-            **words, verdict="cannot tell", reason=faults[0] if faults else "no query in common"
-        )
-    control = None
-    if words["memory"]:
-        control = _mean(
-            [difference(left.line, left.other.line) if left.other else None for left, _ in pairs]
-        )
-    verdict = verdict_of(found, control, memory=words["memory"])
-    reason = claim.miniature if words["scale"] == SCALES[0] else ""
-    reason = reason or _blind(alike, pairs, verdict)
-    return ClaimResult(
-        **words,
-        verdict="cannot tell" if reason else verdict,
-        found=found,
-        control=control,
-        reason=reason,
+    claim, tasks = row.claim, {location.task for location in group}
+    missing = (
+        [task for task in row.place.runs["task"] if task not in tasks] if row.place.mean else []
     )
+    faults = [f"not run on {', '.join(missing)}"] if missing else []
+    faults += [fault for pair in pairs for fault in _faults(claim, pair)]
+    found = _mean(
+        [difference(left.line, _scaled(right.line, claim.share)) for left, right in pairs]
+        if not faults
+        else [None]
+    )
+    if found is None:
+        reason = faults[0] if faults else "no query in common"
+        return replace(row, verdict="cannot tell", reason=reason)
+    control = None
+    if row.memory:
+        control = _mean(
+            [left.other and difference(left.line, left.other.line) for left, _ in pairs]
+        )
+    verdict = verdict_of(found, control, memory=row.memory)
+    reason = claim.miniature if row.scale == SCALES[0] else ""
+    reason = reason or _near_baseline_reason(group, pairs, verdict)
+    verdict = "cannot tell" if reason else verdict
+    return replace(row, verdict=verdict, found=found, control=control, reason=reason)
 
 
-def _part(line: MethodRow, share: float) -> MethodRow:
+def _faults(claim: Claim, pair: Pair) -> list[str]:
+    names = zip((claim.left, claim.right), pair, strict=True)
+    return [f"{name} {result.fault}" for name, result in names if result.fault]
+
+
+def _scaled(line: MethodRow, share: float) -> MethodRow:
     """Scale the values of a method row by a share."""
     if share == 1:
         return line
@@ -467,34 +438,31 @@ def _mean(differences: Sequence[Difference | None]) -> Difference | None:
     return known[0] if len(known) == 1 else mean_difference(known)
 
 
-def _blind(
-    alike: Sequence[Location], pairs: Sequence[tuple[StoredResult, StoredResult]], verdict: Verdict
+def _near_baseline_reason(
+    group: Sequence[Location], pairs: Sequence[Pair], verdict: Verdict
 ) -> str:
     """Return the reason why both results are near the same baseline, or "".
 
     Positions are 0 at the no-context and 1 at the full-context baseline. Perplexities use
     logarithms. Returns "" if a baseline was not run.
     """
-    oriented_values = list[list[float]]()
-    for location, pair in zip(alike, pairs, strict=True):
-        ends = [
-            next(iter(location.lines.get(end, {}).values()), None)
-            for end in (NO_CONTEXT, FULL_CONTEXT)
+    positions: list[list[float]] = []
+    for location, pair in zip(group, pairs, strict=True):
+        ends = [[*location.lines.get(end, {}).values()][:1] for end in (NO_CONTEXT, FULL_CONTEXT)]
+        results = [*pair, *ends[0], *ends[1]]
+        values = [
+            result.figure[0]
+            for result in results
+            if result.figure is not None and not result.method_row.exclusion_reason
         ]
-        figures = [
-            result.figure
-            for result in (*pair, *ends)
-            if result is not None and not result.method_row.exclusion_reason
-        ]
-        values = [figure[0] for figure in figures if figure is not None]
         if len(values) < 4:
             return ""
         higher = metric_or_default(pair[0].method_row.metric).higher_is_better
-        oriented_values.append(values if higher else [-math.log(value) for value in values])
-    left, right, none, full = (fmean(values) for values in zip(*oriented_values, strict=True))
+        positions.append(values if higher else [-math.log(value) for value in values])
+    left, right, none, full = (fmean(values) for values in zip(*positions, strict=True))
     if full <= none:
         return "full context is not better than no context"
-    places = [(oriented_value - none) / (full - none) for oriented_value in (left, right)]
+    places = [(position - none) / (full - none) for position in (left, right)]
     return near_baseline(places, decided=verdict != "undecided")
 
 
@@ -513,36 +481,26 @@ def near_baseline(places: Sequence[float], *, decided: bool) -> str:
     return ""
 
 
-def _cost(
-    claim: Claim, pair: tuple[StoredResult, StoredResult], words: Mapping[str, Any]
-) -> ClaimResult:
+def _compare_costs(row: ClaimResult, left: StoredResult, right: StoredResult) -> ClaimResult:
     """Evaluate a claim about a recorded cost. Missing scores do not matter. For bytes, no other
     fault does either.
     """
-    left, right = (result.cost(claim.cost) for result in pair)
-    machines = sorted({result.method_row.machine for result in pair})
-    faults = [
-        f"{name} {result.fault}"
-        for name, result in zip((claim.left, claim.right), pair, strict=True)
-        if result.fault not in ("", UNSCORED)
-    ]
-    if len(machines) > 1:
-        faults.append("measured on different machines")
-    if left is None or right is None:
-        return ClaimResult(**words, verdict="cannot tell", reason=f"{claim.cost} was not recorded")
-    words = {**words, "costs": (left, right)}
+    claim, unknown = row.claim, replace(row, verdict="cannot tell")
+    costs = left.cost(claim.cost), right.cost(claim.cost)
+    if costs[0] is None or costs[1] is None:
+        return replace(unknown, reason=f"{claim.cost} was not recorded")
+    one, other = measured = (costs[0], costs[1])
     if claim.cost in COUNTED:
-        return ClaimResult(**words, verdict=_of_sign(right.value - left.value))
+        return replace(row, costs=measured, verdict=_of_sign(other.value - one.value))
+    faults = [fault for fault in _faults(claim, (left, right)) if not fault.endswith(UNSCORED)]
+    if left.method_row.machine != right.method_row.machine:
+        faults.append("measured on different machines")
     if faults:
-        return ClaimResult(**words, verdict="cannot tell", reason=faults[0])
-    words["block"] = f"{words['block']}, {machines[0]}"
-    if once := [
-        line
-        for line, cost in zip((claim.left, claim.right), (left, right), strict=True)
-        if cost.n < 2
-    ]:
-        return ClaimResult(
-            **words, verdict="cannot tell", reason=f"{' and '.join(once)} measured once"
-        )
-    sign = (right.low >= MIN_TIME_RATIO * left.high) - (left.low >= MIN_TIME_RATIO * right.high)
-    return ClaimResult(**words, verdict=_of_sign(sign))
+        return replace(unknown, costs=measured, reason=faults[0])
+    block = f"{row.block}, {left.method_row.machine}"
+    names = zip((claim.left, claim.right), measured, strict=True)
+    if once := [name for name, cost in names if cost.n < 2]:
+        reason = f"{' and '.join(once)} measured once"
+        return replace(unknown, costs=measured, block=block, reason=reason)
+    sign = (other.low >= MIN_TIME_RATIO * one.high) - (one.low >= MIN_TIME_RATIO * other.high)
+    return replace(row, costs=measured, block=block, verdict=_of_sign(sign))

@@ -4,60 +4,35 @@ from __future__ import annotations
 
 import re
 
-import english_keep
-import english_tables
-import families
-import findings
-import override
+import english
+import make
+import pytest
 
 from tests.conftest import Command
 from tests.docs.pages import pages
 from tests.places import ROOT
 
-
-def block(page: str, marker: str) -> str:
-    """Return the text between the markers."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return text[text.index(f"<!-- {marker} -->\n") : text.index(f"<!-- /{marker} -->")].partition(
-        "\n"
-    )[2]
+TABLES = {**make.TABLES, **make.ENGLISH_TABLES}
 
 
-def test_real_results_are_what_the_records_say() -> None:
-    assert block("README.md", "english") == english_keep.shown_in_readme()
-    tables = findings.tables()
-    assert {marker: block("docs/results.md", marker) for marker in tables} == tables
-    assert block("docs/results/real-text.md", "english") == english_keep.shown_in_results()
-    shown = f"{english_keep.shown_in_reading()}\n{english_tables.shown_in_reading()}"
-    assert block("results/english/reading.md", "tables") == shown
-    written = (english_tables.HERE / "README.md").read_text(encoding="utf-8")
-    there = [name for name in english_tables.SUITES if (english_tables.HERE / name).is_dir()]
-    assert [
-        name for name in there if english_tables.written(name, english_tables.HERE) not in written
-    ] == []
+@pytest.mark.parametrize("place", TABLES, ids=lambda place: f"{place[0].name} {place[1]}")
+def test_tables_match_the_records(place: tuple[make.Path, str]) -> None:
+    page, marker = place
+    text = page.read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")[2]
+    assert text.partition(f"<!-- /{marker} -->")[0] == TABLES[place]()
 
 
-def test_results_are_what_the_records_say(ttabench: Command) -> None:
-    figures, _, trainings = families.tables(ROOT / "results")
-    assert block("docs/results.md", "synthetic") == families.summary(ROOT / "results")
-    assert block("docs/results/synthetic.md", "results") == figures
-    assert block("docs/results/synthetic.md", "sessions") == findings.sessions()
-    assert block("docs/results/training.md", "trainings") == trainings
-    assert block("docs/results/real-text.md", "override") == override.summary(
-        ROOT / "results/override"
-    )
-    for suite in ("streamingqa-16", "squad_seq-16"):
-        ran = ttabench("compare", "--out", ROOT / "results" / suite, "--format", "markdown")
-        shown = (ROOT / "results" / f"{suite}.md").read_text(encoding="utf-8")
-        rows = [line for line in ran.out.splitlines() if line.startswith("| ")]
-        assert rows
-        assert all(row in shown for row in rows), suite
+def test_the_page_of_real_text_matches_the_records() -> None:
+    assert (english.HERE / "README.md").read_text(encoding="utf-8") == english.readme()
 
 
-def test_the_coverage_shown_is_that_of_the_simulation() -> None:
-    shown = block("docs/reference/coverage.md", "coverage")
-    assert shown.startswith("| answers | draws |")
-    assert shown in (ROOT / "results/bench_coverage.md").read_text("utf-8")
+@pytest.mark.parametrize("suite", ["streamingqa-16", "squad_seq-16"])
+def test_pages_have_the_rows_of_compare(suite: str, ttabench: Command) -> None:
+    ran = ttabench("compare", "--out", ROOT / "results" / suite, "--format", "markdown")
+    shown = (ROOT / "results" / f"{suite}.md").read_text(encoding="utf-8")
+    rows = [line for line in ran.out.splitlines() if line.startswith("| ")]
+    assert rows
+    assert all(row in shown for row in rows)
 
 
 def test_every_suite_is_named() -> None:
@@ -65,10 +40,8 @@ def test_every_suite_is_named() -> None:
     tables = {
         path.stem for path in (ROOT / "results").glob("*.md") if not path.stem.startswith("bench_")
     }
-    english = {path.name for path in (ROOT / "results/english").iterdir() if path.is_dir()} - {
-        "quick"
-    }
+    real = {path.name for path in english.HERE.iterdir() if path.is_dir()} - {*make.TRIALS}
     ranges = {
         name for name in tables if name.startswith(("streamingqa-", "squad_seq-", "reductions-"))
     }
-    assert tables | english <= named | ranges | {"reading"}
+    assert tables | real <= named | ranges | {"reading"}

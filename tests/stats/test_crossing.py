@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from results.bench_coverage import (
+from bench_coverage import (
     Asking,
     Kind,
     all_queries,
@@ -17,6 +16,7 @@ from results.bench_coverage import (
     paired,
     some_queries,
 )
+
 from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import (
     MCNEMAR,
@@ -30,7 +30,7 @@ from ttabench.stats.estimate import (
 from ttabench.stats.figures import MEAN, PROPORTION, Figure
 
 REPEATS = 800
-"""Of each design; results/bench_coverage.md has more of both."""
+"""Of each design; docs/reference/coverage.md has more of both."""
 
 
 def told(some: list[Observation], figure: Figure = MEAN) -> Estimate:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from papers.claims import by_claim, settings, theirs
+from papers.claims import by_claim, by_setting, theirs, verdict_of_settings, verdict_of_trainings
 from papers.judging import (
     ClaimResult,
     Verdict,
@@ -192,10 +192,10 @@ def test_every_training_of_a_recipe_is_evaluated(tmp_path: Path) -> None:
     run(tmp_path, "salient_spans", 0.1, state_of="other")
     found = rows(tmp_path)
     assert [row.verdict for row in found] == ["reproduced", "contradicted", "contradicted"]
-    (line,) = settings(found)
-    assert (line.verdict, len(line.rows)) == ("mixed", 3)
+    (setting,) = by_setting(found)
+    assert (verdict_of_trainings(setting), len(setting)) == ("mixed", 3)
     (claim,) = by_claim(found)
-    assert (claim.claim, claim.verdict) == ("salient-spans better than uniform", "mixed")
+    assert verdict_of_settings(claim) == "mixed"
     trained(tmp_path, 0.9, 2, lr=1e-2)
     (row,) = rows(tmp_path)
     assert row.verdict == "cannot tell"
