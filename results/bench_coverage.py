@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain
 from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,7 +34,7 @@ answers.
 
 Generator: TypeAlias = np.random.Generator
 Included: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.bool_]]"
-Values: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.float64]]"
+Values: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Spreads: TypeAlias = tuple[float, float, float]
 """Standard deviations of the effects of queries, draws and their interaction."""
 

@@ -102,12 +102,13 @@ def section(suite: str) -> str:
     records = [run for own in runs.values() for _, run in own]
     lengths = sorted({row.step for run in records for row in run.rows if row.step is not None})
     by_step = lengths if columns in ([""], ["1 to 16 shots"]) else []
+    steps: list[int | None] = [*by_step] or [None]
     lines = [f"## {suite}\n\n{page['about']}.\n"]
     for metric in page.get("metrics", [""]):
         found = (
             (line, step or column, figure(own, metric, step))
             for (line, column), own in runs.items()
-            for step in by_step or [None]
+            for step in steps
         )
         grid = crossed(found, "".join)[by_step or columns]
         shown = markdown(grid.rename(columns="{:,}".format) if by_step else grid, "")
@@ -185,8 +186,8 @@ def gained(
     if all(has_samples(folder) for folder, _ in (*left, *right)):
         ours, theirs = (load_values(side, metric) for side in (left, right))
         shared = [query for query in ours if query in theirs]
-        sides = ([side[query] for query in shared] for side in (ours, theirs))
-        paired = difference(*sides, metric_or_default(metric).figure)
+        sides = [[side[query] for query in shared] for side in (ours, theirs)]
+        paired = difference(sides[0], sides[1], metric_or_default(metric).figure)
         assert paired is not None, "a difference of means is a number"
         return paired.value, paired.ci_low, paired.ci_high
     one, other = (

@@ -83,7 +83,7 @@ def ruler_scores() -> Figure:
     methods = sorted(found[found["budget"]]["method"].unique())
     colours = {name: f"C{number}" for number, name in enumerate(methods)}
     groups = found[found["subtask"] == ruler.MEAN].groupby(["model", "length"])
-    rows, shown = -(-len(groups) // 2), {}
+    rows, shown = -(-len(groups) // 2), dict[Any, Any]()
     figure, grid = panels(9.0, 3.6 * rows, rows, 2, sharex=True, sharey="row")
     for axes, ((model, length), own) in zip(grid.flat, groups, strict=False):
         axes.set_title(f"{model}, {length:,} tokens")

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from ttabench.core.amounts import format_bytes
 from ttabench.methods.checkpoints import trained_tasks, training_seed
@@ -98,7 +98,7 @@ def by_part(runs: Runs) -> str:
     """Return one row per method, one column per sub-task, or per task without sub-tasks."""
     parts = list(_parts(runs))
     cells = crossed(parts, lambda rows: spread([100 * value for value in _by_seed(rows)], 1))
-    return markdown(cells.assign(mean=_means(parts)))
+    return markdown(cells.assign(mean=Series(_means(parts))))
 
 
 def by_task(runs: Runs, *, transfer: bool = False) -> str:
@@ -206,12 +206,12 @@ def by_training(runs: Runs) -> str:
         own = STATE_SUFFIXES[run.state_of].strip(" ()") or "own state"
         task, documents = str(run.config["task"]), run.config["task_options"].get("documents")
         task += f", {documents:,} documents" if documents else ""
-        name = (f"{task} ({run.main_metric})", _with_hierarchy(run) if several else own)
+        line = (f"{task} ({run.main_metric})", _with_hierarchy(run) if several else own)
         value = row.value if run.main_metric.startswith("ppl") else 100 * row.value
-        by_row.setdefault(name, {}).setdefault(seed, []).append(value)
+        by_row.setdefault(line, {}).setdefault(seed, []).append(value)
     seeds = sorted({seed for by_seed in by_row.values() for seed in by_seed if seed is not None})
     order = list(dict.fromkeys(metric for metric, _ in by_row))
-    lines = []
+    lines: list[Sequence[str]] = []
     for (metric, name), by_seed in sorted(by_row.items(), key=lambda item: order.index(item[0][0])):
         digits = 2 if "ppl" in metric else 1
         means = {seed: fmean(values) for seed, values in by_seed.items()}

@@ -29,6 +29,7 @@ from papers.claims import claims_page
 from papers.judging import TRIALS, load_stored_runs
 
 from ttabench.report.selection import list_runs
+from ttabench.report.stored import StoredRun
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
@@ -186,7 +187,7 @@ the prompt. `lora` was trained on {lora:,} answers, `streamadapter` on {streamad
 
 def session_summary() -> str:
     """Compare separate queries with queries after the earlier ones and their answers."""
-    cells: dict[str, dict[str, list[grids.StoredRun]]] = {}
+    cells: dict[str, dict[str, list[StoredRun]]] = {}
     for one in runs_of(HERE / "sessions"):
         config, keep = one[1].config, one[1].config["keep"]
         if one[1].state_of == "own":

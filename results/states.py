@@ -64,7 +64,7 @@ def forgetting(runs: Runs) -> str:
 def _nats(after: QueryValues, before: QueryValues) -> tuple[str, str]:
     """Format the nats per token, and their difference from `none` with its interval."""
     sides = [[values[query] for query in before] for values in (after, before)]
-    nats, paired = estimate(sides[0], NATS), difference(*sides, NATS)
+    nats, paired = estimate(sides[0], NATS), difference(sides[0], sides[1], NATS)
     assert nats is not None, "log-likelihoods are finite"
     assert paired is not None, "log-likelihoods are finite"
     shown = format_number(nats.mean, 3)

@@ -379,9 +379,10 @@ def _trainings(claim: Claim, group: Sequence[Location]) -> Iterator[tuple[int | 
         set.intersection(*(set(location.lines[side]) for location in group))
         for side in (claim.left, claim.right)
     )
-    for pair in product(*(sorted(side, key=lambda seed: seed or 0) for side in (left, right))):
-        if pair[0] == pair[1] or min(len(left), len(right)) == 1:
-            yield pair
+    ordered = [sorted(side, key=lambda seed: seed or 0) for side in (left, right)]
+    for one, other in product(*ordered):
+        if one == other or min(len(left), len(right)) == 1:
+            yield one, other
 
 
 def _compare(row: ClaimResult, group: Sequence[Location], pairs: Sequence[Pair]) -> ClaimResult:
@@ -405,7 +406,7 @@ def _compare(row: ClaimResult, group: Sequence[Location], pairs: Sequence[Pair])
     control = None
     if row.memory:
         control = _mean(
-            [left.other and difference(left.line, left.other.line) for left, _ in pairs]
+            [difference(left.line, left.other.line) if left.other else None for left, _ in pairs]
         )
     verdict = verdict_of(found, control, memory=row.memory)
     reason = claim.miniature if row.scale == SCALES[0] else ""
