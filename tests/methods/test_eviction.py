@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from ttabench.core.types import Chunk
 from ttabench.lm.attention import AttentionCall
 from ttabench.lm.forward.capabilities import get_capabilities, get_rotary
 from ttabench.lm.model import LM
+from ttabench.methods.eviction import observers
 from ttabench.methods.eviction.cache import EvictedCache
-from ttabench.methods.eviction.observers import column_sums
 from ttabench.methods.eviction.scoring import ScoringMethod
 from ttabench.methods.eviction.spec import BudgetSettings, eviction_spec
 from ttabench.methods.icl import InContextSettings
@@ -44,39 +45,6 @@ def dense_sums(query: Tensor, key: Tensor) -> Tensor:
     past = key.shape[2] - query.shape[2]
     seen = torch.ones(scores.shape[-2:]).tril(past).bool()
     return scores.masked_fill(~seen, -torch.inf).softmax(-1).sum(-2)
-
-
-@pytest.mark.parametrize("block", [1, 3, 256])
-def test_column_sums_in_groups_are_those_of_all_attention(block: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    query, key = (
-        torch.randn(2, 4, 10, 8, generator=generator),
-        torch.randn(2, 2, 17, 8, generator=generator),
-    )
-    counted = torch.ones(2, 10, dtype=torch.bool)
-    torch.testing.assert_close(
-        column_sums(call(query, key), counted, block), dense_sums(query, key)
-    )
-    counted[:, :6] = False
-    some = column_sums(call(query, key), counted, block)
-    torch.testing.assert_close(some, dense_sums(query[:, :, 6:], key))
-    assert not column_sums(call(query, key), torch.zeros_like(counted), block).any()
-
-
-def test_rotation_is_the_models_own_and_can_be_undone() -> None:
-    lm = tiny_llama()
-    rotary = get_rotary(lm)
-    keys, places = torch.randn(2, 2, 5, 8), torch.tensor([[0, 3, 4, 9, 400], [1, 2, 3, 4, 5]])
-    turned = rotary.rotate(keys, places, inverse=False)
-    torch.testing.assert_close(
-        rotary.rotate(turned, places, inverse=True), keys, atol=1e-5, rtol=1e-5
-    )
-    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
-    expected = apply_rotary_pos_emb(keys, keys, *lm.decoder.rotary_emb(keys, places))[1]  # type: ignore[operator]
-    torch.testing.assert_close(turned, expected)
-    with pytest.raises(UserError, match="positions=cache"):
-        get_rotary(tiny_gpt2())
 
 
 FULL: dict[str, Any] = {
@@ -142,6 +110,8 @@ def test_texts_beyond_the_models_positions_need_moving_ones(name: str) -> None:
     assert len(lm.encode(long)) > 2 * MAX_POSITIONS
     with pytest.raises(UserError, match=r"512 positions.*positions=cache"):
         read(make(name, lm, **SMALL[name], positions="original"), long)
+    with pytest.raises(UserError, match="positions=cache"):
+        make(name, tiny_gpt2(), **SMALL[name], positions="cache")
     method = make(name, lm, **SMALL[name], positions="cache", chunk=64)
     state = read(method, long)
     assert state.tensors["keys"].shape[3] == 12
@@ -204,9 +174,13 @@ class Recording(ScoringMethod[BudgetSettings]):
         return positions.expand(keys.shape[:-1]).float()
 
 
+@pytest.mark.parametrize("block", [3, 256])
 @pytest.mark.parametrize("settings", [{}, {"positions": "cache"}])
-def test_inputs_of_a_score_give_its_attention_and_ignore_padding(settings: Any) -> None:
+def test_inputs_of_a_score_give_its_attention_and_ignore_padding(
+    settings: Any, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sum of softmax(queries @ keys) is the attention, also for a padded row."""
+    monkeypatch.setattr(observers, "MAX_QUERIES_PER_BLOCK", block)
     lm = tiny_llama()
     method = Recording(lm, BudgetSettings(budget=20, chunk=40, **settings))
     state = method.adapt(
@@ -233,3 +207,33 @@ def test_wrong_scores_are_user_errors() -> None:
     setattr(Wrong, "score", staticmethod(lambda key: key))  # noqa: B010  # a read-only method for mypy
     with pytest.raises(UserError, match="keys"):
         Wrong(tiny_llama(), BudgetSettings())
+
+
+def test_scores_are_the_published_formulas() -> None:
+    """Head by head, with the mean of the rotations as a matrix."""
+    lm, sinks, future = tiny_llama(), 2, 7
+    generator = torch.Generator().manual_seed(0)
+    sizes = (lm.layers, lm.kv_heads, 12, lm.head_dim)
+    keys, values = (torch.randn(sizes, generator=generator) for _ in range(2))
+    queries = torch.randn(lm.layers, 4, 12, lm.head_dim, generator=generator) / 3
+    unit = keys / keys.norm(dim=-1, keepdim=True)
+    mean = unit.mean(2, keepdim=True)
+    differences = -(unit * mean / mean.norm(dim=-1, keepdim=True)).sum(-1)
+    torch.testing.assert_close(make("keydiff", lm).score(keys), differences)
+
+    rotate = partial(get_rotary(lm).rotations[0], inverse=False)
+    eye = torch.eye(lm.head_dim)[None, None]
+    turn = sum(rotate(eye, torch.full((1, lm.head_dim), 12 + step)) for step in range(future))
+    turn = turn[0, 0].T / future
+    bare = rotate(queries, torch.arange(12)[None], inverse=True)[:, :, sinks:]
+    method = make("expected_attention", lm, n_sink=sinks, future=future)
+    scores = method.score(keys, values, queries, next_position=12)
+    for layer, head in product(range(lm.layers), range(lm.kv_heads)):
+        key = keys[layer, head, sinks:]
+        paid = []
+        for query in bare[layer].view(lm.kv_heads, -1, *bare.shape[2:])[head]:
+            covariance = turn @ query.T.cov(correction=0) @ turn.T
+            exponents = [k @ turn @ query.mean(0) + k @ covariance @ k / 2 for k in key]
+            paid.append(torch.stack(exponents).softmax(0))
+        expected = torch.stack(paid).mean(0) * values[layer, head, sinks:].norm(dim=-1)
+        torch.testing.assert_close(scores[layer, head, sinks:], expected)

@@ -9,11 +9,12 @@ Shape letters: L layers · B rows · N query heads · H key/value heads · G = N
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from ttabench.lm.attention import AttentionCall
+from ttabench.lm.attention import AttentionCall, pad_bias
 
 MAX_QUERIES_PER_BLOCK = 256
 """Queries whose attention weights are in memory at a time."""
@@ -70,29 +71,36 @@ class QueryStore(TextObserver):
         return queries_BNTD if before is None else torch.cat([before, queries_BNTD], dim=2)
 
 
-def column_sums(
-    call: AttentionCall, counted_BT: Tensor, block: int = MAX_QUERIES_PER_BLOCK
-) -> Tensor:
-    """Sum the attention that every slot receives from the counted queries, float32 [B, N, S].
-
-    `block` queries are processed at a time, which affects only memory.
-    """
+def column_sums(call: AttentionCall, counted_BT: Tensor) -> Tensor:
+    """Sum the attention that every slot receives from the counted queries, float32 [B, N, S]."""
     counted_BT = counted_BT.to(call.key.device)
-    query_BHGTD = group_heads(call.query, call.key.shape[1], 1)
-    sums_BHGS = query_BHGTD.new_zeros(
-        (*query_BHGTD.shape[:3], call.key.shape[2]), dtype=torch.float32
+    rows, heads, slots = call.key.shape[:3]
+    sums_BHGS = torch.zeros(
+        rows, heads, call.query.shape[1] // heads, slots, device=call.key.device
     )
-    counted_columns = counted_BT.any(0).nonzero().flatten().tolist()
-    for begin in (
-        range(counted_columns[0], counted_columns[-1] + 1, block) if counted_columns else ()
-    ):
-        part = slice(begin, min(begin + block, counted_columns[-1] + 1))
-        scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ call.key.transpose(-1, -2)
-        scores = scores.unflatten(2, (-1, part.stop - begin)).float() * call.scaling  # type: ignore[no-untyped-call]
-        hidden_BH1TS = ~visible_slots(call, part)[:, :, None]
-        weights = scores.masked_fill_(hidden_BH1TS, torch.finfo(torch.float32).min).softmax(-1)
+    columns = counted_BT.any(0).nonzero()[:, 0].tolist()
+    counted = range(columns[0], columns[-1] + 1) if columns else range(0)
+    for part, weights in attention_weights(call, counted):
         sums_BHGS += torch.einsum("bhgts,bt->bhgs", weights, counted_BT[:, part].float())
     return sums_BHGS.flatten(1, 2)
+
+
+def attention_weights(
+    call: AttentionCall, tokens: range, slots: Tensor | slice = slice(None)
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield blocks of queries, and their attention weights over `slots`, float32 [B, H, G, T, S]."""
+    heads = call.key.shape[1]
+    key_BHDS = call.key[:, :, slots].transpose(-1, -2)
+    query_BHGTD = group_heads(call.query, heads, 1)
+    for begin in tokens[::MAX_QUERIES_PER_BLOCK]:
+        part = slice(begin, min(begin + MAX_QUERIES_PER_BLOCK, tokens.stop))
+        scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ key_BHDS
+        scores = scores.unflatten(2, (-1, part.stop - begin)).float() * call.scaling  # type: ignore[no-untyped-call]
+        if call.bias is not None:  # per key/value head or per query head
+            bias_BMS = pad_bias(call.bias.float(), call.key.shape[2])[..., slots]
+            scores = scores + group_heads(bias_BMS, heads, 1)[:, :, :, None]
+        hidden_BH1TS = ~visible_slots(call, part)[..., slots][:, :, None]
+        yield part, scores.masked_fill_(hidden_BH1TS, torch.finfo(torch.float32).min).softmax(-1)
 
 
 def visible_slots(call: AttentionCall, part: slice) -> Tensor:

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.lm.attention import AttentionCall, observe_attention, pad_bias
+from ttabench.lm.attention import AttentionCall, observe_attention
 from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.window import Window
@@ -31,7 +31,7 @@ from ttabench.lm.patch import Prefix
 from ttabench.methods.eviction.cache import RaggedCache
 from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.kvzip import ATTENTION_MATCHING, KVZIP, KVzipSettings
-from ttabench.methods.eviction.observers import MAX_QUERIES_PER_BLOCK, group_heads, visible_slots
+from ttabench.methods.eviction.observers import attention_weights, group_heads, visible_slots
 from ttabench.methods.parts.kept import extend_prefix
 
 REPEAT_PROMPT = "\n\nRepeat the previous context exactly."
@@ -84,30 +84,18 @@ class Repetition:
         )
 
     def _score(self, call: AttentionCall) -> Tensor:
-        heads, slots = call.key.shape[1:3]
-        tokens = call.query.shape[2]
+        slots, tokens = call.key.shape[2], call.query.shape[2]
         first, end = self.chunk
         sinks = min(SINK_TOKENS, first)
         # the softmax is over sinks, chunk and repetition only
         spans = (0, sinks), (first, end), (slots - tokens, slots)
         columns = torch.cat([torch.arange(*span, device=call.key.device) for span in spans])
-        key_HDC = call.key[0][:, columns].float().transpose(1, 2)
-        max_HC = torch.full((heads, end - first), -1.0, device=call.key.device)
-        for begin in range(0, tokens, MAX_QUERIES_PER_BLOCK):
-            block = slice(begin, min(begin + MAX_QUERIES_PER_BLOCK, tokens))
-            query_HXD = group_heads(call.query[0, :, block].float(), heads).flatten(1, 2)
-            scores = (query_HXD @ key_HDC * call.scaling).view(
-                heads, -1, block.stop - begin, len(columns)
-            )
-            if call.bias is not None:  # per key/value head or per query head
-                bias = pad_bias(call.bias.float(), slots)[0][:, columns]
-                scores = scores + group_heads(bias, heads)[:, :, None]
-            hidden = ~visible_slots(call, block)[0][..., columns]
-            lowest = torch.finfo(torch.float32).min
-            weights = scores.masked_fill_(hidden[:, None], lowest).softmax(-1)
-            chunk_weights = weights[..., sinks : sinks + end - first]
-            max_HC = torch.maximum(max_HC, chunk_weights.amax((1, 2)))
-        return max_HC
+        call = replace(call, query=call.query.float(), key=call.key.float())
+        blocks = [
+            weights[0, ..., sinks : sinks + end - first].amax((1, 2))
+            for _, weights in attention_weights(call, range(tokens), columns)
+        ]
+        return torch.stack(blocks).amax(0)
 
 
 @dataclass(frozen=True)
