@@ -45,7 +45,7 @@ def test_study_brings_it_to_its_teacher(seeds: tuple[str, ...]) -> None:
     lm = tiny_llama()
     method = Cartridge(lm, replace(TINY, seeds=seeds))
     texts = [lm.encode(text) for text in TEXTS[:2]]
-    begun = method.student.patch(split_vector(method.start(texts), method.student.layout))
+    begun = method.student_patch(split_vector(method.start(texts), method.layout))
     studied = method.patch(read(method, *TEXTS[:2]), [])
     examples = method._teacher_examples(Patch(), texts, 0)
     with torch.no_grad():

@@ -25,9 +25,9 @@ TINY = DistillSettings(rank=2, alpha=2.0, length=32, steps=4, batch=2, lr=1e-2)
 
 def started(method: Distill, *, trained: bool = False) -> tuple[Patch, dict[str, Tensor]]:
     """The student before training, and its parts; `trained`: as leaves."""
-    parts = split_vector(method.student.start(), method.student.layout)
+    parts = split_vector(method.start([]), method.layout)
     leaves = {name: part.clone().requires_grad_(trained) for name, part in parts.items()}
-    return method.student.patch(leaves), leaves
+    return method.student_patch(leaves), leaves
 
 
 def plain(lm: LM, *texts: list[int]) -> Tensor:

@@ -77,7 +77,7 @@ def test_scores_are_those_of_the_formula() -> None:
     question = "Who lives in old Port Ansel, or collects blue maps, or dances?"
     (asked,) = bm25s.tokenize([question], return_ids=False, show_progress=False)
     retriever = WordRetriever()
-    found = retriever.scorer(retriever.documents(TEXTS))(*retriever.questions([question]))
+    found = retriever.scorer(retriever.encode(TEXTS))(*retriever.encode([question]))
     np.testing.assert_allclose(found, by_hand(split, asked, 1.5, 0.75), rtol=1e-5)
     assert found[4] == 0
     assert not np.allclose(found, by_hand(split, asked, 2.5, 0.75))
@@ -208,7 +208,7 @@ def test_texts_are_averaged_and_normalised_as_the_files_say(tmp_path: Path) -> N
             (sentence(tmp_path / "dot", normal=False, **plain), mean),
         )
     ):
-        found = torch.cat(DenseRetriever(folder, CPU).documents(WRITTEN))
+        found = torch.cat(DenseRetriever(folder, CPU).encode(WRITTEN))
         torch.testing.assert_close(found, wanted, msg=str(number))
     prompts = {"config_sentence_transformers": {"prompts": {"query": "query: "}}}
     for folder in (
@@ -272,10 +272,8 @@ def test_a_state_answers_with_the_encoder_that_made_its_vectors(
 @pytest.mark.skipif(find_spec(DENSE_MODULE) is None, reason=f"{DENSE_REQUIREMENT} is not installed")
 def test_minilm_of_the_package_ranks_by_meaning() -> None:
     encoder = DenseRetriever("dense", CPU)
-    documents = torch.cat(encoder.documents(["The cat sat on the mat.", "Shares fell on Monday."]))
-    asked = torch.cat(
-        encoder.questions(["What did the kitten lie on?", "How was the stock market?"])
-    )
+    documents = torch.cat(encoder.encode(["The cat sat on the mat.", "Shares fell on Monday."]))
+    asked = torch.cat(encoder.encode(["What did the kitten lie on?", "How was the stock market?"]))
     assert (asked @ documents.T).argmax(1).tolist() == [0, 1]
     assert encoder.normalised
 
@@ -304,4 +302,4 @@ def test_an_encoder_whose_files_say_nonsense_is_refused(
 def test_an_encoder_of_fewer_words_than_its_tokenizer_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path, bert(vocab_size=4))
     with pytest.raises(UserError, match=tmp_path.name):
-        DenseRetriever(folder, CPU).documents(WRITTEN)
+        DenseRetriever(folder, CPU).encode(WRITTEN)

@@ -96,7 +96,7 @@ def steps(case: Fixture, weights_BT: Tensor) -> list[list[WeightedDocument]]:
 def learned(case: Fixture) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """What the fixture has of a case, and the gradient of the total loss by their names of the parameters."""
     config, lm, made = load("camels").spec["config"], base(), weigher()
-    weights_BT = made(given("text_ids"), given("text_attention"))
+    weights_BT = made(given("text_ids")) * given("text_attention")
     before = {
         key: weight.detach().clone().requires_grad_() for key, weight in lm.model.named_parameters()
     }

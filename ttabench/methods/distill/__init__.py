@@ -108,13 +108,10 @@ def cost(settings: CartridgeSettings, shape: Shape, work: Workload) -> Cost:
             writing_flops += shape.forward_flops(before) + texts * text_flops
     else:
         opening_tokens = 1
-        lengths_by_document = [
-            chunk // s.length * [s.length] + [chunk % s.length] for chunk in work.chunk_tokens
-        ]
         examples = [
             length
-            for document_lengths in lengths_by_document
-            for length in document_lengths
+            for chunk in work.chunk_tokens
+            for length in (*[s.length] * (chunk // s.length), chunk % s.length)
             if length > 1
         ]
     read_tokens = [opening_tokens + length - 1 for length in examples]

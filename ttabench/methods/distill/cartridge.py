@@ -32,34 +32,6 @@ from ttabench.methods.distill import CARTRIDGE, CartridgeSettings
 from ttabench.methods.distill.method import SEPARATOR, SelfDistillation
 
 
-class TrainedCache:
-    """Trained keys and values before the text.
-
-    The first slot, that of the first start token, is not trained.
-    """
-
-    def __init__(self, lm: LM, slots: int) -> None:
-        self.slots, self._layers, self._dtype = slots, range(lm.layers), lm.dtype
-        size = torch.Size((1, lm.kv_heads, slots, lm.head_dim))
-        self.layout = {
-            f"{kind}.{layer}": size for layer in self._layers for kind in ("keys", "values")
-        }
-
-    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
-        """Return the cache as a prefix of as many tokens as it has slots."""
-        kinds = (
-            [self._cast_part(parts[f"{kind}.{layer}"]) for layer in self._layers]
-            for kind in ("keys", "values")
-        )
-        keys, values = map(tuple, kinds)
-        next_B = torch.full((1,), self.slots, device=keys[0].device)
-        return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
-
-    def _cast_part(self, part_BHPD: Tensor) -> Tensor:
-        """Cast to the dtype of the base model, without a gradient for the first slot."""
-        return torch.cat([part_BHPD[:, :, :1].detach(), part_BHPD[:, :, 1:]], dim=2).to(self._dtype)
-
-
 def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
     """Read a peft CARTRIDGE as a state, with an unknown number of tokens read.
 
@@ -98,7 +70,10 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
 
     def __init__(self, lm: LM, settings: CartridgeSettings) -> None:
         super().__init__(lm, settings)
-        self.student = TrainedCache(lm, settings.slots)
+        size = torch.Size((1, lm.kv_heads, settings.slots, lm.head_dim))
+        self.layout = {
+            f"{kind}.{layer}": size for layer in range(lm.layers) for kind in ("keys", "values")
+        }
         if settings.slots <= len(lm.start_ids):
             fault = f"slots={settings.slots} must exceed the {len(lm.start_ids)} start tokens."
             raise UserError(fault, "Use a larger --set slots=N.")
@@ -114,14 +89,26 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
         pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
         return torch.cat([tensor.float().flatten() for tensor in chain(*pairs)])
 
-    def max_opening_tokens(self) -> int:
-        """Return the number of tokens of the longest seed."""
-        return max(map(len, self._seed_ids()), default=super().max_opening_tokens())
+    def student_patch(self, parts: Mapping[str, Tensor]) -> Patch:
+        """Return the cache as a prefix of as many tokens as it has slots."""
+        keys, values = (
+            tuple(self._cast_part(parts[f"{kind}.{layer}"]) for layer in range(self.lm.layers))
+            for kind in ("keys", "values")
+        )
+        next_B = torch.full((1,), self.settings.slots, device=keys[0].device)
+        return Patch(prefix=Prefix(keys, values, next_B, holds_bos=True))
 
-    def _seed_ids(self) -> list[list[int]]:
+    def _cast_part(self, part_BHPD: Tensor) -> Tensor:
+        """Cast to the dtype of the base model, without a gradient for the first slot (BOS)."""
+        trained_BHPD = part_BHPD[:, :, 1:]
+        return torch.cat([part_BHPD[:, :, :1].detach(), trained_BHPD], dim=2).to(self.lm.dtype)
+
+    def openings(self) -> list[list[int]]:
+        """Return the seeds, or the separator if there are none."""
+        seeds = self.settings.seeds
         return [
-            self.lm.encode(SEPARATOR + seed, is_continuation=True) for seed in self.settings.seeds
-        ]
+            self.lm.encode(SEPARATOR + seed, is_continuation=True) for seed in seeds
+        ] or super().openings()
 
     def items(
         self, before: Patch, group: Sequence[list[int]], tokens_read: int
@@ -130,7 +117,7 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
         s, lm = self.settings, self.lm
         if not s.seeds:
             return super().items(before, group, tokens_read)
-        seeds = [ids for ids in self._seed_ids() for _ in range(s.questions)]
+        seeds = [ids for ids in self.openings() for _ in range(s.questions)]
         generator = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + tokens_read)
 
         def pick(logits_BV: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -61,19 +61,6 @@ def group_texts(
         yield group
 
 
-class Student(Protocol):
-    """Trained parameters, stored as one vector."""
-
-    @property
-    def layout(self) -> Mapping[str, torch.Size]:
-        """Shape of each part by name, in storage order."""
-        ...
-
-    def patch(self, parts: Mapping[str, Tensor]) -> Patch:
-        """Return the patch that these parts define; differentiable."""
-        ...
-
-
 class SelfDistillation(Method[SettingsT]):
     """Base class of students that imitate a teacher with the context.
 
@@ -82,7 +69,8 @@ class SelfDistillation(Method[SettingsT]):
 
     granularity = "segment"
     supports_batching = False
-    student: Student
+    layout: Mapping[str, torch.Size]
+    """Shape of each part of the student's parameters by name, in storage order."""
     student_reads_prompt = False
     """True if the student also reads the prompts of training texts."""
 
@@ -90,9 +78,13 @@ class SelfDistillation(Method[SettingsT]):
         """Return the student's initial parameters [N]."""
         raise NotImplementedError
 
-    def max_opening_tokens(self) -> int:
-        """Return the maximum number of tokens between the context and a training text."""
-        return len(self.lm.encode(SEPARATOR, is_continuation=True))
+    def student_patch(self, parts: Mapping[str, Tensor]) -> Patch:
+        """Return the patch that these parts of the student define; differentiable."""
+        raise NotImplementedError
+
+    def openings(self) -> list[list[int]]:
+        """Return the token ids that may stand between the context and a training text."""
+        return [self.lm.encode(SEPARATOR, is_continuation=True)]
 
     def items(
         self,
@@ -104,7 +96,7 @@ class SelfDistillation(Method[SettingsT]):
 
         `before`: the patch of the student. `tokens_read`: tokens read before this group.
         """
-        size, separator_ids = self.settings.length, self.lm.encode(SEPARATOR, is_continuation=True)
+        size, (separator_ids,) = self.settings.length, self.openings()
         spans = [
             text[begin : begin + size] for text in group for begin in range(0, len(text), size)
         ]
@@ -116,16 +108,14 @@ class SelfDistillation(Method[SettingsT]):
         For texts after a query, the teacher uses the student from before them.
         """
         stored_1N = state.tensors.get("weights")
-        row_chunks = [chunk for (chunk,) in chunks]
+        first_document = chunks[0][0]
         (tokens_read,) = state.meta["tokens_read"]
-        texts = [
-            ids for ids in (chunk_ids(self.lm, chunk, first=True) for chunk in row_chunks) if ids
-        ]
+        texts = [ids for (chunk,) in chunks if (ids := chunk_ids(self.lm, chunk, first=True))]
         before = Patch() if stored_1N is None else self._patch(stored_1N[0])
         start_N = self.start(texts) if stored_1N is None else stored_1N[0]
         examples = self._teacher_examples(before, texts, tokens_read)
         vector_N = self._train_student(
-            start_N, examples, tokens_read, row_chunks[0].key or row_chunks[0].text[:40]
+            start_N, examples, tokens_read, first_document.key or first_document.text[:40]
         )
         return State(
             1, {"weights": vector_N[None]}, {"tokens_read": [tokens_read + sum(map(len, texts))]}
@@ -136,7 +126,7 @@ class SelfDistillation(Method[SettingsT]):
         return self._patch(state.tensors["weights"][0]) if "weights" in state.tensors else Patch()
 
     def _patch(self, vector_N: Tensor) -> Patch:
-        return self.student.patch(split_vector(vector_N, self.student.layout))
+        return self.student_patch(split_vector(vector_N, self.layout))
 
     @torch.no_grad()
     def _teacher_examples(
@@ -147,10 +137,10 @@ class SelfDistillation(Method[SettingsT]):
         The teacher reads them after all texts of a group; the student reads them without context,
         or after what it keeps.
         """
-        lm = self.lm
-        size = self.settings.length
-        separator_ids = self.lm.encode(SEPARATOR, is_continuation=True)
-        reserved_tokens = self.max_opening_tokens() + size  # tokens of the teacher's window
+        lm, size = self.lm, self.settings.length
+        separator_ids = lm.encode(SEPARATOR, is_continuation=True)
+        # tokens of the teacher's window
+        reserved_tokens = max(map(len, self.openings())) + size
         prefix_tokens = (
             len(lm.start_ids) if before.prefix is None else int(before.prefix.next_position_B.max())
         )
@@ -195,13 +185,13 @@ class SelfDistillation(Method[SettingsT]):
         vector_N = start_N.detach().clone()
         leaves = {
             name: part.requires_grad_()
-            for name, part in split_vector(vector_N, self.student.layout).items()
+            for name, part in split_vector(vector_N, self.layout).items()
         }
         optimiser = torch.optim.Adam(list(leaves.values()), lr=s.lr, fused=True)
         for batch in self._batches(examples, tokens_read):
             optimiser.zero_grad()
             with torch.enable_grad():
-                self.loss(self.student.patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
+                self.loss(self.student_patch(leaves), batch).backward()  # type: ignore[no-untyped-call]
             if not math.isfinite(float(torch.nn.utils.clip_grad_norm_(leaves.values(), s.clip))):
                 fault = f"{self.name} stopped at the documents from {first_document!r} on"
                 hint = f"Use a smaller --set lr than {s.lr:g}."
@@ -248,8 +238,13 @@ class Distill(SelfDistillation[DistillSettings]):
 
     def __init__(self, lm: LM, settings: DistillSettings) -> None:
         super().__init__(lm, settings)
-        self.student = self._factors = Factors(lm, settings)
+        self._factors = Factors(lm, settings)
+        self.layout = self._factors.layout
 
     def start(self, texts: Sequence[list[int]]) -> Tensor:  # noqa: ARG002  # interface
         """Return factors that leave the base model unchanged."""
         return self._factors.start()
+
+    def student_patch(self, parts: Mapping[str, Tensor]) -> Patch:
+        """Return the deltas of the factors."""
+        return self._factors.patch(parts)

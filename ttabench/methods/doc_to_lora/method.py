@@ -71,6 +71,7 @@ class DocToLora(Trainable[DocToLoraSettings]):
             [text[part] for text in texts for part in self.settings.chunk_slices(len(text))]
             for texts in rows
         ]
+        counts = [sum(map(len, texts)) for texts in rows]
         with torch.set_grad_enabled(self._is_training):
             tensors = {}
             for name, factors in self._chunk_factors(list(chain(*segments))).items():
@@ -78,27 +79,17 @@ class DocToLora(Trainable[DocToLoraSettings]):
                     part.transpose(1, 2).flatten(0, 1)
                     for part in torch.split(factors, [*map(len, segments)])
                 ]
-                tensors[name] = torch.cat(
-                    [
-                        *self._stored_factors(state, name),
-                        pad_sequence(row_factors, batch_first=True),
-                    ],
-                    1,
-                )
-        counts = [
-            before + sum(map(len, texts))
-            for before, texts in zip(state.meta["tokens_read"], rows, strict=True)
-        ]
-        return State(state.rows, tensors or state.tensors, {"tokens_read": counts})
+                tensors[name] = pad_sequence(row_factors, batch_first=True)
+            read = State(state.rows, tensors, {"tokens_read": counts})
+            return self.combine_states(state, read)
 
     def combine_states(self, state: State, other: State) -> State:
         """Concatenate the factors of both states, as if both texts had been read in sequence."""
-        names = {**state.tensors, **other.tensors}
-        factors_by_name = {
-            name: [*self._stored_factors(state, name), *self._stored_factors(other, name)]
-            for name in names
+        parts = [part.tensors for part in (state, other) if part.tensors]
+        tensors = {
+            name: torch.cat([part[name] for part in parts], 1)
+            for name in {**state.tensors, **other.tensors}
         }
-        tensors = {name: torch.cat(parts, 1) for name, parts in factors_by_name.items()}
         counts = [
             sum(pair)
             for pair in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)
@@ -120,24 +111,17 @@ class DocToLora(Trainable[DocToLoraSettings]):
                 deltas[name] = LowRank(a_BRI, self.settings.alpha * b_BRO.mT)
         return Patch(deltas=deltas)
 
-    def _stored_factors(self, state: State, name: str) -> list[Tensor]:
-        return [state.tensors[name]] if name in state.tensors else []
-
     def _chunk_factors(self, chunks: Sequence[list[int]]) -> dict[str, Tensor]:
         """Return the factors of these chunks by name, [chunks, L, rank, features]."""
         parts = [
             self._read_chunks(chunks[begin : begin + CHUNK_BATCH_SIZE])
             for begin in range(0, len(chunks), CHUNK_BATCH_SIZE)
         ]
-        names = [
-            (f"{kind}.{name}", name, which)
-            for name in self.network.sizes
-            if parts
-            for which, kind in enumerate("ab")
-        ]
-        return {key: torch.cat([part[name][which] for part in parts]) for key, name, which in names}
+        return {
+            name: torch.cat([part[name] for part in parts]) for name in (parts[0] if parts else ())
+        }
 
-    def _read_chunks(self, chunks: Sequence[list[int]]) -> dict[str, tuple[Tensor, Tensor]]:
+    def _read_chunks(self, chunks: Sequence[list[int]]) -> dict[str, Tensor]:
         lm, end_ids = self.lm, [] if self.lm.chat is None else [*self.lm.chat.end_ids]
         ids_BT, real_BT = pad([[*chunk, *end_ids] for chunk in chunks], lm.pad_id, "right")
         layer_inputs: dict[InputLocation, list[Tensor]] = {layer: [] for layer in range(lm.layers)}
@@ -151,4 +135,9 @@ class DocToLora(Trainable[DocToLoraSettings]):
             hidden = [torch.cat(parts, 1) for parts in layer_inputs.values()]
             hidden[-1] = self.norm(hidden[-1])  # the released encoder has one layer fewer
         real_BT = nn.functional.pad(real_BT, (len(lm.start_ids), 0), value=True).to(lm.device)
-        return self.network([x.to(lm.device).float() for x in hidden], real_BT)
+        pairs = self.network([x.to(lm.device).float() for x in hidden], real_BT)
+        return {
+            f"{kind}.{name}": factors
+            for name, pair in pairs.items()
+            for kind, factors in zip("ab", pair, strict=True)
+        }

@@ -52,10 +52,9 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
             layer_names[-1]
             for layer_names in group_by_layer(lm, lm.linear_names())[:: settings.every]
         ]
-        module_names = [name.rpartition(".")[0] for name in self.names]
-        self.sources: list[InputLocation] = (
-            [0] * len(module_names) if settings.made_of == "embedding" else [*module_names]
-        )
+        self.sources: list[InputLocation] = [
+            0 if settings.made_of == "embedding" else name.rpartition(".")[0] for name in self.names
+        ]
         widths = [lm.linear_shape(name)[1] for name in self.names]
         self.convolutions = nn.ParameterList(
             _next_token_kernel(width, settings.kernel).to(lm.device) for width in widths
@@ -94,12 +93,9 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
 
     def _deltas(self, changes: Sequence[Tensor]) -> dict[str, LowRank]:
         """Return changes as full-rank factors, since only factors may differ between rows."""
-        identities = [torch.eye(change.shape[1], device=change.device)[None] for change in changes]
         return {
-            name: LowRank(*factors)
-            for name, factors in zip(
-                self.names, zip(changes, identities, strict=True), strict=False
-            )
+            name: LowRank(change, torch.eye(change.shape[1], device=change.device)[None])
+            for name, change in zip(self.names, changes, strict=False)
         }
 
     def _read_chunk(
@@ -119,22 +115,18 @@ class InPlaceTraining(Trainable[InPlaceSettings]):
                 self.lm, Patch(prefix=prefix, deltas=self._deltas(changes)), ids_BT, mask_BT
             )
         real_BT1 = mask_BT.to(self.lm.device)[..., None]
-        chunk_inputs = {
-            location: torch.cat(parts, 1)[:, -tokens:].to(self.lm.device)
+        inputs = {
+            location: torch.cat(parts, 1)[:, -tokens:].to(self.lm.device).float() * real_BT1
             for location, parts in parts_by_location.items()
         }
-        inputs = {location: hidden.float() * real_BT1 for location, hidden in chunk_inputs.items()}
         pairs = zip(self.sources, self.names, strict=True)
-        chunk_changes = [
+        new_changes = [
             self._chunk_change(index, inputs[source], inputs[name])
             for index, (source, name) in enumerate(pairs)
         ]
-        new_changes = (
-            tuple(before + change for before, change in zip(changes, chunk_changes, strict=True))
-            if changes
-            else tuple(chunk_changes)
-        )
-        return (extended_prefix if self.settings.cache else None), new_changes
+        if changes:
+            new_changes = [*map(torch.add, changes, new_changes)]
+        return (extended_prefix if self.settings.cache else None), tuple(new_changes)
 
     def _chunk_change(self, index: int, source_BTO: Tensor, input_BTI: Tensor) -> Tensor:
         """Return the change of a map by a chunk [B, O, I]; padded inputs must be zero."""

@@ -121,11 +121,8 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
         The network also reads BOS, but its weight is not returned.
         """
         lm, bos_ids = self.lm, list(self.lm.bos_ids)
-        ids_BT, mask_BT = (
-            padded.to(lm.device)
-            for padded in pad([bos_ids + row for row in rows], lm.pad_id, "right")
-        )
-        weights_BT = self.weight_network(ids_BT, mask_BT)
+        ids_BT, _ = pad([bos_ids + row for row in rows], lm.pad_id, "right")
+        weights_BT = self.weight_network(ids_BT.to(lm.device))
         return [
             weights_T[len(bos_ids) : len(bos_ids) + len(row)]
             for weights_T, row in zip(weights_BT, rows, strict=True)
@@ -148,12 +145,11 @@ class TokenWeightNetwork(nn.Module):
         nn.init.zeros_(self.mix.weight)
         nn.init.zeros_(self.mix.bias)
 
-    def forward(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
-        """Return token weights [B, T], 0 on padding. Padding must be on the right."""
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        """Return token weights [B, T]. Padding must be on the right; its weights mean nothing."""
         # causal attention never sees padding on the right, so the decoder needs no mask
         hidden_BTC = self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
-        weights_BT = softplus(self.mix(gelu(self.lift(hidden_BTC)))[..., 0], beta=SOFTPLUS_BETA)
-        return weights_BT if mask_BT is None else weights_BT * mask_BT
+        return softplus(self.mix(gelu(self.lift(hidden_BTC)))[..., 0], beta=SOFTPLUS_BETA)
 
 
 @torch.no_grad()

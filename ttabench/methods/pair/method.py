@@ -28,40 +28,43 @@ class Pair(Method[Any]):
 
     def __init__(self, lm: LM, settings: Any, parts: Sequence[Method[Any]] = ()) -> None:
         super().__init__(lm, settings)
-        self._parts = tuple(parts) or tuple(
+        parts = parts or [
             part.load()(lm, part.Settings(**values))
             for part, values in split_settings(self.spec.parts, vars(settings))
-        )
-        self.growth = max((part.growth for part in self._parts), key=GROWTHS_BY_SIZE.index)
-        self.query_aware = any(part.query_aware for part in self._parts)
-        self.supports_batching = all(part.supports_batching for part in self._parts)
-        self.granularity = max((part.granularity for part in self._parts), key=GRANULARITIES.index)
+        ]
+        self._parts = dict(zip(self.spec.labels, parts, strict=True))
+        self.growth = max((part.growth for part in parts), key=GROWTHS_BY_SIZE.index)
+        self.query_aware = any(part.query_aware for part in parts)
+        self.supports_batching = all(part.supports_batching for part in parts)
+        self.granularity = max((part.granularity for part in parts), key=GRANULARITIES.index)
         self.unswapped_tensors = tuple(
             f"{label}.{name}"
-            for label, part in self._labelled_parts()
+            for label, part in self._parts.items()
             for name in part.unswapped_tensors
         )
         self._break = tuple(lm.encode(JOINER, is_continuation=True))
 
     def parts(self) -> tuple[Method[Any], ...]:
         """Return the methods in order."""
-        return self._parts
+        return tuple(self._parts.values())
 
     @property
     def resolved_settings(self) -> Mapping[str, Json]:
         """Resolved settings of all parts, with prefixed names."""
-        return join_by_label(self.spec.labels, [part.resolved_settings for part in self._parts])
+        resolved = [part.resolved_settings for part in self._parts.values()]
+        return join_by_label(self.spec.labels, resolved)
 
     def begin(self, rows: int) -> State:
         """Return the empty states of all parts."""
-        parts = self._labelled_parts()
-        return self._join_states({label: part.begin(rows) for label, part in parts})
+        return self._join_states({label: part.begin(rows) for label, part in self._parts.items()})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Adapt every part to all chunks."""
-        parts = self._labelled_parts()
         return self._join_states(
-            {label: part.adapt(self.part_state(state, label), chunks) for label, part in parts}
+            {
+                label: part.adapt(self.part_state(state, label), chunks)
+                for label, part in self._parts.items()
+            }
         )
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
@@ -72,11 +75,11 @@ class Pair(Method[Any]):
         """
         patches = [
             part.patch(self.part_state(state, label), queries)
-            for label, part in self._labelled_parts()
+            for label, part in self._parts.items()
         ]
         names = [
             part.name
-            for part, patch in zip(self._parts, patches, strict=True)
+            for part, patch in zip(self._parts.values(), patches, strict=True)
             if patch.prefix is not None
         ]
         if len(names) > 1:
@@ -107,9 +110,6 @@ class Pair(Method[Any]):
             if name.startswith(prefix)
         }
         return State(state.rows, tensors, state.meta[PARTS_KEY][label])
-
-    def _labelled_parts(self) -> list[tuple[str, Method[Any]]]:
-        return list(zip(self.spec.labels, self._parts, strict=True))
 
     def _join_states(self, states: Mapping[str, State]) -> State:
         rows = next(iter(states.values())).rows

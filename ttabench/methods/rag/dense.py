@@ -56,7 +56,7 @@ class DenseRetriever:
             self._texts.enable_truncation(min(max_tokens, longest, int(tokenizer.model_max_length)))
 
     @torch.no_grad()
-    def documents(self, texts: Sequence[str]) -> list[Tensor]:
+    def encode(self, texts: Sequence[str]) -> list[Tensor]:
         """Encode each text, truncated for the encoder, to a vector [1, D], float32, on the CPU."""
         refuse_unreadable_texts(texts)
         ids = [encoding.ids for encoding in self._texts.encode_batch(list(texts))]
@@ -79,8 +79,6 @@ class DenseRetriever:
             for place, vector_1D in zip(batch, vectors_BD.float().cpu().split(1), strict=True):
                 vectors[place] = vector_1D
         return vectors
-
-    questions = documents
 
     def scorer(self, documents: Sequence[Tensor]) -> Callable[[Tensor], NDArray[np.float32]]:
         """Return a function from a query vector to its dot product with each document."""

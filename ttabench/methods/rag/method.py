@@ -89,12 +89,10 @@ class WordRetriever:
 
     tensor = "words"
 
-    def documents(self, texts: Sequence[str]) -> list[Tensor]:
+    def encode(self, texts: Sequence[str]) -> list[Tensor]:
         """Hash the words of each text in order, int64."""
         split = bm25s.tokenize(list(texts), return_ids=False, show_progress=False)
         return [torch.tensor([_hash(word) for word in words], dtype=torch.int64) for words in split]
-
-    questions = documents
 
     def scorer(self, documents: Sequence[Tensor]) -> Scorer:
         """Return BM25 over these documents: a score of 0 if no word matches."""
@@ -104,10 +102,10 @@ class WordRetriever:
         index = bm25s.BM25(k1=K1, b=B)
         if word_ids:
             ids = [[word_ids[word] for word in words] for words in document_words]
-            index.index((ids, dict(word_ids)), create_empty_token=False, show_progress=False)
+            index.index((ids, word_ids), create_empty_token=False, show_progress=False)
 
         def scores(words: Tensor) -> NDArray[np.float32]:
-            query_ids = [word_ids[word] for word in words.tolist() if word in word_ids]
+            query_ids = index.get_tokens_ids(words.tolist()) if word_ids else []
             if not query_ids:
                 return np.zeros(len(documents), dtype=np.float32)
             return index.get_scores_from_ids(query_ids)
@@ -154,7 +152,7 @@ class Rag(Method[RagSettings]):
             "truncated_documents": [truncated],
             "keys": [[*state.meta["keys"][0], *(chunk.key for chunk in kept)]],
         }
-        indexed = self.retriever.documents([chunk.text for chunk in kept])
+        indexed = self.retriever.encode([chunk.text for chunk in kept])
         tensors = append_items(state.tensors, "texts", [encode_chunk(chunk) for chunk in kept])
         return State(1, tensors | append_items(state.tensors, self.retriever.tensor, indexed), meta)
 
@@ -189,7 +187,7 @@ class Rag(Method[RagSettings]):
         texts = split_items(state.tensors, "texts")
         limit = self.settings.token_limit(state.meta["tokens_read"][0], len(self.lm.start_ids))
         by_query = []
-        for question in self.retriever.questions([query.question_text for query in queries]):
+        for question in self.retriever.encode([query.question_text for query in queries]):
             # best first; later documents win ties
             ranked = np.argsort(self._cached_scorer[1](question), kind="stable")[::-1].tolist()
             if limit is None:

@@ -22,7 +22,7 @@ from torch.nn.functional import gelu
 from ttabench.core.types import Chunk, Episode, Query
 from ttabench.lm.forward.capabilities import Rotary, get_capabilities
 from ttabench.lm.forward.patching import prefill
-from ttabench.lm.forward.tokens import new_chunk_ids
+from ttabench.lm.forward.tokens import new_chunk_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.parts.kept import prefix_from_tensors, prefix_tensors
@@ -208,19 +208,16 @@ class Still(Trainable[StillSettings]):
         if rotate:
             keys_BHTD = rotate(keys_BHTD, positions_BT, inverse=True)
         max_chunks = _max_chunks(spans)
-        longest = max((len(span) for row_spans in spans for span in row_spans), default=1)
         padded_spans = [
             (row, span)
             for row, row_spans in enumerate(spans)
             for span in [*row_spans, *[range(1)] * (max_chunks - len(row_spans))]
         ]
-        token_index_NT = torch.tensor(
-            [[*span, *[0] * (longest - len(span))] for _, span in padded_spans],
-            device=self.lm.device,
+        token_index_NT, real_NT = (
+            part.to(self.lm.device) for part in pad([span for _, span in padded_spans], 0, "right")
         )
-        lengths = torch.tensor([len(span) for _, span in padded_spans], device=self.lm.device)
+        lengths = real_NT.sum(1)
         row_N1 = torch.tensor([[row] for row, _ in padded_spans], device=self.lm.device)
-        real_NT = torch.arange(longest, device=self.lm.device) < lengths[:, None]
         gathered = (
             tensor.transpose(1, 2)[row_N1, token_index_NT].transpose(1, 2)
             for tensor in (keys_BHTD, values_BHTD)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -53,19 +52,27 @@ class TempLora(Method[TempLoraSettings]):
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Train on chunks in order."""
-        tensors = dict(state.tensors) or self._initial_tensors()
+        tensors, size = dict(state.tensors) or self._initial_tensors(), self.settings.prefix
         chunk_ids = new_chunk_ids(self.lm, state, chunks)[0]
         (text,) = stored_ids(tensors, 1)
-        before = int(tensors["steps"])
-        count = int(tensors["pieces"])
         trained = {name: tensors[name].clone() for name in VECTOR_NAMES}
-        training_steps = self._training_steps(text, chunk_ids, count)
-        self._train({name: vector[0] for name, vector in trained.items()}, training_steps, before)
-        counts = {
+        training_steps = self._training_steps(text, chunk_ids, int(tensors["pieces"]))
+        vectors = {name: vector[0] for name, vector in trained.items()}
+        self._train(vectors, training_steps, int(tensors["steps"]))
+        text += chain(*chunk_ids)
+        window_ids = text[max(0, len(text) - size) :]
+        tokens_1T = torch.tensor(
+            [[*window_ids, *[self.lm.pad_id] * (size - len(window_ids))]], dtype=torch.int64
+        )
+        tensors |= {
+            **trained,
             "steps": tensors["steps"] + len(training_steps),
             "pieces": tensors["pieces"] + len(chunk_ids),
+            "tokens": tokens_1T.to(self.lm.device),
+            "lengths": torch.tensor([len(window_ids)], device=self.lm.device),
         }
-        return self._append_text(state, {**tensors, **trained, **counts}, chunk_ids)
+        (before,) = state.meta["tokens_read"]
+        return State(1, tensors, {"tokens_read": [before + sum(map(len, chunk_ids))]})
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
         """Return the factors as deltas, and the newest tokens in the window."""
@@ -78,28 +85,9 @@ class TempLora(Method[TempLoraSettings]):
         )
         if "factors" not in tensors:
             return window
-        return replace(
-            window,
-            deltas=self._factors.patch(
-                split_vector(tensors["factors"][0], self._factors.layout)
-            ).deltas,
+        return window + self._factors.patch(
+            split_vector(tensors["factors"][0], self._factors.layout)
         )
-
-    def _append_text(
-        self, state: State, tensors: dict[str, Tensor], chunk_ids: list[list[int]]
-    ) -> State:
-        """Return the state with the last `prefix` tokens that were read."""
-        size, (before,) = self.settings.prefix, state.meta["tokens_read"]
-        text = [*stored_ids(tensors, 1)[0], *chain(*chunk_ids)]
-        window_ids = text[max(0, len(text) - size) :] if size else []
-        tokens_1T = torch.tensor(
-            [[*window_ids, *[self.lm.pad_id] * (size - len(window_ids))]], dtype=torch.int64
-        )
-        window = {
-            "tokens": tokens_1T.to(self.lm.device),
-            "lengths": torch.tensor([len(window_ids)], device=self.lm.device),
-        }
-        return State(1, {**tensors, **window}, {"tokens_read": [before + sum(map(len, chunk_ids))]})
 
     def _initial_tensors(self) -> dict[str, Tensor]:
         start_1N = self._factors.start()[None]
@@ -159,7 +147,7 @@ class TempLora(Method[TempLoraSettings]):
         """Return the learning rate and item of every step."""
         s, text, items = self.settings, list(read_ids), []
         for chunk in chunk_ids:
-            items.append((text[max(0, len(text) - s.prefix) :] if s.prefix else [], chunk))
+            items.append((text[max(0, len(text) - s.prefix) :], chunk))
             text += chunk
         order = [*range(len(items))] * s.epochs
         if s.by == "unit":
