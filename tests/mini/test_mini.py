@@ -6,8 +6,8 @@ import json
 from itertools import combinations, pairwise
 
 import pytest
-from nano_recipe import corpus
 
+from tools.nano import corpus
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
 from ttabench.mini.world import KINDS, SPLITS, entities, name_parts, rng
 

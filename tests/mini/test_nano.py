@@ -6,16 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import nano
 import pytest
 import torch
-from nano_recipe import corpus, far, lessons
-from nano_recipe.teaching import losses_of
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import ttabench
 from tests.places import ROOT
+from tools.nano import __main__ as nano, corpus, far, lessons
+from tools.nano.teaching import losses_of
 from ttabench.lm.model import LM, load
 from ttabench.mini.world import rng
 

@@ -1,6 +1,6 @@
 """Nano LM: recipe and training command of the bundled base model.
 
-    python results/nano.py --out FOLDER        # about an hour and a half on two cores
+    python -m tools.nano --out FOLDER        # about an hour and a half on two cores
 
 A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained only
 on the training split of the synthetic world. Three things make it learn to *use* its context:
@@ -23,11 +23,12 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from nano_recipe import far
-from nano_recipe.lessons import STAGES, Batch, Teaching, batches
-from nano_recipe.teaching import losses_of
-from nano_recipe.tokens import BOS, EOS, PAD, VOCABULARY, train_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tools.nano import far
+from tools.nano.lessons import STAGES, Batch, Teaching, batches
+from tools.nano.teaching import losses_of
+from tools.nano.tokens import BOS, EOS, PAD, VOCABULARY, train_tokenizer
 
 WARMUP = 177_500
 """Tokens of linear warm-up."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from nano_recipe.lessons import Batch, Teaching
 from torch.nn import functional as F
+
+from tools.nano.lessons import Batch, Teaching
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from nano_recipe import corpus
-from nano_recipe.corpus import Segment, Segments
-from nano_recipe.lessons import Batch, Sequence, Stage, Teaching, batch_of, encoded, sequence
-
+from tools.nano import corpus
+from tools.nano.corpus import Segment, Segments
+from tools.nano.lessons import Batch, Sequence, Stage, Teaching, batch_of, encoded, sequence
 from ttabench.mini import qa
 from ttabench.mini.world import (
     NAME_PARTS_PER_POSITION,

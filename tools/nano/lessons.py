@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nano_recipe import corpus
-
+from tools.nano import corpus
 from ttabench.mini.world import rng
 
 if TYPE_CHECKING:

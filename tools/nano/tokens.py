@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nano_recipe import corpus
-
+from tools.nano import corpus
 from ttabench.mini.world import rng
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Recipe of the bundled base model, nano."""
