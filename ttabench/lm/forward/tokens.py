@@ -155,9 +155,12 @@ def _choice_pair(
 
 
 def pad(
-    rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right"]
+    rows: Sequence[Sequence[int]],
+    pad_id: int,
+    side: Literal["left", "right"],
+    device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """Pad rows to ids_BT (int64) and mask_BT (bool, False for padding), on the CPU."""
+    """Pad rows to ids_BT (int64) and mask_BT (bool, False for padding)."""
     width = max((len(row) for row in rows), default=0)
     gaps = [[pad_id] * (width - len(row)) for row in rows]
     table = [
@@ -167,4 +170,5 @@ def pad(
     lengths_B1 = torch.tensor([len(row) for row in rows], dtype=torch.int64).view(-1, 1)
     slots_1T = torch.arange(width).view(1, -1)
     mask_BT = slots_1T >= width - lengths_B1 if side == "left" else slots_1T < lengths_B1
-    return torch.tensor(table, dtype=torch.int64).view(len(rows), width), mask_BT
+    ids_BT = torch.tensor(table, dtype=torch.int64).view(len(rows), width)
+    return ids_BT.to(device), mask_BT.to(device)

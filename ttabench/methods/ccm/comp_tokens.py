@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.types import Query
+from ttabench.core.types import Episode, Query
 from ttabench.lm.forward.patching import hidden_states, prefill
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Layout
@@ -109,7 +109,7 @@ class CompTokens(AttentionMemory[CompT]):
         """
         lm, count = self.lm, self.settings.comp_tokens
         rows = [[*text, *self.comp_ids] for text in texts]
-        ids_BT, mask_BT = (padded.to(lm.device) for padded in pad(rows, lm.pad_id, "left"))
+        ids_BT, mask_BT = pad(rows, lm.pad_id, "left", lm.device)
         layout = Layout(
             positions_BT=(first_B[:, None].to(lm.device) + mask_BT.long().cumsum(1) - 1).clamp(
                 min=0
@@ -118,17 +118,28 @@ class CompTokens(AttentionMemory[CompT]):
             delta_mask_BT=ids_BT >= lm.vocab_size if self.settings.conditional else None,
         )
         _, window = hidden_states(
-            lm, Patch(prefix=prefix, deltas=self.deltas), ids_BT, layout, mask_BT.bool()
+            lm, Patch(prefix=prefix, deltas=self.deltas), ids_BT, layout, mask_BT
         )
         return prefix_to_memory(window.prefix().map_layers(lambda layer: layer[:, :, -count:]))
 
-    def row_loss(
-        self, rows: Sequence[Row], slots: Callable[[Sequence[Row], Batch], Slots] | None = None
-    ) -> dict[str, Tensor]:
-        """Return the mean answer NLL of these rows, see `row_loss`."""
-        s, rows_nC = self.settings, self.embeddings.weight
+    @property
+    def slots(self) -> Callable[[Sequence[Row], Batch], Slots] | None:
+        """Function to the memory slots of rows in training. None: tokens see COMP tokens."""
+        return None
+
+    def episode_row(self, episode: Episode) -> Row:
+        """Lay out an episode as one row, with COMP tokens."""
+        raise NotImplementedError
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Return the mean answer NLL; each episode takes one forward pass."""
         loss = row_loss(
-            self.lm, rows, self.deltas, embeddings_NC=rows_nC, marked=s.conditional, slots=slots
+            self.lm,
+            [self.episode_row(episode) for episode in episodes],
+            self.deltas,
+            embeddings_NC=self.embeddings.weight,
+            marked=self.settings.conditional,
+            slots=self.slots,
         )
         return {"answer": loss}
 
@@ -150,11 +161,8 @@ def memory_to_prefix(
 
 def state_to_memory(state: State) -> Memory | None:
     """Return the memory of a state; None if nothing was read."""
-    return (
-        torch.stack([state.tensors["keys"], state.tensors["values"]])
-        if "keys" in state.tensors
-        else None
-    )
+    t = state.tensors
+    return torch.stack([t["keys"], t["values"]]) if t else None
 
 
 def concat_memories(memory: Memory | None, new_slots: Memory) -> Memory:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ttabench.core.types import Chunk, Episode
 from ttabench.lm.forward.patching import hidden_states
-from ttabench.lm.forward.tokens import new_chunk_ids
+from ttabench.lm.forward.tokens import new_chunk_ids, pad
 from ttabench.lm.forward.window import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
@@ -34,9 +34,9 @@ from ttabench.methods.ccm.comp_tokens import (
 from ttabench.methods.parts.one_forward import Batch, Row, Slots, episode_row, row_loss
 
 
-def pooling_groups(tokens: int, ratio: int) -> list[range]:
-    """Return the token indices that are pooled into each slot of a chunk of this length."""
-    return [range(start, min(start + ratio, tokens)) for start in range(0, tokens, ratio)]
+def pooling_groups(tokens: range, ratio: int) -> list[range]:
+    """Return the token indices that are pooled into each slot of these tokens."""
+    return [tokens[start : start + ratio] for start in range(0, len(tokens), ratio)]
 
 
 def tap_indices(rows: Sequence[Sequence[Sequence[int]]], ratio: int) -> Tensor:
@@ -110,33 +110,27 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         }
 
     def _pooled_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
-        slot_indices, chunk_numbers = list[list[list[int]]](), list[Tensor]()
-        for row in rows:
-            spans = [row.spans[block] for block in row.texts]
-            slot_groups = [pooling_groups(len(span), self.settings.ratio) for span in spans]
-            slot_indices.append(
-                [
-                    [span[index] for index in group]
-                    for span, span_groups in zip(spans, slot_groups, strict=True)
-                    for group in span_groups
-                ]
-            )
-            chunk_numbers.append(
-                torch.arange(1, len(slot_groups) + 1).repeat_interleave(
-                    torch.tensor(list(map(len, slot_groups))).long()
-                )
-            )
-        taps_BER = tap_indices(slot_indices, self.settings.ratio).to(self.lm.device)
-        chunk_number_BE = nn.utils.rnn.pad_sequence(chunk_numbers, batch_first=True).to(
-            self.lm.device
+        ratio, device = self.settings.ratio, self.lm.device
+        # number of the chunk, from 1, and token indices of every slot
+        slots = [
+            [
+                (number, group)
+                for number, block in enumerate(row.texts, 1)
+                for group in pooling_groups(row.spans[block], ratio)
+            ]
+            for row in rows
+        ]
+        taps_BER = tap_indices([[group for _, group in row] for row in slots], ratio).to(device)
+        chunk_number_BE, _ = pad(
+            [[number for number, _ in row] for row in slots], 0, "right", device
         )
         sees_BTE = (chunk_number_BE > 0)[:, None] & (
             chunk_number_BE[:, None] <= batch.memories_BT[:, :, None]
         )
         return (
-            lambda call: tuple(  # type: ignore[return-value]  # a tuple of two
-                self._pool_layer(tensor, taps_BER, call.layer, index)
-                for index, tensor in enumerate((call.key, call.value))
+            lambda call: (
+                self._pool_layer(call.key, taps_BER, call.layer, 0),
+                self._pool_layer(call.value, taps_BER, call.layer, 1),
             ),
             sees_BTE,
         )
@@ -152,9 +146,8 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         layout = Layout(positions_BT=next_B[:, None] + torch.arange(len(text), device=lm.device))
         ids_1T = torch.tensor([text], device=lm.device)
         _, window = hidden_states(lm, Patch(prefix=prefix, deltas=self.deltas), ids_1T, layout)
-        taps_1GR = tap_indices(
-            [pooling_groups(len(text), self.settings.ratio)], self.settings.ratio
-        ).to(lm.device)
+        ratio = self.settings.ratio
+        taps_1GR = tap_indices([pooling_groups(range(len(text)), ratio)], ratio).to(lm.device)
         source_KLBHTD = prefix_to_memory(
             window.prefix().map_layers(lambda layer: layer[:, :, -len(text) :])
         )

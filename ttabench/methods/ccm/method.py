@@ -12,8 +12,9 @@ Shape letters: L layers · B rows · H key/value heads · P slots · D head size
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -66,23 +67,21 @@ class Ccm(CompTokens[CcmSettings]):
         rows, counts = new_chunk_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         if self.stream is not None:
             return self.stream.adapt(state, rows[0])
-        memory, step = state_to_memory(state), state.meta["pieces_read"][0]
-        for number in range(len(chunks)):
-            texts, step = [row[number] for row in rows], step + 1
+        memory, before = state_to_memory(state), state.meta["pieces_read"][0]
+        for step, texts in enumerate(zip(*rows, strict=True), before + 1):
             memory = self._update_memory(memory, texts, self.next_positions(counts), step)
             counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
-        return self.build_state(state, memory, counts, pieces_read=[step] * state.rows)
+        pieces_read = [before + len(chunks)] * state.rows
+        return self.build_state(state, memory, counts, pieces_read=pieces_read)
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:
         """Return the memory, or the slots of a stream, as a prefix."""
         return super().patch(state, queries) if self.stream is None else self.stream.patch(state)
 
-    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Return the mean answer NLL; each episode takes one forward pass."""
-        rows = [self.episode_row(episode) for episode in episodes]
-        return self.row_loss(
-            rows, slots=self.merge_slots if self.settings.update == "merge" else None
-        )
+    @property
+    def slots(self) -> Callable[[Sequence[Row], Batch], Slots] | None:
+        """Function to the merged memories, with `update=merge`."""
+        return self.merge_slots if self.settings.update == "merge" else None
 
     def episode_row(self, episode: Episode) -> Row:
         """Lay out an episode as one row, with COMP tokens after every chunk."""
@@ -165,12 +164,9 @@ class Gisting(CompTokens[GistingSettings]):
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:
         """Compress everything read so far."""
-        new = [
-            [token for chunk in row for token in chunk]
-            for row in new_chunk_ids(self.lm, state, chunks)
-        ]
         if not chunks:
             return state
+        new = [list(chain(*row)) for row in new_chunk_ids(self.lm, state, chunks)]
         token_tensors = append_ids(self.lm, state.tensors, new, limit=sys.maxsize)
         texts = stored_ids(token_tensors, state.rows)
         first_B = self.next_positions([0] * state.rows)
@@ -179,10 +175,6 @@ class Gisting(CompTokens[GistingSettings]):
         )
         new_state = self.build_state(state, memory, [len(text) for text in texts])
         return replace(new_state, tensors={**token_tensors, **new_state.tensors})
-
-    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Return the mean answer NLL; each episode takes one forward pass."""
-        return self.row_loss([self.episode_row(episode) for episode in episodes])
 
     def episode_row(self, episode: Episode) -> Row:
         """Lay out an episode as one row, with COMP tokens before the first query after a chunk."""
@@ -211,8 +203,8 @@ class GistingOnline(Gisting):
         """Compress each chunk alone; the start tokens precede the first chunk only."""
         rows, counts = new_chunk_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
         memory = state_to_memory(state)
-        for number in range(len(chunks)):
-            texts, first_B = [row[number] for row in rows], self.next_positions(counts)
+        for texts in zip(*rows, strict=True):
+            first_B = self.next_positions(counts)
             start = self.encode_start(state.rows) if memory is None else None
             memory = concat_memories(
                 memory, self.compress_texts(memory_to_prefix(start, first_B), texts, first_B)
@@ -247,27 +239,25 @@ class StreamMemory:
         The state is padded at the front to the window, so its size does not depend on the tokens
         read.
         """
-        ids = [token for chunk in chunk_ids for token in chunk]
-        cache = _cache_from_state(state.tensors)
+        ids = list(chain(*chunk_ids))
+        cache = _cache_from_state(state)
         text_ids = ids if cache else [*self.method.lm.start_ids, *ids]
         cache, compressions = self.read(cache, text_ids, state.meta["pieces_read"][0])
-        tensors = {} if cache is None else cache.tensors()
+        tensors = {}
         if cache is not None:
             padding = self.window - cache.index.shape[-1]
-            tensors |= {name: pad(tensors[name], (0, 0, padding, 0)) for name in ("keys", "values")}
-            tensors["index"] = pad(cache.index, (padding, 0), value=-1)
-        return State(
-            1,
-            tensors,
-            {
-                "tokens_read": [state.meta["tokens_read"][0] + len(ids)],
-                "pieces_read": [compressions],
-            },
-        )
+            tensors = {
+                "keys": pad(cache.keys, (0, 0, padding, 0)),
+                "values": pad(cache.values, (0, 0, padding, 0)),
+                "index": pad(cache.index, (padding, 0), value=-1),
+                "next": cache.next,
+            }
+        tokens_read = [state.meta["tokens_read"][0] + len(ids)]
+        return State(1, tensors, {"tokens_read": tokens_read, "pieces_read": [compressions]})
 
     def patch(self, state: State) -> Patch:
         """Return the kept slots as a prefix."""
-        cache = _cache_from_state(state.tensors)
+        cache = _cache_from_state(state)
         return Patch(
             prefix=cache.prefix(self.rotary) if cache else None, deltas=self.method.text_deltas
         )
@@ -299,21 +289,16 @@ class StreamMemory:
 
         `memory`: number of memory slots after the sinks.
         """
-        s, end = self.settings, self.sink_slots + memory + self.settings.piece
-        front, newer = _slice_cache(cache, 0, end), _slice_cache(cache, end, cache.index.shape[-1])
+        s, sinks = self.settings, _slice_cache(cache, 0, self.sink_slots)
+        start = self.sink_slots + memory
         kept_slots = min(s.memory, memory + s.comp_tokens)
-        if s.compress:
-            front = concat_caches(
-                _slice_cache(front, 0, self.sink_slots + memory), self._compress_front(front)
-            )
-        slots = front.index.shape[-1]
-        return concat_caches(
-            concat_caches(
-                _slice_cache(front, 0, self.sink_slots),
-                _slice_cache(front, slots - kept_slots, slots),
-            ),
-            newer,
-        )
+        end = start + s.piece
+        if not s.compress:
+            return concat_caches(sinks, _slice_cache(cache, end - kept_slots))
+        new_slots = self._compress_front(_slice_cache(cache, 0, end))
+        kept_memory = _slice_cache(cache, start + s.comp_tokens - kept_slots, start)
+        memory_slots = concat_caches(kept_memory, new_slots)
+        return concat_caches(concat_caches(sinks, memory_slots), _slice_cache(cache, end))
 
     def _compress_front(self, front: EvictedCache) -> EvictedCache:
         """Return the slots of COMP tokens that attend to all of `front`."""
@@ -331,16 +316,13 @@ class StreamMemory:
         )
 
 
-def _cache_from_state(tensors: Mapping[str, Tensor]) -> EvictedCache | None:
+def _cache_from_state(state: State) -> EvictedCache | None:
     """Return the cache of a state without its padding; None if nothing was read."""
-    if not tensors:
-        return None
-    cache = EvictedCache(**tensors)
-    slots = cache.index.shape[-1]
-    return _slice_cache(cache, slots - int(cache.valid.sum()), slots)
+    cache = EvictedCache.of(state)
+    return _slice_cache(cache, int((~cache.valid).sum())) if cache else None
 
 
-def _slice_cache(cache: EvictedCache, start: int, end: int) -> EvictedCache:
+def _slice_cache(cache: EvictedCache, start: int, end: int | None = None) -> EvictedCache:
     slots = slice(start, end)
     return EvictedCache(
         cache.keys[..., slots, :], cache.values[..., slots, :], cache.index[..., slots], cache.next

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -158,16 +157,6 @@ def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> C
     )
 
 
-RETIRED: Mapping[str, Json] = {
-    "chunk_len": None,
-    "svd": "exact",
-    "strategy": "sequential",
-    "merge": False,
-    "finalize": False,
-    "loss_weighting": "tokens",
-    "init_share": 0.1,
-    "targets": [],
-}
 GENERATIVE_ADAPTER = MethodSpec(
     name="generative_adapter",
     summary="low-rank deltas from summed outer products of hidden states",
@@ -214,6 +203,15 @@ GENERATIVE_ADAPTER = MethodSpec(
     cost=cost,
     test_settings=GenerativeAdapterSettings(inner=8, rank=4, chunk=16, scale=1.0),
     paper="2411.05877",
-    deprecated_settings=RETIRED,
+    deprecated_settings={
+        "chunk_len": None,
+        "svd": "exact",
+        "strategy": "sequential",
+        "merge": False,
+        "finalize": False,
+        "loss_weighting": "tokens",
+        "init_share": 0.1,
+        "targets": [],
+    },
 )
 METHODS = (GENERATIVE_ADAPTER,)

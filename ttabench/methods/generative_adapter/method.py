@@ -9,7 +9,7 @@ Shape letters: N adapted maps · B rows · R values · K keys · Q rank · T tok
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -110,11 +110,69 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     def rows(self, episodes: Sequence[Episode]) -> list[Row]:
         """Return the rows that are read and predicted for these episodes."""
-        rows, objective = list[Row](), self.settings.objective
-        parts = ("completion", "reconstruction") if objective == "both" else (objective,)
-        for owner, episode in enumerate(episodes):
-            arguments = self.lm, episode, owner, self._split_into_chunks
-            rows += answer_rows(*arguments) if objective == "answer" else texts(*arguments, parts)
+        make_rows = self._answer_rows if self.settings.objective == "answer" else self._text_rows
+        return [row for owner, episode in enumerate(episodes) for row in make_rows(owner, episode)]
+
+    def _answer_rows(self, owner: int, episode: Episode) -> list[Row]:
+        """Return the chunks of an episode, and each query with its answer after earlier chunks."""
+        lm = self.lm
+        chunks: list[Row] = []
+        query_rows: list[Row] = []
+        unread: list[Chunk] = []
+        for step in episode.steps:
+            if isinstance(step, Chunk):
+                unread.append(step)
+                continue
+            has_start = bool(chunks)
+            new_chunks = self._split_into_chunks(
+                [
+                    chunk_ids(lm, chunk, first=not (has_start or index))
+                    for index, chunk in enumerate(unread)
+                ],
+                has_start,
+            )
+            chunks += [
+                Row(ids, owner, index, chunk=index)
+                for index, ids in enumerate(new_chunks, len(chunks))
+            ]
+            unread.clear()
+            window = window_ids(lm, step, is_continuation=False)
+            prompt, target = training_item(lm, step, is_continuation=bool(window))
+            ids = [*lm.start_ids, *window, *prompt, *target]
+            query_rows.append(
+                Row(ids, owner, len(chunks), first=len(ids) - len(target), part="answer")
+            )
+        return [*chunks, *query_rows]
+
+    def _text_rows(self, owner: int, episode: Episode) -> list[Row]:
+        """Return the chunks of an episode and the training targets of the objective.
+
+        "completion": the tokens of each chunk. "reconstruction": a span of the text read so far, as
+        long as the longest chunk, drawn with torch's generator. "both": both.
+        """
+        objective = self.settings.objective
+        read = self._split_into_chunks(
+            [
+                chunk_ids(self.lm, chunk, first=not index)
+                for index, chunk in enumerate(episode.chunks())
+            ],
+            False,
+        )
+        part = "" if objective == "reconstruction" else "completion"
+        rows = [
+            Row(ids, owner, index, first=1, part=part, chunk=index)
+            for index, ids in enumerate(read)
+        ]
+        if objective == "completion":
+            return rows
+        whole = [token for ids in read for token in ids]
+        longest = end = 0
+        for index, ids in enumerate(read, 1):
+            end, longest = end + len(ids), max(longest, len(ids))
+            begin = int(torch.randint(end - min(end, longest) + 1, ()))
+            rows.append(
+                Row(whole[begin : begin + longest], owner, index, first=1, part="reconstruction")
+            )
         return rows
 
     def _split_into_chunks(self, texts: Sequence[list[int]], has_start: bool) -> list[list[int]]:
@@ -154,10 +212,6 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         return tensors
 
 
-ChunkSplitter = Callable[[Sequence[list[int]], bool], list[list[int]]]
-"""(ids of texts, True if something was read before) -> the chunks that are read."""
-
-
 @dataclass(frozen=True)
 class Row:
     """Text that is read by itself, at positions from 0 on."""
@@ -173,68 +227,6 @@ class Row:
     """Part of the loss; empty if nothing is predicted."""
     chunk: int | None = None
     """Number among the chunks of the episode; None if it gives no delta."""
-
-    @property
-    def targets(self) -> int:
-        """Return the tokens that are predicted."""
-        return len(self.ids) - self.first if self.part else 0
-
-
-def answer_rows(lm: LM, episode: Episode, owner: int, split_chunks: ChunkSplitter) -> list[Row]:
-    """Return the chunks of an episode, and each query with its answer after earlier chunks."""
-    chunks: list[Row] = []
-    query_rows: list[Row] = []
-    unread: list[Chunk] = []
-    for step in episode.steps:
-        if isinstance(step, Chunk):
-            unread.append(step)
-            continue
-        has_start = bool(chunks)
-        new_chunks = split_chunks(
-            [
-                chunk_ids(lm, chunk, first=not (has_start or index))
-                for index, chunk in enumerate(unread)
-            ],
-            has_start,
-        )
-        chunks += [
-            Row(ids, owner, index, chunk=index) for index, ids in enumerate(new_chunks, len(chunks))
-        ]
-        unread.clear()
-        window = window_ids(lm, step, is_continuation=False)
-        prompt, target = training_item(lm, step, is_continuation=bool(window))
-        ids = [*lm.start_ids, *window, *prompt, *target]
-        query_rows.append(Row(ids, owner, len(chunks), first=len(ids) - len(target), part="answer"))
-    return [*chunks, *query_rows]
-
-
-def texts(
-    lm: LM, episode: Episode, owner: int, split_chunks: ChunkSplitter, parts: Sequence[str]
-) -> list[Row]:
-    """Return the chunks of an episode and the training targets for `parts`.
-
-    "completion": the tokens of each chunk. "reconstruction": a span of the text read so far, as
-    long as the longest chunk, drawn with torch's generator.
-    """
-    read = split_chunks(
-        [chunk_ids(lm, chunk, first=not index) for index, chunk in enumerate(episode.chunks())],
-        False,
-    )
-    part = "completion" if "completion" in parts else ""
-    rows = [
-        Row(ids, owner, index, first=1, part=part, chunk=index) for index, ids in enumerate(read)
-    ]
-    if "reconstruction" not in parts:
-        return rows
-    whole = [token for ids in read for token in ids]
-    longest = end = 0
-    for index, ids in enumerate(read, 1):
-        end, longest = end + len(ids), max(longest, len(ids))
-        begin = int(torch.randint(end - min(end, longest) + 1, ()))
-        rows.append(
-            Row(whole[begin : begin + longest], owner, index, first=1, part="reconstruction")
-        )
-    return rows
 
 
 def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> list[Tensor]:
@@ -308,10 +300,10 @@ def _target_logprobs(
 ) -> list[Tensor]:
     """Return log-probabilities of the targets of each row, without its first token."""
     positions = [
-        (index, row.first + step)
+        (index, position)
         for index, row in enumerate(rows)
-        for step in range(row.targets)
-        if row.first + step
+        if row.part
+        for position in range(max(1, row.first), len(row.ids))
     ]
     if not positions:
         return [hidden_BTD.new_zeros(0, dtype=torch.float32)] * len(rows)

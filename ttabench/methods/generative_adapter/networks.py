@@ -74,9 +74,7 @@ class GenerativeAdapterNetworks(nn.Module):
         Returns ids [B, T], right-padded, last hidden states, and, with `sum_outer_products`, the
         summed outer products [N, B, R, K] of each map.
         """
-        ids_BT, real_BT = (
-            padded.to(self.lm.device) for padded in pad(rows, self.lm.pad_id, "right")
-        )
+        ids_BT, real_BT = pad(rows, self.lm.pad_id, "right", self.lm.device)
         check_fits(self.lm, None, real_BT.sum(1), "Use shorter chunks: --set chunk=512, or fewer.")
         sums: list[Tensor] = []
 
@@ -91,7 +89,7 @@ class GenerativeAdapterNetworks(nn.Module):
         ):
             # causal attention never sees the padding on the right
             hidden_BTC = Window(self.lm, None, len(rows), retain=False).feed(ids_BT)
-        return ids_BT, hidden_BTC, torch.stack(sums) if sum_outer_products else None
+        return ids_BT, hidden_BTC, torch.stack(sums) if sums else None
 
     def state_tensors(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
         """Return the tensors of a state: the sums, and with `norm=svd` the factors of the deltas.
@@ -174,7 +172,7 @@ def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> N
 def _scale_outputs(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
     """Scale the `outputs` weights, so that deltas have `INITIAL_DELTA_RATIO` on these chunks."""
     lm, names = networks.lm, networks.names
-    ids_BT, real_BT = (padded.to(lm.device) for padded in pad(chunks, lm.pad_id, "right"))
+    ids_BT, real_BT = pad(chunks, lm.pad_id, "right", lm.device)
     inputs: dict[InputLocation, Tensor] = {}
     with observe_inputs(lm, inputs.__setitem__, [*range(lm.layers), *names], len(chunks)):
         Window(lm, None, len(chunks), retain=False).feed(ids_BT)
@@ -191,8 +189,7 @@ def _scale_outputs(networks: GenerativeAdapterNetworks, chunks: Sequence[list[in
 
 def _value_weight(lm: LM, layer: int, features: int) -> Tensor:
     """Return the value projection of a layer [I, C], repeated for each query head."""
-    maps_a_layer = len(lm.linear_names()) // lm.layers
-    layer_names = lm.linear_names()[layer * maps_a_layer : (layer + 1) * maps_a_layer]
+    layer_names = group_by_layer(lm, attention_linear_names(lm))[layer]
     name = next(name for name in layer_names if name.rpartition(".")[2] in VALUE_PROJECTIONS)
     weight_VC = _map_weight(lm, name)[-lm.kv_heads * lm.head_dim :]
     by_head = weight_VC.view(lm.kv_heads, lm.head_dim, -1)

@@ -5,12 +5,11 @@ Paper: Tack et al., arXiv 2403.04317, appendix A; released code: jihoontack/MAC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.errors import UserError, require_at_least
-from ttabench.core.types import Json
 from ttabench.cost import INT64_BYTES, Cost, Shape, Workload, answer_flops, closed_book_cost
 from ttabench.methods.spec import MethodSpec, Recipe
 
@@ -191,25 +190,6 @@ def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     )
 
 
-RETIRED: Mapping[str, Json] = {
-    "bank_block": 1024,
-    "merge_weighted": False,
-    "share_t5": False,
-    "amortiser_init": None,
-    "own_aux": 0.0,
-    "modulation": "prefix",
-    "lora_rank": 8,
-    "lora_targets": ["q_proj", "v_proj", "c_attn"],
-    "pad_to": 0,
-    "question_pad_to": 0,
-    "dedupe": True,
-    "hierarchy_aware": 0.0,
-    "base_dropout": False,
-    "num_beams": 1,
-    "retrieval_temperature": 0.05,
-    "design": "encoder-decoder",
-    "tokenizer": "auto",
-}
 MAC = MethodSpec(
     name="mac",
     summary="latents of documents, aggregated into a prefix for each query",
@@ -269,6 +249,24 @@ MAC = MethodSpec(
         bank_dtype="float32",
     ),
     paper="2403.04317",
-    deprecated_settings=RETIRED,
+    deprecated_settings={
+        "bank_block": 1024,
+        "merge_weighted": False,
+        "share_t5": False,
+        "amortiser_init": None,
+        "own_aux": 0.0,
+        "modulation": "prefix",
+        "lora_rank": 8,
+        "lora_targets": ["q_proj", "v_proj", "c_attn"],
+        "pad_to": 0,
+        "question_pad_to": 0,
+        "dedupe": True,
+        "hierarchy_aware": 0.0,
+        "base_dropout": False,
+        "num_beams": 1,
+        "retrieval_temperature": 0.05,
+        "design": "encoder-decoder",
+        "tokenizer": "auto",
+    },
 )
 METHODS = (MAC,)

@@ -73,7 +73,7 @@ class Mac(Trainable[MacSettings]):
             self._unread_documents(meta["read"][row], [chunk[row] for chunk in chunks])
             for row in range(state.rows)
         ]
-        texts = [document.text for documents in new_documents for _, document in documents]
+        texts = [document.text for documents in new_documents for document in documents.values()]
         ids, lengths = self.networks.document_tokenizer.encode(
             texts, self.settings.document_tokens, "start"
         )
@@ -83,12 +83,11 @@ class Mac(Trainable[MacSettings]):
             span = slice(start, start + len(documents))
             read = meta["read"][row]
             members = meta["members"][row]
-            names = [document.key or digest for digest, document in documents]
-            added = append_to_bank(
+            names = [document.key or digest for digest, document in documents.items()]
+            banks[row], meta["members"][row] = append_to_bank(
                 banks[row], members, latents_NTD[span], names, self.settings, len(read)
             )
-            banks[row], meta["members"][row] = added
-            meta["read"][row] = [*read, *(digest for digest, _ in documents)]
+            meta["read"][row] = [*read, *documents]
             meta["tokens_read"][row] += sum(map(len, ids[span]))
             cut = [len(kept) < full for kept, full in zip(ids[span], lengths[span], strict=True)]
             meta["truncated_documents"][row] += sum(cut)
@@ -151,17 +150,14 @@ class Mac(Trainable[MacSettings]):
 
     def _unread_documents(
         self, read: Sequence[str], documents: Sequence[Chunk]
-    ) -> list[tuple[str, Chunk]]:
-        """Return the documents with new texts, in order, with digests of their texts."""
-        new_documents: dict[str, Chunk] = {}
+    ) -> dict[str, Chunk]:
+        """Return the documents with new texts by the digest of their text, in order."""
+        known_digests, new_documents = set(read), dict[str, Chunk]()
         for document in documents:
-            new_documents.setdefault(
-                hashlib.blake2b(document.text.encode(), digest_size=6).hexdigest(), document
-            )
-        before = set(read)
-        return [
-            (digest, document) for digest, document in new_documents.items() if digest not in before
-        ]
+            digest = hashlib.blake2b(document.text.encode(), digest_size=6).hexdigest()
+            if digest not in known_digests:
+                new_documents.setdefault(digest, document)
+        return new_documents
 
 
 def append_to_bank(
@@ -307,11 +303,9 @@ def _gradient_documents(s: MacSettings, documents: int) -> set[int]:
         share = round(1 - s.backprop_dropout, 9)
         return set(range(max(1, int(share * documents))))
     count = max(1, round((1 - s.backprop_dropout) * documents))
-    return (
-        set(torch.randperm(documents)[:count].tolist())
-        if count < documents
-        else set(range(documents))
-    )
+    if count == documents:
+        return set(range(documents))
+    return set(torch.randperm(documents)[:count].tolist())
 
 
 def _encode_banks(
@@ -327,17 +321,14 @@ def _encode_banks(
     ]
     order = sorted(range(len(ids)), key=lambda index: not has_gradient[index])
     split = sum(has_gradient)
-    states_CTE = mac.encode_document_states([ids[index] for index in order[:split]])
+    ids_C = [ids[index] for index in order[:split]]
+    states_CTE = mac.encode_document_states(ids_C)
     latents = mac.amortiser.lift_states(states_CTE)
     if order[split:]:
         with torch.no_grad():
             fixed = mac.encode_documents([ids[index] for index in order[split:]])
         latents = torch.cat([latents, fixed])[torch.tensor(order, device=latents.device).argsort()]
-    return (
-        list(torch.split(latents, list(map(len, documents)))),
-        [ids[index] for index in order[:split]],
-        states_CTE,
-    )
+    return list(torch.split(latents, list(map(len, documents)))), ids_C, states_CTE
 
 
 def _retrieval_loss(episode_tensors: Sequence[EpisodeTensors]) -> Tensor:

@@ -176,14 +176,16 @@ class MacNetworks(nn.Module):
         self.lm, self.settings, s = lm, settings, settings
         self.document_tokenizer = self._build_tokenizer(s.amortiser)
         self.question_tokenizer = self._build_tokenizer(s.input_encoder)
-        texts = (s.amortiser, self.document_tokenizer), (s.input_encoder, self.question_tokenizer)
+        t5_configs = [
+            t5_config(name, lm.vocab_size if is_scratch(name) else len(text.tokenizer))
+            for name, text in (
+                (s.amortiser, self.document_tokenizer),
+                (s.input_encoder, self.question_tokenizer),
+            )
+        ]
         with torch.random.fork_rng():
             torch.manual_seed(s.seed)
-            t5_sizes = [
-                (name, lm.vocab_size if is_scratch(name) else len(text.tokenizer))
-                for name, text in texts
-            ]
-            t5s = [T5Model(t5_config(*size)) for size in t5_sizes]
+            t5s = [T5Model(config) for config in t5_configs]
             self.amortiser, self.input_encoder = (Amortiser(t5, lm.hidden_size, s) for t5 in t5s)
             self.aggregator = Aggregator(lm.hidden_size, s.blocks, s.heads, s.head_dim)
             prefix_tokens = 2 * lm.layers * s.prefix_length
@@ -228,8 +230,7 @@ class MacNetworks(nn.Module):
     def encode_questions(self, texts: Sequence[str]) -> Tensor:
         """Encode queries (g_input) to tokens [B, T, D]; long queries are truncated at the front."""
         ids, _ = self.question_tokenizer.encode(texts, self.settings.question_tokens, "end")
-        ids_BN, mask_BN = self.question_tokenizer.pad(ids)
-        return self.input_encoder(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
+        return self.input_encoder(*self.question_tokenizer.pad(ids, self.lm.device))
 
     def encode_documents(self, ids: Sequence[list[int]]) -> Tensor:
         """Encode documents (g_amort), given as ids, to latents [B, T, D] in one batch."""
@@ -237,8 +238,7 @@ class MacNetworks(nn.Module):
 
     def encode_document_states(self, ids: Sequence[list[int]]) -> Tensor:
         """Return states [B, T, E] of the amortiser's learnable tokens, before its MLPs."""
-        ids_BN, mask_BN = self.document_tokenizer.pad(ids)
-        return self.amortiser.hidden(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
+        return self.amortiser.hidden(*self.document_tokenizer.pad(ids, self.lm.device))
 
     def encode_documents_by_length(self, ids: Sequence[list[int]]) -> Tensor:
         """Return latents [B, T, D] in input order, encoded in batches of similar length."""
@@ -258,9 +258,8 @@ class MacNetworks(nn.Module):
         `filled_B`: bool, false if the bank of a query is empty; its prefix is masked, so that it
         does not change the base model. None if all banks have entries.
         """
-        filled_B = (
-            latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool) if filled_B is None else filled_B
-        )
+        if filled_B is None:
+            filled_B = latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool)
         return self.expansion(latent_BTD, filled_B, self.lm.dtype)
 
 
@@ -270,7 +269,7 @@ class BankAttention(nn.Module):
     The inner width H * head_dim does not depend on D (8 x 96 in the paper's code).
     """
 
-    def __init__(self, width: int, heads: int = 8, head_dim: int = 96) -> None:
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
         super().__init__()
         inner, hidden = heads * head_dim, min(width, 768)
         self.heads = heads
@@ -318,7 +317,7 @@ class BankAttention(nn.Module):
 class Aggregator(nn.Module):
     """Aggregation network h_psi, from query tokens and a bank to one latent per query."""
 
-    def __init__(self, width: int, blocks: int = 4, heads: int = 8, head_dim: int = 96) -> None:
+    def __init__(self, width: int, blocks: int, heads: int, head_dim: int) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(BankAttention(width, heads, head_dim) for _ in range(blocks))
 
@@ -350,12 +349,9 @@ class Aggregator(nn.Module):
 def _flatten_inputs(
     x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    mask = (
-        None
-        if mask_RK is None
-        else mask_RK.repeat_interleave(bank_RKTD.shape[2], dim=1)[:, None, None]
-    )
-    return x_RQTD.flatten(1, 2), bank_RKTD.flatten(1, 2), mask
+    if mask_RK is not None:
+        mask_RK = mask_RK.repeat_interleave(bank_RKTD.shape[2], dim=1)[:, None, None]
+    return x_RQTD.flatten(1, 2), bank_RKTD.flatten(1, 2), mask_RK
 
 
 def aggregate_hierarchy(
@@ -389,12 +385,8 @@ def _select_most_attended(
         index_QG = torch.arange(
             0, count, group, device=attention_QGM.device
         ) + attention_QGM.argmax(-1)
-        owner_index = (
-            torch.arange(len(index_QG), device=index_QG.device)[:, None]
-            if len(entries_OKTD) > 1
-            else 0
-        )
-        entries_OKTD = entries_OKTD[owner_index, index_QG]
+        owners_O1 = torch.arange(len(entries_OKTD), device=index_QG.device)[:, None]
+        entries_OKTD = entries_OKTD[owners_O1, index_QG]
     return entries_OKTD
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -38,7 +38,13 @@ def t5_config(name: str, vocabulary: int) -> T5Config:
 
     `vocabulary`: minimum number of embeddings; the exact number for `scratch:` shapes.
     """
-    if not is_scratch(name) and name not in PUBLISHED_T5_SHAPES:
+    if is_scratch(name):
+        width, layers, heads, inner = parse_scratch_shape(name)
+        head_dim, dropout = width // heads, 0.0
+    elif name in PUBLISHED_T5_SHAPES:
+        width, layers, heads, inner = PUBLISHED_T5_SHAPES[name]
+        vocabulary, head_dim, dropout = max(vocabulary, T5_VOCAB_SIZE), 64, 0.1
+    else:
         if not Path(name).is_dir() and name.count("/") != 1:
             raise UnknownName(
                 "T5", name, [*PUBLISHED_T5_SHAPES, f"{SCRATCH_PREFIX}WIDTH,LAYERS,HEADS,FF"]
@@ -47,19 +53,16 @@ def t5_config(name: str, vocabulary: int) -> T5Config:
         if not isinstance(config, T5Config):
             raise UserError(f"{name!r} is not a T5.", T5_HINT)
         return config
-    if is_scratch(name):
-        width, layers, heads, inner = parse_scratch_shape(name)
-        head_dim, dropout = width // heads, 0.0
-    else:
-        width, layers, heads, inner = PUBLISHED_T5_SHAPES[name]
-        vocabulary, head_dim, dropout = max(vocabulary, T5_VOCAB_SIZE), 64, 0.1
-    layer_sizes: dict[str, Any] = {
-        "num_layers": layers,
-        "num_decoder_layers": layers,
-        "d_ff": inner,
-    }
-    head_sizes: dict[str, Any] = {"num_heads": heads, "d_kv": head_dim, "dropout_rate": dropout}
-    return T5Config(vocab_size=vocabulary, d_model=width, **layer_sizes, **head_sizes)
+    return T5Config(
+        vocab_size=vocabulary,
+        d_model=width,
+        num_layers=layers,
+        num_decoder_layers=layers,
+        d_ff=inner,
+        num_heads=heads,
+        d_kv=head_dim,
+        dropout_rate=dropout,
+    )
 
 
 def hub_id(name: str) -> str:
@@ -107,7 +110,7 @@ class TextTokenizer:
         ]
         return [[*row, self.eos_id] for row in kept], [len(row) + 1 for row in rows]
 
-    def pad(self, rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+    def pad(self, rows: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
         """Return right-padded ids and mask, both int64 [B, N]."""
-        ids_BN, mask_BN = pad(rows, self.pad_id, "right")
+        ids_BN, mask_BN = pad(rows, self.pad_id, "right", device)
         return ids_BN, mask_BN.long()

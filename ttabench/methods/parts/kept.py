@@ -83,8 +83,8 @@ def append_ids(
     """
     stored = stored_ids(tensors, len(rows_new))
     kept = [[*old, *new] for old, new in zip(stored, rows_new, strict=True)]
-    tokens_BT, mask_BT = pad([row[-limit:] for row in kept], lm.pad_id, "right")
-    return {"tokens": tokens_BT.to(lm.device), "lengths": mask_BT.sum(1).to(lm.device)}
+    tokens_BT, mask_BT = pad([row[-limit:] for row in kept], lm.pad_id, "right", lm.device)
+    return {"tokens": tokens_BT, "lengths": mask_BT.sum(1)}
 
 
 def stored_ids(tensors: Mapping[str, Tensor], rows: int) -> list[list[int]]:

@@ -5,7 +5,6 @@ Shape letters: B rows · N trained numbers per sequence · R rank · I/O feature
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -72,8 +71,7 @@ def init_factors(
         torch.manual_seed(shape.seed)
         for name in target_names(lm, shape.targets) if names is None else names:
             features_in, features_out = lm.linear_shape(name)
-            a_RI = torch.empty(shape.rank, features_in)
-            nn.init.kaiming_uniform_(a_RI, a=math.sqrt(5))
+            a_RI = nn.Linear(features_in, shape.rank, bias=False).weight.detach()
             b_OR = torch.zeros(features_out, shape.rank, device=lm.device)
             factors[name] = a_RI.to(lm.device), b_OR
     return factors

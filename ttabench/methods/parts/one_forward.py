@@ -11,7 +11,6 @@ Shape letters: B episodes · T tokens · C width · N targets · H key/value hea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from ttabench.core.types import Chunk, Episode
 from ttabench.lm.attention import AttentionCall, observe_attention
 from ttabench.lm.forward.patching import hidden_states
-from ttabench.lm.forward.tokens import chunk_ids, window_ids
+from ttabench.lm.forward.tokens import chunk_ids, pad, window_ids
 from ttabench.lm.forward.window import Layout
 from ttabench.lm.inference.scoring import logprobs_of
 from ttabench.lm.model import LM
@@ -133,12 +132,11 @@ class Batch:
     @classmethod
     def of(cls, rows: Sequence[Row], lm: LM) -> Batch:
         """Pad rows to a batch on the model's device."""
-        longest = max(len(row.ids) for row in rows)
 
-        def padded(name: str, fill: int = 0) -> Tensor:
-            values = [getattr(row, name) + [fill] * (longest - len(row.ids)) for row in rows]
-            return torch.tensor(values, device=lm.device)
+        def padded(name: str) -> Tensor:
+            return pad([getattr(row, name) for row in rows], 0, "right", lm.device)[0]
 
+        ids_BT, real_BT = pad([row.ids for row in rows], lm.pad_id, "right", lm.device)
         pairs = [
             (row_index, b, other)
             for row_index, row in enumerate(rows)
@@ -151,9 +149,7 @@ class Batch:
         blocks_BT = padded("blocks")
         rows_B11 = torch.arange(len(rows), device=lm.device)[:, None, None]
         sees_BTT = sees_BSS[rows_B11, blocks_BT[:, :, None], blocks_BT[:, None]].tril()
-        lengths_B1 = torch.tensor([[len(row.ids)] for row in rows], device=lm.device)
-        real_BT = torch.arange(longest, device=lm.device) < lengths_B1
-        ids_BT, delta_mask_BT = padded("ids", lm.pad_id), padded("marked").bool()
+        delta_mask_BT = padded("marked").bool()
         return cls(
             ids_BT, padded("positions"), padded("memories"), delta_mask_BT, real_BT, sees_BTT
         )
@@ -207,10 +203,8 @@ def row_loss(
             embeddings_BTC=None if embeddings_NC is None else lm.embed(batch.ids_BT, embeddings_NC),
             delta_mask_BT=batch.delta_mask_BT if marked else None,
         )
-        observer: AbstractContextManager[None] = nullcontext()
-        if slots is not None:
-            observer = observe_attention(_attention_with_slots(*slots(group, batch)))
-        with observer:
+        attend = None if slots is None else _attention_with_slots(*slots(group, batch))
+        with observe_attention(attend):
             hidden_BTC, _ = hidden_states(
                 lm, Patch(deltas=deltas), batch.ids_BT, layout, batch.real_BT
             )
@@ -235,7 +229,8 @@ def _attention_with_slots(
         slot_keys, slot_values = make(call)
         keys = torch.cat([call.key, slot_keys], 2)
         values = torch.cat([call.value, slot_values], 2)
-        options: dict[str, Any] = {"attn_mask": mask, "scale": call.scaling, "enable_gqa": True}
-        return scaled_dot_product_attention(call.query, keys, values, **options).transpose(1, 2)
+        return scaled_dot_product_attention(
+            call.query, keys, values, mask, scale=call.scaling, enable_gqa=True
+        ).transpose(1, 2)
 
     return attend

@@ -90,9 +90,9 @@ def resolve_encoder(name: str) -> str:
         spec = find_spec(DENSE_MODULE)
         places = spec.submodule_search_locations if spec else None
         folders = [
-            Path(place) / "model"
+            config.parent
             for place in places or ()
-            if (Path(place) / "model/config.json").is_file()
+            for config in Path(place).glob("model/config.json")
         ]
         if not folders:
             fault = f"The package of {DENSE} (all-MiniLM-L6-v2) is not installed."

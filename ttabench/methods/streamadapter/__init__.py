@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ttabench.core.errors import require_at_least
-from ttabench.core.types import Json
 from ttabench.cost import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -162,17 +160,6 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
     )
 
 
-RETIRED: Mapping[str, Json] = {
-    "keep_cache": False,
-    "mapping": "recurrent",
-    "gate_spread": 0.0,
-    "centred": False,
-    "share_heads": True,
-    "bptt": "detach",
-    "form": "queries",
-    "step_segments": 4,
-    "rehearse": False,
-}
 STREAMADAPTER = MethodSpec(
     name="streamadapter",
     summary="weight deltas mapped from keys and values",
@@ -245,6 +232,16 @@ STREAMADAPTER = MethodSpec(
     cost=cost,
     test_settings=StreamAdapterSettings(queries=4, down=4, chunk=4, window=16, stride=8),
     paper="2411.09289",
-    deprecated_settings=RETIRED,
+    deprecated_settings={
+        "keep_cache": False,
+        "mapping": "recurrent",
+        "gate_spread": 0.0,
+        "centred": False,
+        "share_heads": True,
+        "bptt": "detach",
+        "form": "queries",
+        "step_segments": 4,
+        "rehearse": False,
+    },
 )
 METHODS = (STREAMADAPTER,)

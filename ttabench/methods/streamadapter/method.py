@@ -75,9 +75,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
     def _absorb_texts(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
         """Absorb these texts as a whole into the state."""
         lm, start = self.lm, list(self.lm.start_ids)
-        ids_BT, mask_BT = (
-            part.to(lm.device) for part in pad([start + row for row in rows], lm.pad_id, "right")
-        )
+        ids_BT, mask_BT = pad([start + row for row in rows], lm.pad_id, "right", lm.device)
         check_fits(
             lm, None, mask_BT.sum(1), "Use a sliding window: --set window=1024 (presets *-book)."
         )
@@ -111,8 +109,8 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
             )
             rows = [ids[stride:] if row in leaving else ids for row, ids in enumerate(rows)]
         lengths_B = torch.tensor([len(ids) for ids in rows], device=h_LBMRE.device)
-        tokens_BT = pad([*rows, [0] * (window - 2)], self.lm.pad_id, "right")[0][:-1]
-        return {"h": h_LBMRE, "tokens": tokens_BT.to(h_LBMRE.device), "lengths": lengths_B}
+        tokens_BT, _ = pad([*rows, [0] * (window - 2)], self.lm.pad_id, "right", h_LBMRE.device)
+        return {"h": h_LBMRE, "tokens": tokens_BT[:-1], "lengths": lengths_B}
 
     def _absorb_evicted(self, h_LBMRE: Tensor, rows: list[list[int]]) -> Tensor:
         """Read these tokens with the adapted weights, and absorb them into the state."""

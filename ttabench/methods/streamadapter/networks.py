@@ -10,9 +10,7 @@ rows times chunks · Q = M * R · V channels of a head after `down`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -117,19 +115,17 @@ class StreamAdapterNetworks(nn.Module):
         tail_slots_BS = valid_first_BS.gather(1, after_chunks_BS).masked_fill(
             tail_index_S >= tail_count_B[:, None], -1
         )
-        full_keys, full_values = (
-            [_gather_slots(layer, whole_chunk_slots_BS) for layer in layers]
-            for layers in (keys, values)
+        h = self.advance(
+            tensors["h"],
+            _gather_slots(keys, whole_chunk_slots_BS),
+            _gather_slots(values, whole_chunk_slots_BS),
+            whole_chunks_B,
         )
-        tails = (
-            torch.stack([_gather_slots(layer, tail_slots_BS) for layer in layers])
-            for layers in (keys, values)
-        )
-        h = self.advance(tensors["h"], full_keys, full_values, whole_chunks_B)
         return {
             "h": h,
             "tail": tail_count_B,
-            **dict(zip(("tail_keys", "tail_values"), tails, strict=True)),
+            "tail_keys": torch.stack(_gather_slots(keys, tail_slots_BS)),
+            "tail_values": torch.stack(_gather_slots(values, tail_slots_BS)),
         }
 
     def flush_tail(self, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -157,18 +153,19 @@ class StreamAdapterNetworks(nn.Module):
 
     def deltas(self, h_LBMRE: Tensor) -> dict[str, LowRank]:
         """Return deltas of all adapted linear maps by name."""
-        layers = zip(self._layers, self.names, h_LBMRE, strict=True)
-        named_deltas = (
-            zip(names, mapper.deltas(h_BMRE), strict=True) for mapper, names, h_BMRE in layers
-        )
-        return dict(chain.from_iterable(named_deltas))
+        return {
+            name: delta
+            for mapper, names, h_BMRE in zip(self._layers, self.names, h_LBMRE, strict=True)
+            for name, delta in zip(names, mapper.deltas(h_BMRE), strict=True)
+        }
 
 
-def _gather_slots(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:
-    """Gather slots of every row, [B, H, slots, D]; an index of -1 gives zeros."""
-    rows, heads, _, size = source_BHSD.shape
-    index_BHSD = slots_BS.clamp(min=0)[:, None, :, None].expand(rows, heads, -1, size)
-    return source_BHSD.gather(2, index_BHSD).masked_fill((slots_BS < 0)[:, None, :, None], 0.0)
+def _gather_slots(layers: Sequence[Tensor], slots_BS: Tensor) -> list[Tensor]:
+    """Gather slots of every layer and row, [B, H, slots, D]; an index of -1 gives zeros."""
+    slots_B1S1 = slots_BS[:, None, :, None]
+    rows, heads, _, size = layers[0].shape
+    index_BHSD = slots_B1S1.clamp(min=0).expand(rows, heads, -1, size)
+    return [layer.gather(2, index_BHSD).masked_fill(slots_B1S1 < 0, 0.0) for layer in layers]
 
 
 class ChunkMapper(nn.Module):
@@ -193,7 +190,9 @@ class ChunkMapper(nn.Module):
             nn.init.orthogonal_(matrix)
         self.gate = nn.Parameter(torch.zeros(maps, state_width))
         self.gate_bias = nn.Parameter(torch.full((maps,), s.gate_bias))
-        self.inputs = nn.ParameterList(_kaiming(state_width, features) for features, _ in sizes)
+        self.inputs = nn.ParameterList(
+            nn.Linear(state_width, features, bias=False).weight for features, _ in sizes
+        )
         self.outputs = nn.ParameterList(torch.zeros(s.queries, features) for _, features in sizes)
 
     @property
@@ -254,16 +253,6 @@ class ChunkMapper(nn.Module):
     def deltas(self, state_BMRE: Tensor) -> list[LowRank]:
         """Return the weight delta of each linear map as factors of rank R."""
         return [
-            LowRank(
-                state_BMRE[:, index] * self.scale @ inner.transpose(0, 1),
-                outer.transpose(0, 1)[None],
-            )
+            LowRank(state_BMRE[:, index] * self.scale @ inner.T, outer.T[None])
             for index, (inner, outer) in enumerate(zip(self.inputs, self.outputs, strict=True))
         ]
-
-
-def _kaiming(state_width: int, features: int) -> nn.Parameter:
-    """Initialise a matrix [features, state_width] like the weight of `nn.Linear`."""
-    weight = torch.empty(features, state_width)
-    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-    return nn.Parameter(weight)
