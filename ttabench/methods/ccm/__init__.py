@@ -203,12 +203,10 @@ def _comp_token_cost(
         return None
     if not segments:
         return replace(closed_book_cost(shape, work), added_parameters=added_parameters)
-    flops = sum(
-        shape.forward_flops(tokens + comp_tokens, before) for tokens, before in segments
-    ) + shape.forward_flops(shape.bos_tokens)
-    flops += sum(
-        factors.forward_flops(comp_tokens + (tokens if shape.counts_masked_pairs else 0))
-        for tokens, _ in segments
+    flops = shape.forward_flops(shape.bos_tokens) + sum(
+        shape.forward_flops(tokens + comp_tokens, before)
+        + factors.forward_flops(comp_tokens + (tokens if shape.counts_masked_pairs else 0))
+        for tokens, before in segments
     )
     return window_cost(
         shape,

@@ -111,9 +111,7 @@ class CompTokens(AttentionMemory[CompT]):
         rows = [[*text, *self.comp_ids] for text in texts]
         ids_BT, mask_BT = pad(rows, lm.pad_id, "left", lm.device)
         layout = Layout(
-            positions_BT=(first_B[:, None].to(lm.device) + mask_BT.long().cumsum(1) - 1).clamp(
-                min=0
-            ),
+            positions_BT=first_B[:, None] + mask_BT.long().cumsum(1) - 1,
             embeddings_BTC=lm.embed(ids_BT, self.embeddings.weight),
             delta_mask_BT=ids_BT >= lm.vocab_size if self.settings.conditional else None,
         )
@@ -155,8 +153,8 @@ def memory_to_prefix(
     """Return the memory as a prefix of text at these positions; None without a memory."""
     if memory is None:
         return None
-    keys, values = memory
-    return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next_B, holds_bos=True)
+    keys, values = map(tuple, memory)
+    return Prefix(keys, values, next_B, holds_bos=True)
 
 
 def state_to_memory(state: State) -> Memory | None:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from ttabench.core.types import Chunk, Episode
 from ttabench.lm.forward.patching import hidden_states
 from ttabench.lm.forward.tokens import new_chunk_ids, pad
-from ttabench.lm.forward.window import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.ccm import COMPRESSIVE, CompressiveSettings
@@ -143,9 +142,8 @@ class Compressive(AttentionMemory[CompressiveSettings]):
         """Return the slots of a text that follows a memory of `count` tokens."""
         lm, next_B = self.lm, self.next_positions([count])
         prefix = memory_to_prefix(self.encode_start(1) if memory is None else memory, next_B)
-        layout = Layout(positions_BT=next_B[:, None] + torch.arange(len(text), device=lm.device))
         ids_1T = torch.tensor([text], device=lm.device)
-        _, window = hidden_states(lm, Patch(prefix=prefix, deltas=self.deltas), ids_1T, layout)
+        _, window = hidden_states(lm, Patch(prefix=prefix, deltas=self.deltas), ids_1T, None)
         ratio = self.settings.ratio
         taps_1GR = tap_indices([pooling_groups(range(len(text)), ratio)], ratio).to(lm.device)
         source_KLBHTD = prefix_to_memory(

@@ -107,19 +107,17 @@ class Ccm(CompTokens[CcmSettings]):
     def merge_slots(self, rows: Sequence[Row], batch: Batch) -> Slots:
         """Return the merged memory after each chunk as slots, for training in one forward pass."""
         count = self.settings.comp_tokens
-        steps = max(len(row.comps) for row in rows)
+        steps = max(1, *(len(row.comps) for row in rows))
         device = batch.ids_BT.device
         # row k: weights of the chunks in the mean after chunk k
-        weights_KK = torch.ones(max(1, steps), max(1, steps), device=device).tril()
+        weights_KK = torch.ones(steps, steps, device=device).tril()
         weights_KK /= weights_KK.sum(1, keepdim=True)
-        mix_BKnT = torch.zeros(
-            len(rows), len(weights_KK), count, batch.ids_BT.shape[1], device=device
-        )
+        mix_BKnT = torch.zeros(len(rows), steps, count, batch.ids_BT.shape[1], device=device)
         for mix_KnT, row in zip(mix_BKnT, rows, strict=True):
             for number, block in enumerate(row.comps):
                 for slot, position in enumerate(row.spans[block]):
                     mix_KnT[:, slot, position] = weights_KK[:, number]
-        step_E = torch.arange(1, len(weights_KK) + 1, device=device).repeat_interleave(count)
+        step_E = torch.arange(1, steps + 1, device=device).repeat_interleave(count)
         mix_B1ET = mix_BKnT.flatten(1, 2)[:, None]
         return (
             lambda call: (
@@ -134,7 +132,12 @@ class Ccm(CompTokens[CcmSettings]):
     ) -> Memory:
         """Return the memory Mem(t) of the paper, after step t (from 1)."""
         s = self.settings
-        visible = self.encode_start(len(texts)) if memory is None else self._visible_memory(memory)
+        if memory is None:
+            visible = self.encode_start(len(texts))
+        elif s.recursive:
+            visible = memory
+        else:
+            visible = memory[..., :1, :] if s.sink and self.lm.start_ids else None
         new_slots = self.compress_texts(memory_to_prefix(visible, next_B), texts, next_B)
         if memory is None:
             return concat_memories(visible, new_slots) if s.sink else new_slots
@@ -142,12 +145,6 @@ class Ccm(CompTokens[CcmSettings]):
             return concat_memories(memory, new_slots)
         mean_slots = memory[..., -s.comp_tokens :, :].lerp(new_slots, 1 / step)
         return concat_memories(memory[..., : -s.comp_tokens, :], mean_slots)
-
-    def _visible_memory(self, memory: Memory) -> Memory | None:
-        """Return the part of the memory that the next chunk can attend to."""
-        if self.settings.recursive:
-            return memory
-        return memory[..., :1, :] if self.settings.sink and self.lm.start_ids else None
 
 
 class Gisting(CompTokens[GistingSettings]):

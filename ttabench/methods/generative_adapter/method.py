@@ -253,16 +253,12 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Sequence[Row]) -> li
         ids_BT, hidden_BTD, sum_NBRK = networks.read(
             [row.ids for row in group], row_deltas, sum_outer_products=chunk is not None
         )
-        by_row |= {
-            id(row): value
-            for row, value in zip(
-                group, _target_logprobs(lm, group, hidden_BTD, ids_BT), strict=True
-            )
-        }
+        logprobs = _target_logprobs(lm, group, hidden_BTD, ids_BT)
+        by_row.update(zip(map(id, group), logprobs, strict=True))
         if sum_NBRK is None or chunk is None:
             continue
         for row, sum_NRK in zip(group, sum_NBRK.unbind(1), strict=True):
-            sums[row.owner] = sums[row.owner] + sum_NRK if row.owner in sums else sum_NRK
+            sums[row.owner] = sums.get(row.owner, 0) + sum_NRK
         if new_keys := [
             (row.owner, chunk + 1) for row in group if (row.owner, chunk + 1) in needed_deltas
         ]:

@@ -153,11 +153,10 @@ def align(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> N
     with torch.random.fork_rng():
         torch.manual_seed(networks.settings.seed)
         for layer, generator in enumerate(networks.layer_generators):
-            weights = (module._parameters.get("weight") for module in lm.blocks()[layer].modules())
             norm_weights = (
                 weight
-                for weight in weights
-                if weight is not None and weight.shape == (lm.hidden_size,)
+                for name, weight in lm.blocks()[layer].named_parameters()
+                if name.endswith(".weight") and weight.shape == (lm.hidden_size,)
             )
             generator.norm.copy_(next(norm_weights))
             nn.init.orthogonal_(generator.values)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -73,25 +74,28 @@ class Mac(Trainable[MacSettings]):
             self._unread_documents(meta["read"][row], [chunk[row] for chunk in chunks])
             for row in range(state.rows)
         ]
-        texts = [document.text for documents in new_documents for document in documents.values()]
-        ids, lengths = self.networks.document_tokenizer.encode(
-            texts, self.settings.document_tokens, "start"
+        encoded = [
+            self.networks.document_tokenizer.encode(
+                [document.text for document in documents.values()],
+                self.settings.document_tokens,
+                "start",
+            )
+            for documents in new_documents
+        ]
+        latents_NTD = self.networks.encode_documents_by_length(
+            [document_ids for ids, _ in encoded for document_ids in ids]
         )
-        latents_NTD = self.networks.encode_documents_by_length(ids).to(banks[0].dtype)
-        start = 0
-        for row, documents in enumerate(new_documents):
-            span = slice(start, start + len(documents))
-            read = meta["read"][row]
-            members = meta["members"][row]
+        latents = torch.split(latents_NTD.to(banks[0].dtype), list(map(len, new_documents)))
+        for row, (documents, (ids, lengths)) in enumerate(zip(new_documents, encoded, strict=True)):
+            read, members = meta["read"][row], meta["members"][row]
             names = [document.key or digest for digest, document in documents.items()]
             banks[row], meta["members"][row] = append_to_bank(
-                banks[row], members, latents_NTD[span], names, self.settings, len(read)
+                banks[row], members, latents[row], names, self.settings, len(read)
             )
             meta["read"][row] = [*read, *documents]
-            meta["tokens_read"][row] += sum(map(len, ids[span]))
-            cut = [len(kept) < full for kept, full in zip(ids[span], lengths[span], strict=True)]
+            meta["tokens_read"][row] += sum(map(len, ids))
+            cut = [len(kept) < full for kept, full in zip(ids, lengths, strict=True)]
             meta["truncated_documents"][row] += sum(cut)
-            start = span.stop
         return replace(state, tensors=_stack_banks(banks), meta=meta)
 
     def combine_states(self, state: State, other: State) -> State:
@@ -224,32 +228,15 @@ WORD_LOGIT_SCALE = 3.0
 """Scale of the T5's output head. States are normalised, and must predict several words at once."""
 
 
-@dataclass(frozen=True)
-class EpisodeTensors:
-    """Tensors of one episode."""
-
-    bank_KTD: Tensor
-    x_QTD: Tensor
-    question_M: Tensor
-    """Queries with a known document (`Query.source_key`)."""
-    document_M: Tensor
-    """Index of that document in the bank."""
-
-    @classmethod
-    def from_documents(
-        cls, bank_KTD: Tensor, x_QTD: Tensor, documents: Sequence[Chunk], queries: Sequence[Query]
-    ) -> EpisodeTensors:
-        """Pair the latents of documents and queries with the document of each query."""
-        keys = {document.key: index for index, document in reversed(list(enumerate(documents)))}
-        pairs = [
-            (index, keys[query.source_key])
-            for index, query in enumerate(queries)
-            if query.source_key and query.source_key in keys
-        ]
-        question_M, document_M = (
-            torch.tensor(pairs, dtype=torch.int64, device=bank_KTD.device).view(-1, 2).unbind(1)
-        )
-        return cls(bank_KTD, x_QTD, question_M, document_M)
+def _source_pairs(documents: Sequence[Chunk], queries: Sequence[Query]) -> Tensor:
+    """Return the index of each query with a known document (`source_key`) and of it, [2, M]."""
+    keys = {document.key: index for index, document in reversed(list(enumerate(documents)))}
+    pairs = [
+        (index, keys[query.source_key])
+        for index, query in enumerate(queries)
+        if query.source_key and query.source_key in keys
+    ]
+    return torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
 
 
 def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tensor]:
@@ -272,21 +259,24 @@ def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tenso
     banks, ids_C, states_CTE = _encode_banks(mac, documents, gradient_documents)
     x_NTD = mac.encode_questions([query.question_text for query in flat_queries])
     questions = torch.split(x_NTD, [len(group) for group in queries])
-    episode_tensors = list(map(EpisodeTensors.from_documents, banks, questions, documents, queries))
-    latents = [mac.aggregator(each.x_QTD[None], each.bank_KTD[None])[0] for each in episode_tensors]
+    latents = [
+        mac.aggregator(x_QTD[None], bank_KTD[None])[0]
+        for x_QTD, bank_KTD in zip(questions, banks, strict=True)
+    ]
     items = [training_item(mac.lm, query, s.question_tokens) for query in flat_queries]
     total, tokens = answer_nll(mac.lm, mac.modulate(torch.cat(latents)), items)
     parts = {"answer": total / tokens}
-    has_sources = any(len(each.document_M) for each in episode_tensors)
+    sources = [
+        _source_pairs(read, group).to(x_NTD.device)
+        for read, group in zip(documents, queries, strict=True)
+    ]
+    has_sources = any(pairs_2M.numel() for pairs_2M in sources)
     if has_sources and s.retrieval_aux:
-        parts["retrieval"] = s.retrieval_aux * _retrieval_loss(episode_tensors)
+        parts["retrieval"] = s.retrieval_aux * _retrieval_loss(banks, questions, sources)
     if has_sources and s.attention_aux:
-        document_attention = mac.aggregator.document_attention
         source_attention = [
-            document_attention(each.x_QTD[None], each.bank_KTD[None])[
-                0, each.question_M, each.document_M
-            ]
-            for each in episode_tensors
+            mac.aggregator.document_attention(x_QTD[None], bank_KTD[None])[0, *pairs_2M]
+            for x_QTD, bank_KTD, pairs_2M in zip(questions, banks, sources, strict=True)
         ]
         parts["attention"] = (
             -s.attention_aux * (torch.cat(source_attention) + LOG_EPSILON).log().mean()
@@ -331,17 +321,18 @@ def _encode_banks(
     return list(torch.split(latents, list(map(len, documents)))), ids_C, states_CTE
 
 
-def _retrieval_loss(episode_tensors: Sequence[EpisodeTensors]) -> Tensor:
+def _retrieval_loss(
+    banks: Sequence[Tensor], questions: Sequence[Tensor], sources: Sequence[Tensor]
+) -> Tensor:
     """Return the contrastive loss of mean latents, over the documents of the whole batch."""
-    candidates = normalize(torch.cat([each.bank_KTD for each in episode_tensors]).mean(1), dim=-1)
-    before = torch.tensor([0, *(len(each.bank_KTD) for each in episode_tensors)]).cumsum(0).tolist()
-    target = torch.cat(
-        [each.document_M + first for each, first in zip(episode_tensors, before, strict=False)]
-    )
-    questions = normalize(
-        torch.cat([each.x_QTD[each.question_M] for each in episode_tensors]).mean(1), dim=-1
-    )
-    return cross_entropy(questions @ candidates.T / RETRIEVAL_TEMPERATURE, target)
+    first_documents = accumulate(map(len, banks), initial=0)
+    targets = [
+        pairs_2M[1] + first for pairs_2M, first in zip(sources, first_documents, strict=False)
+    ]
+    asked = [x_QTD[pairs_2M[0]] for x_QTD, pairs_2M in zip(questions, sources, strict=True)]
+    candidates = normalize(torch.cat(list(banks)).mean(1), dim=-1)
+    cosines = normalize(torch.cat(asked).mean(1), dim=-1) @ candidates.T
+    return cross_entropy(cosines / RETRIEVAL_TEMPERATURE, torch.cat(targets))
 
 
 def _word_loss(mac: MacNetworks, ids_C: Sequence[list[int]], states_CTE: Tensor) -> Tensor:

@@ -155,14 +155,11 @@ class PrefixExpansion(nn.Module):
         self.shape, (positions, layers, heads, size) = shape, shape
         self.expand = TokenExpansion(tokens, 2 * layers * positions, width, heads * size, hidden)
 
-    def forward(self, latent_BTD: Tensor, filled_B: Tensor, dtype: torch.dtype) -> Patch:
-        """Return a prefix; its slots are masked where `filled_B` is false."""
+    def forward(self, latent_BTD: Tensor) -> Tensor:
+        """Return keys and values [2, L, B, H, P, E]."""
         positions, layers, heads, size = self.shape
-        x_BPLKHE = self.expand(latent_BTD).view(-1, positions, layers, 2, heads, size).to(dtype)
-        x_LKBHPE = x_BPLKHE.permute(2, 3, 0, 4, 1, 5)
-        keys, values = (tuple(x_LKBHPE[:, which].unbind(0)) for which in (0, 1))
-        mask_BP = None if bool(filled_B.all()) else filled_B[:, None].expand(-1, positions)
-        return Patch(prefix=Prefix(keys, values, positions * filled_B.long(), mask_BP))
+        x_BPLKHE = self.expand(latent_BTD).view(-1, positions, layers, 2, heads, size)
+        return x_BPLKHE.permute(3, 2, 0, 4, 1, 5)
 
 
 class MacNetworks(nn.Module):
@@ -220,9 +217,10 @@ class MacNetworks(nn.Module):
             (self.amortiser, s.amortiser),
             (self.input_encoder, s.input_encoder),
         ):
-            if s.embeddings_from_base and is_scratch(name):
-                copy_embeddings(amortiser.t5, self.lm)
-            if not is_scratch(name) and not self.lm.random_weights:
+            if is_scratch(name):
+                if s.embeddings_from_base:
+                    copy_embeddings(amortiser.t5, self.lm)
+            elif not self.lm.random_weights:
                 amortiser.t5.load_state_dict(
                     load_pretrained_model(T5Model, hub_id(name), "T5", T5_HINT).state_dict()
                 )
@@ -260,7 +258,10 @@ class MacNetworks(nn.Module):
         """
         if filled_B is None:
             filled_B = latent_BTD.new_ones(len(latent_BTD), dtype=torch.bool)
-        return self.expansion(latent_BTD, filled_B, self.lm.dtype)
+        positions = self.settings.prefix_length
+        keys, values = map(tuple, self.expansion(latent_BTD).to(self.lm.dtype))
+        mask_BP = None if bool(filled_B.all()) else filled_B[:, None].expand(-1, positions)
+        return Patch(prefix=Prefix(keys, values, positions * filled_B.long(), mask_BP))
 
 
 class BankAttention(nn.Module):

@@ -98,10 +98,11 @@ def deltas(
 
 def dense_deltas(lm: LM, deltas: Mapping[str, LowRank]) -> dict[str, Delta]:
     """Convert low-rank deltas to dense ones, in the layout and dtype of the weights."""
-    # a generator: one float32 matrix in memory at a time
-    changes = (weight_changes(lm, {name: delta}) for name, delta in deltas.items())
+    # one float32 matrix in memory at a time
     return {
-        name: Dense(change[None].to(lm.dtype)) for one in changes for name, change in one.items()
+        parameter: Dense(change[None].to(lm.dtype))
+        for name, delta in deltas.items()
+        for parameter, change in weight_changes(lm, {name: delta}).items()
     }
 
 
