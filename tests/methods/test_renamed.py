@@ -27,7 +27,7 @@ def test_spec_accepts_renamed_field(old: str) -> None:
     [("reads", "run", "segment"), ("one_reader", True, False), ("needs", ("cache",), ("cache",))],
 )
 def test_method_accepts_renamed_attribute(old: str, given: object, expected: object) -> None:
-    new = RENAMED_ATTRIBUTES[old][0]
+    new = RENAMED_ATTRIBUTES[old]
     with pytest.warns(DeprecationWarning, match=old):
         in_class: Any = type("InClass", (Method,), {old: given})
     assert getattr(in_class, new) == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from inspect import getmembers_static, isfunction
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
@@ -24,16 +24,26 @@ if TYPE_CHECKING:
 SettingsT = TypeVar("SettingsT")
 Granularity: TypeAlias = Literal["chunk", "segment", "full"]
 OLD_GRANULARITIES = {"pieces": "chunk", "run": "segment", "once": "full"}
-RENAMED_ATTRIBUTES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "reads": ("granularity", lambda value: OLD_GRANULARITIES.get(value, value)),
-    "one_reader": ("supports_batching", lambda value: not value),
-    "needs": ("required_capabilities", lambda value: value),
-    "own_tensors": ("unswapped_tensors", lambda value: value),
-    "combined": ("combine_states", lambda value: value),
-    "auto": ("resolved_settings", lambda value: value),
-    "looks_at_question": ("query_aware", lambda value: value),
+RENAMED_ATTRIBUTES = {
+    "reads": "granularity",
+    "one_reader": "supports_batching",
+    "needs": "required_capabilities",
+    "own_tensors": "unswapped_tensors",
+    "combined": "combine_states",
+    "auto": "resolved_settings",
+    "looks_at_question": "query_aware",
 }
-"""Earlier names of method attributes, with the present name and a conversion of the value."""
+"""Present names of method attributes by their earlier names."""
+
+
+def _present_attribute(owner: str, old: str, value: Any) -> tuple[str, Any]:
+    """Return the present name and value of an attribute with an earlier name, and warn."""
+    warn_renamed(owner, old, RENAMED_ATTRIBUTES[old])
+    if old == "reads":
+        value = OLD_GRANULARITIES.get(value, value)
+    elif old == "one_reader":
+        value = not value
+    return RENAMED_ATTRIBUTES[old], value
 
 
 class Method(Generic[SettingsT]):
@@ -72,19 +82,16 @@ class Method(Generic[SettingsT]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for old, (new, convert) in RENAMED_ATTRIBUTES.items():
+        for old in RENAMED_ATTRIBUTES:
             if old in vars(cls):
-                warn_renamed(cls.__name__, old, new)
-                setattr(cls, new, convert(vars(cls)[old]))
+                setattr(cls, *_present_attribute(cls.__name__, old, vars(cls)[old]))
                 delattr(cls, old)
 
     if not TYPE_CHECKING:  # else a type checker accepts attributes that are not declared
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name in RENAMED_ATTRIBUTES:
-                new, convert = RENAMED_ATTRIBUTES[name]
-                warn_renamed(type(self).__name__, name, new)
-                name, value = new, convert(value)
+                name, value = _present_attribute(type(self).__name__, name, value)
             super().__setattr__(name, value)
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:

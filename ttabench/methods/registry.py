@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -106,6 +106,10 @@ def families() -> Mapping[str, MethodSpec]:
     return {spec.name.partition(":")[0]: spec for spec in _bundled_specs("FAMILIES")}
 
 
+_pairs: dict[tuple[tuple[str, str], ...], PairSpec] = {}
+"""Pairs by the names and origins of their parts, so that each pair has one settings class."""
+
+
 def find_method(name: str, *, files: bool = True) -> MethodSpec:
     """Return the method of this name; see `Registry.find`.
 
@@ -113,7 +117,11 @@ def find_method(name: str, *, files: bool = True) -> MethodSpec:
         files: False for names from records and checkpoints: no file is executed.
     """
     if name not in methods() and len(parts := part_names(name)) > 1:
-        return _find_pair([find_method(part, files=files) for part in parts])
+        specs = [find_method(part, files=files) for part in parts]
+        key = tuple((spec.name, spec.origin) for spec in specs)
+        if key not in _pairs:
+            _pairs[key] = make_pair_spec(specs)
+        return _pairs[key]
     family, _, member = name.partition(":")
     if family in families():
         spec: MethodSpec = import_object(families()[family].family_factory)(member)
@@ -129,17 +137,6 @@ def part_names(name: str) -> list[str]:
     if in_file and Path(in_file["path"]).expanduser().is_file():
         return [name]
     return name.split(PAIR_SEPARATOR)
-
-
-_pairs: dict[tuple[tuple[str, str], ...], PairSpec] = {}
-"""Pairs by the names and origins of their parts, so that each pair has one settings class."""
-
-
-def _find_pair(parts: Sequence[MethodSpec]) -> PairSpec:
-    key = tuple((part.name, part.origin) for part in parts)
-    if key not in _pairs:
-        _pairs[key] = make_pair_spec(parts)
-    return _pairs[key]
 
 
 def names_file(name: str) -> bool:

@@ -157,6 +157,18 @@ class Recipe:
         return max(1, self.batch_documents // documents)
 
 
+CHUNK_WRITER_RECIPE = Recipe(
+    documents=(2, 4, 8),
+    batch_documents=32,
+    steps=400,
+    lr=1e-3,
+    warmup=20,
+    schedule="cosine",
+    clip=1.0,
+)
+"""Recipe of methods that write the memory of each chunk separately."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """Earlier training stage on the same task. Its recipe may have a `first`."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ttabench.core.errors import require_at_least
 from ttabench.cost import FLOAT32_BYTES, Cost, Shape, Workload, closed_book_cost
-from ttabench.methods.spec import MethodSpec, Recipe
+from ttabench.methods.spec import CHUNK_WRITER_RECIPE, MethodSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,17 +120,7 @@ DOC_TO_LORA = MethodSpec(
         ),
         "smollm2-135m": DocToLoraSettings(latent=256, blocks=2, heads=4, kv_heads=2, head_dim=64),
     },
-    recipes={
-        "": Recipe(
-            documents=(2, 4, 8),
-            batch_documents=32,
-            steps=400,
-            lr=1e-3,
-            warmup=20,
-            schedule="cosine",
-            clip=1.0,
-        )
-    },
+    recipes={"": CHUNK_WRITER_RECIPE},
     growth="linear",
     trainable=True,
     cost=cost,

@@ -42,16 +42,17 @@ class PerceiverBlock(nn.Module):
 
     def __init__(self, s: DocToLoraSettings) -> None:
         super().__init__()
-        self.head_dim, head_counts = s.head_dim, {"q": s.heads, "k": s.kv_heads, "v": s.kv_heads}
+        self.head_dim = s.head_dim
         norm = partial(nn.RMSNorm, s.latent, eps=1e-6)
         self.input_latents_layernorm, self.input_context_layernorm = norm(), norm()
+        query_size, kv_size = s.heads * s.head_dim, s.kv_heads * s.head_dim
         maps = {
-            f"{kind}_proj": bias_free_linear(s.latent, heads * s.head_dim)
-            for kind, heads in head_counts.items()
+            "q_proj": bias_free_linear(s.latent, query_size),
+            "k_proj": bias_free_linear(s.latent, kv_size),
+            "v_proj": bias_free_linear(s.latent, kv_size),
+            "o_proj": bias_free_linear(query_size, s.latent),
         }
-        self.self_attn = nn.ModuleDict(
-            {**maps, "o_proj": bias_free_linear(s.heads * s.head_dim, s.latent)}
-        )
+        self.self_attn = nn.ModuleDict(maps)
         self.mlp = GatedFeedForward(s.latent, s.latent)
         self.post_attention_layernorm = norm()
         self.pre_ff_layernorm = norm()
@@ -61,12 +62,13 @@ class PerceiverBlock(nn.Module):
         """Return the latents after one block."""
         normed_BQC = self.input_latents_layernorm(latents_BQC)
         context_BTC = self.input_context_layernorm(context_BTC)
-        parts = (
-            self.self_attn[f"{kind}_proj"](x)
-            for kind, x in (("q", normed_BQC), ("k", context_BTC), ("v", context_BTC))
-        )
         queries, keys, values = (
-            part.unflatten(2, (-1, self.head_dim)).transpose(1, 2) for part in parts
+            self.self_attn[name](x).unflatten(2, (-1, self.head_dim)).transpose(1, 2)
+            for name, x in (
+                ("q_proj", normed_BQC),
+                ("k_proj", context_BTC),
+                ("v_proj", context_BTC),
+            )
         )
         attended = scaled_dot_product_attention(queries, keys, values, real_B11T, enable_gqa=True)
         out = self.self_attn["o_proj"](attended.transpose(1, 2).flatten(2))

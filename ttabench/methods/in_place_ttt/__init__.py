@@ -15,7 +15,7 @@ from ttabench.cost import (
     closed_book_cost,
     window_cost,
 )
-from ttabench.methods.spec import MethodSpec, Recipe
+from ttabench.methods.spec import CHUNK_WRITER_RECIPE, MethodSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,17 +99,7 @@ IN_PLACE_TTT = MethodSpec(
         "nano": InPlaceSettings(chunk=32, rate=1e-3, every=1, cache=False),
         "smollm2-135m": InPlaceSettings(chunk=128, rate=1e-4),
     },
-    recipes={
-        "": Recipe(
-            documents=(2, 4, 8),
-            batch_documents=32,
-            steps=400,
-            lr=3e-3,
-            warmup=20,
-            schedule="cosine",
-            clip=1.0,
-        )
-    },
+    recipes={"": replace(CHUNK_WRITER_RECIPE, lr=3e-3)},
     growth="linear",
     trainable=True,
     cost=cost,

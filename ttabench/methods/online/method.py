@@ -82,13 +82,11 @@ class GradientDescent(Method[DescentT]):
             name: each.clone()
             for name, each in (dict(state.tensors) or self._initial_tensors()).items()
         }
-        steps = int(tensors["steps"])
-        leaves, optimiser = self._build_optimiser(
-            {name: each[0] for name, each in tensors.items()}, steps
-        )
+        steps, max_tokens = int(tensors["steps"]), self.settings.max_tokens
+        leaves, optimiser = self._build_optimiser(tensors)
         documents = [document for (document,) in chunks]
         document_ids = [chunk_ids(self.lm, document, first=True) for document in documents]
-        texts = [whole[: self.settings.max_tokens] for whole in document_ids]
+        texts = [whole[:max_tokens] for whole in document_ids]
         start = len(self.lm.start_ids)
         trainable_documents = [number for number, text in enumerate(texts) if start + len(text) > 1]
         for numbers in self.step_batches(trainable_documents, steps):
@@ -104,24 +102,14 @@ class GradientDescent(Method[DescentT]):
         tensors["steps"].fill_(steps)
         (tokens_read,), (truncated,) = state.meta["tokens_read"], state.meta["truncated_documents"]
         tokens_read += sum(map(len, texts))
-        truncated += sum(
-            len(text) < len(whole) for text, whole in zip(texts, document_ids, strict=True)
-        )
-        tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-        return State(
-            1,
-            tensors,
-            {**state.meta, "tokens_read": [tokens_read], "truncated_documents": [truncated]},
-        )
+        truncated += sum(len(whole) > max_tokens for whole in document_ids)
+        return State(1, tensors, {"tokens_read": [tokens_read], "truncated_documents": [truncated]})
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # interface
         """Return the weight changes of the state as deltas."""
-        tensors = state.tensors
-        return (
-            Patch(deltas=self._weights.deltas(tensors["weights"][0]))
-            if "weights" in tensors
-            else Patch()
-        )
+        if "weights" not in state.tensors:
+            return Patch()
+        return Patch(deltas=self._weights.deltas(state.tensors["weights"][0]))
 
     def _initial_tensors(self) -> dict[str, Tensor]:
         start_1N = self._weights.start()[None]
@@ -133,20 +121,20 @@ class GradientDescent(Method[DescentT]):
         }
 
     def _build_optimiser(
-        self, vectors: Mapping[str, Tensor], steps: int
+        self, tensors: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], torch.optim.Optimizer]:
         """Return trainable views of the parameters, and an optimiser that updates them in place."""
         s, layout = self.settings, self._weights.layout
         leaves = {
             name: part.requires_grad_()
-            for name, part in split_vector(vectors["weights"], layout).items()
+            for name, part in split_vector(tensors["weights"][0], layout).items()
         }
         adam = torch.optim.Adam(
             list(leaves.values()), lr=s.lr, betas=(0.9, s.beta2), eps=s.eps, fused=True
         )
-        first, second = (split_vector(vectors[name], layout) for name in ADAM_MOMENTS)
+        first, second = (split_vector(tensors[name][0], layout) for name in ADAM_MOMENTS)
         for name, leaf in leaves.items():
-            step = torch.tensor(float(steps), device=leaf.device)
+            step = tensors["steps"][0].float()
             adam.state[leaf] = {"step": step, "exp_avg": first[name], "exp_avg_sq": second[name]}
         return leaves, adam
 

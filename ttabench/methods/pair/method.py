@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
-
 from ttabench.core.errors import UserError
 from ttabench.core.types import JOINER, Chunk, Json, Query
 from ttabench.lm.model import LM
@@ -95,9 +93,8 @@ class Pair(Method[Any]):
         for patch in patches:
             if patch.tokens_BT is not None:
                 if is_continuation:
-                    whole += self._after_break(patch)
-                else:
-                    whole += Patch(patch.tokens_BT, patch.tokens_mask_BT)
+                    whole += self._break_before(patch)
+                whole += Patch(patch.tokens_BT, patch.tokens_mask_BT)
                 is_continuation = True
         return whole
 
@@ -126,14 +123,11 @@ class Pair(Method[Any]):
                     meta[key] = [max(pair) for pair in zip(counts, before, strict=True)]
         return State(rows, tensors, meta)
 
-    def _after_break(self, patch: Patch) -> Patch:
-        """Return the tokens of a patch after a joiner. Rows without tokens stay empty."""
-        tokens_BT = patch.tokens_BT
+    def _break_before(self, patch: Patch) -> Patch:
+        """Return a joiner as tokens before those of a patch. Rows without tokens stay empty."""
+        tokens_BT, mask_BT = patch.tokens_BT, patch.tokens_mask_BT
         assert tokens_BT is not None
-        if patch.tokens_mask_BT is None:
-            mask_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
-        else:
-            mask_BT = patch.tokens_mask_BT.bool()
         break_BJ = tokens_BT.new_tensor(self._break).expand(len(tokens_BT), -1)
-        any_BJ = mask_BT.any(1, keepdim=True).expand(break_BJ.shape)
-        return Patch(torch.cat([break_BJ, tokens_BT], 1), torch.cat([any_BJ, mask_BT], 1))
+        if mask_BT is None:
+            return Patch(break_BJ)
+        return Patch(break_BJ, mask_BT.bool().any(1, keepdim=True).expand(break_BJ.shape))

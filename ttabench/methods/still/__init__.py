@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ttabench.core.errors import require_at_least
 from ttabench.cost import INT64_BYTES, Cost, Shape, Workload, closed_book_cost, window_cost
-from ttabench.methods.spec import MethodSpec, Recipe
+from ttabench.methods.spec import CHUNK_WRITER_RECIPE, MethodSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,18 +73,7 @@ STILL = MethodSpec(
     import_path="ttabench.methods.still.method:Still",
     Settings=StillSettings,
     presets={"nano": StillSettings(slots=4), "smollm2-135m": StillSettings(slots=4, width=256)},
-    recipes={
-        "": Recipe(
-            documents=(2, 4, 8),
-            batch_documents=32,
-            steps=400,
-            lr=1e-3,
-            warmup=20,
-            schedule="cosine",
-            beta2=0.98,
-            clip=1.0,
-        )
-    },
+    recipes={"": replace(CHUNK_WRITER_RECIPE, beta2=0.98)},
     growth="linear",
     trainable=True,
     cost=cost,
