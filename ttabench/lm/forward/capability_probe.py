@@ -260,9 +260,7 @@ def _reads_correctly(
         parts = [
             ids[0, cut[step] : cut[step + 1]].tolist() for ids, cut in zip(texts, cuts, strict=True)
         ]
-        ids_BT, mask_BT = (
-            table.to(lm.device) for table in pad(parts, 0, "right" if step == 1 else "left")
-        )
+        ids_BT, mask_BT = pad(parts, 0, "right" if step == 1 else "left", lm.device)
         hidden = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
         for row, own in enumerate(seen):
             own.append(hidden[row][mask_BT[row]])

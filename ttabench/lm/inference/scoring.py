@@ -169,7 +169,7 @@ def _score_in_one_forward(
     if not any(counts):
         return [torch.zeros(0)] * len(items)
     patching.check_fits(lm, patch.prefix, list(map(len, rows)))
-    ids_BT = pad(rows, lm.pad_id, "right")[0].to(lm.device)
+    ids_BT = pad(rows, lm.pad_id, "right", lm.device)[0]
     ends = [row * ids_BT.shape[1] + len(ids) for row, ids in enumerate(rows)]
     target_positions = [
         position
@@ -229,7 +229,7 @@ def _score_after_prompts(
         hidden_BTD = window.feed(ids_BT.to(lm.device), patching.prepare_mask(lm, mask_BT))
     hidden = [hidden_BTD[:, -1:].index_select(0, owner_R)]
     window.select(owner_R)
-    rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right")[0].to(lm.device)
+    rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right", lm.device)[0]
     with patching.deltas_applied(lm, patching.select_rows(patch, owner_R).deltas, len(options)):
         # Finished rows go on with padding; its output is not used.
         for next_RT in (

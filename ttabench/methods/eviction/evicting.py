@@ -109,8 +109,7 @@ class EvictingMethod(Method[SettingsT]):
             for text in texts
         ]
         for part in zip_longest(*parts_by_row, fillvalue=[]):
-            ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
-            kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
+            kept = self._read(kept, *pad(part, self.lm.pad_id, "left", self.lm.device))
         tokens_read = [
             before + len(row) for before, row in zip(state.meta["tokens_read"], rows, strict=True)
         ]

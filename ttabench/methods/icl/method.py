@@ -65,7 +65,7 @@ class InContext(Method[InContextSettings]):
         rows = [
             new[: max(0, self.limit - count)] for new, count in zip(rows_new, before, strict=True)
         ]
-        ids_BT, mask_BT = (part.to(self.lm.device) for part in pad(rows, self.lm.pad_id, "right"))
+        ids_BT, mask_BT = pad(rows, self.lm.pad_id, "right", self.lm.device)
         if not ids_BT.numel():
             return replace(state, meta=meta)
         prefix = prefill(self.lm, Patch(prefix=prefix_from_tensors(state.tensors)), ids_BT, mask_BT)

@@ -121,8 +121,8 @@ class Camels(OnlineFinetuning[CamelsSettings], Trainable[CamelsSettings]):
         The network also reads BOS, but its weight is not returned.
         """
         lm, bos_ids = self.lm, list(self.lm.bos_ids)
-        ids_BT, _ = pad([bos_ids + row for row in rows], lm.pad_id, "right")
-        weights_BT = self.weight_network(ids_BT.to(lm.device))
+        ids_BT, _ = pad([bos_ids + row for row in rows], lm.pad_id, "right", lm.device)
+        weights_BT = self.weight_network(ids_BT)
         return [
             weights_T[len(bos_ids) : len(bos_ids) + len(row)]
             for weights_T, row in zip(weights_BT, rows, strict=True)

@@ -66,10 +66,7 @@ class DenseRetriever:
             order[begin : begin + MAX_TEXTS_PER_BATCH]
             for begin in range(0, len(order), MAX_TEXTS_PER_BATCH)
         ):
-            ids_BT, mask_BT = (
-                part.to(self._device)
-                for part in pad([ids[n] for n in batch], self._pad_id, "right")
-            )
+            ids_BT, mask_BT = pad([ids[n] for n in batch], self._pad_id, "right", self._device)
             with reading_file(self._place, ENCODER_HINT, max_bytes=None):
                 hidden_BTD = self._model(
                     input_ids=ids_BT, attention_mask=mask_BT.long()

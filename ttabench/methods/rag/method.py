@@ -172,8 +172,7 @@ class Rag(Method[RagSettings]):
         ]
         lengths = [len(self.lm.start_ids) + len(ids) for ids in read]
         check_fits(self.lm, None, lengths, FEWER_DOCUMENTS_HINT)
-        ids_BT, mask_BT = pad(read, self.lm.pad_id, "right")
-        return Patch(ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
+        return Patch(*pad(read, self.lm.pad_id, "right", self.lm.device))
 
     def find_documents(self, state: State, queries: Sequence[Query]) -> list[dict[int, list[int]]]:
         """Retrieve documents for each query: token ids by document number, in reading order.

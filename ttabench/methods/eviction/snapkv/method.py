@@ -72,8 +72,8 @@ class SnapKV(ScoringMethod[SnapKVSettings]):
             ]
             for query in queries
         ]
-        padded = pad([ids or [self.lm.eos_id] for ids in read], self.lm.pad_id, "left")
-        ids_BT, mask_BT = (part.to(self.lm.device) for part in padded)
+        rows = [ids or [self.lm.eos_id] for ids in read]
+        ids_BT, mask_BT = pad(rows, self.lm.pad_id, "left", self.lm.device)
         start = prefix_with_room(self.lm, kept, mask_BT, self.rotary)
         budget_B, window_B = amounts_by_row(self.settings.amounts, kept.next)
         slots = kept.index.shape[-1]
