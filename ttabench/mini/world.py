@@ -175,9 +175,9 @@ def categories_in(texts: Iterable[str]) -> set[str]:
     return {name for name, members in CATEGORIES.items() if words & set(members)}
 
 
-def names_in(text: str) -> set[str]:
-    """Find names of entities in a text: two capitalised words in a row."""
-    return set(re.findall(r"\b(?=([A-Z][a-z]+ [A-Z][a-z]+))", text))
+def names_in(*texts: str) -> set[str]:
+    """Find names of entities in texts: two capitalised words in a row."""
+    return set(re.findall(r"\b(?=([A-Z][a-z]+ [A-Z][a-z]+))", "\n".join(texts)))
 
 
 LABEL_WORDS = tuple(

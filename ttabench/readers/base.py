@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -48,7 +48,7 @@ class Training:
         return rows[:border], rows[border:]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task(Generic[SettingsT]):
     """A card bound to a source, a split and a seed, with the settings that its reader resolved.
 
@@ -135,11 +135,11 @@ class Task(Generic[SettingsT]):
         """Sentences on unexpected properties of the data, for records. Tables show them as
         warnings.
         """
+        if self.is_synthetic:
+            return self.data.notes
         note, unused = self.card.splits[self.split].note, self.data.unused
-        sentences = (
-            [note, *self.data.notes] if note and not self.is_synthetic else [*self.data.notes]
-        )
-        if unused and not self.is_synthetic:
+        sentences = [*([note] if note else []), *self.data.notes]
+        if unused:
             sentences.append(
                 f"rows of {self.source.partition(':')[2]} were excluded ({format_reasons(unused)})"
             )
@@ -342,11 +342,11 @@ def make_unique(name: str, seen: Counter[str]) -> str:
     return name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
-def split_limit(limit: int | None, count: int) -> list[int | None]:
-    """Divide a limit evenly among `count` sub-tasks or texts; None means no limit."""
-    if limit is None:
-        return [None] * count
-    return [limit * (i + 1) // count - limit * i // count for i in range(count)]
+def divide_limit(limit: int | None, rows: Collection[RowT]) -> Iterator[tuple[RowT, int | None]]:
+    """Pair each of these sub-tasks or texts with an even share of a limit; None means no limit."""
+    for i, row in enumerate(rows):
+        share = None if limit is None else limit * (i + 1) // len(rows) - limit * i // len(rows)
+        yield row, share
 
 
 def pick_evenly(rows: Sequence[RowT], share: int | None) -> Sequence[RowT]:

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field
+from pydantic import PositiveInt
 
 from ttabench.core.amounts import CHARS_PER_TOKEN
 from ttabench.core.errors import MAX_TEXT_CHARS, UserError
@@ -38,11 +38,11 @@ from ttabench.core.types import Chunk, Episode, Json, Query, Score, Step, Stream
 from ttabench.readers.base import (
     Task,
     Training,
+    divide_limit,
     fingerprint,
     make_unique,
     rows_after,
     sample_rows,
-    split_limit,
 )
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, report_row_errors
@@ -124,7 +124,7 @@ class Settings(ProtocolSettings):
     window: TokenCount = 1024
     """Tokens of a book read before the first query."""
     stride: TokenCount = 512
-    books: Annotated[int, Field(gt=0)] | None = None
+    books: PositiveInt | None = None
     """Number of books, drawn with the seed; None for all."""
     sequence_tokens: TokenCount = 8192
     """Tokens of a training sequence."""
@@ -150,7 +150,7 @@ class Book(NamedTuple):
         return f"{self.id} {self.title}".strip()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Books(Task[Settings]):
     """A `Task` over long texts, one episode per book."""
 
@@ -172,8 +172,7 @@ class Books(Task[Settings]):
 
     def _books_with_limits(self) -> list[tuple[Book, int | None]]:
         """Pair every book with its maximum number of queries; reaching it ends the book early."""
-        books_and_limits = zip(self.books, split_limit(self.limit, len(self.books)), strict=True)
-        return [(book, share) for book, share in books_and_limits if share != 0]
+        return [pair for pair in divide_limit(self.limit, self.books) if pair[1] != 0]
 
     def _spans(self, tokens: int, share: int | None) -> list[Span]:
         settings = self.settings
@@ -328,8 +327,9 @@ def _read_row(card: Card, row: RawRow, number: int) -> tuple[str, str, str]:
     )
 
 
-def check_settings(settings: Settings) -> None:
-    """Check that window, stride and lengths go together."""
+def read(card: Card, request: Request) -> Books:
+    """Bind a card of this reader to its data; see `readers.load`."""
+    settings, arguments = resolve_settings(card, request, Settings)
     first, size, shortest = settings.window, settings.stride, settings.lengths[0]
     if not size < first < shortest:
         fault = f"stride={size}, window={first} and tokens={shortest} must increase in this order."
@@ -339,12 +339,6 @@ def check_settings(settings: Settings) -> None:
     if inside := [length for length in settings.lengths[:-1] if (length - first) % size]:
         fault = f"tokens={inside[0]} ends inside a chunk (chunks end at {first} + n x {size})."
         raise UserError(fault, "Use lengths that end with a chunk, or run that length alone.")
-
-
-def read(card: Card, request: Request) -> Books:
-    """Bind a card of this reader to its data; see `readers.load`."""
-    settings, arguments = resolve_settings(card, request, Settings)
-    check_settings(settings)
     if request.source == "mini":
         sizes = book_arguments(settings.books or 4, settings.lengths[-1])
         data = synthetic_table(card, request.split, request.seed, sizes)
@@ -355,6 +349,4 @@ def read(card: Card, request: Request) -> Books:
     books = load_books(selected)
     if len(books) < len(selected):
         data.unused["no text"] = len(selected) - len(books)
-    return Books(
-        card=card, request=request, settings=settings, arguments=arguments, data=data, books=books
-    )
+    return Books(card, request, settings, arguments, data, books)

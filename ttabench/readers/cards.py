@@ -18,6 +18,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     StringConstraints,
     ValidationError,
     model_validator,
@@ -155,7 +156,7 @@ class ChatPrompt(_CardModel):
 
     prompt: str
     """Name of a template."""
-    examples: Annotated[int, Field(ge=0)] = 0
+    examples: NonNegativeInt = 0
     """Worked examples before every question."""
     turns: bool = True
     """True if context and question form one turn of the chat template."""

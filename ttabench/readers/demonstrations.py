@@ -27,7 +27,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import (
@@ -44,10 +44,10 @@ from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
     Task,
     Training,
+    divide_limit,
     move_blanks_forward,
     pick_evenly,
     select_names,
-    split_limit,
     swap_seeds,
 )
 from ttabench.readers.cards import Card, ProtocolSettings
@@ -61,7 +61,7 @@ class Settings(ProtocolSettings):
 
     task: str = "all"
     """Sub-tasks, separated by commas; "all" for every sub-task of the card."""
-    shots: Annotated[int, Field(ge=0)] = 10
+    shots: NonNegativeInt = 10
     """Number of demonstrations."""
     ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of the demonstrations that is adapted to; the newest, at least one, stay in view."""
@@ -76,7 +76,7 @@ class Settings(ProtocolSettings):
         return min(self.shots, max(1, round((1 - self.ratio) * self.shots)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Demonstrations(Task[Settings]):
     """A `Task` of demonstrations and choice queries."""
 
@@ -86,21 +86,15 @@ class Demonstrations(Task[Settings]):
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Part]]:  # noqa: ARG002
         """Yield one episode per sub-task."""
         for part in self.parts:
-            chunks = [self._chunk(part.name, item) for item in part.shown]
-            border = len(chunks) - self.settings.n_in_window
-            queries = [
-                self._query(part.name, item, item.id, len(chunks)) for item in part.query_rows
-            ]
-            text = list(move_blanks_forward([*chunks, *queries]))
-            window = tuple(step for step in text[border : len(chunks)] if isinstance(step, Chunk))
-            windowed = [
-                replace(step, window=window)
-                for step in text[len(chunks) :]
-                if isinstance(step, Query)
-            ]
-            if windowed:
-                key = f"{self.card.name}/{part.name}/{self.split}/seed{self.seed}"
-                yield Episode(key=key, steps=(*text[:border], *windowed)), part
+            key = f"{self.card.name}/{part.name}/{self.split}/seed{self.seed}"
+            shown = [self._chunk(part.name, item) for item in part.shown]
+            asked = [self._query(part.name, item, item.id, len(shown)) for item in part.query_rows]
+            whole = Episode(key=key, steps=tuple(move_blanks_forward([*shown, *asked])))
+            border = len(shown) - self.settings.n_in_window
+            chunks, window = whole.steps[:border], tuple(whole.chunks()[border:])
+            queries = [replace(query, window=window) for query in whole.queries()]
+            if queries:
+                yield Episode(key=key, steps=(*chunks, *queries)), part
 
     def swap_context(self, own: Part, tokens: Tokens | None) -> Iterator[Chunk]:  # noqa: ARG002
         """Return the next demonstrations of the same draw; in the synthetic world those of another
@@ -212,14 +206,10 @@ def read(card: Card, request: Request) -> Demonstrations:
     label = f"folder:{request.source}" if labels.startswith("folder:") else labels
     data = RawTable(label=label, notes=tuple(notes), unused=Counter(unused))
     parts = []
-    for part, share in zip(
-        loaded_parts, split_limit(request.limit, len(loaded_parts)), strict=True
-    ):
+    for part, share in divide_limit(request.limit, loaded_parts):
         part = part.draw_demonstrations(settings.shots, request.seed)
         parts.append(replace(part, query_rows=pick_evenly(part.query_rows, share)))
-    return Demonstrations(
-        card=card, request=request, settings=settings, arguments=arguments, data=data, parts=parts
-    )
+    return Demonstrations(card, request, settings, arguments, data, parts)
 
 
 def _load_parts(

@@ -29,12 +29,12 @@ from ttabench.mini.world import names_in
 from ttabench.readers.base import (
     Task,
     Training,
+    divide_limit,
     interleave,
     make_unique,
     pick_evenly,
     replace_chunks,
     rows_after,
-    split_limit,
     swap_seeds,
 )
 from ttabench.readers.cards import Card, ProtocolSettings
@@ -117,7 +117,7 @@ class Settings(ProtocolSettings):
     """True if only dialogues long enough for every t are queried."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Dialogues(Task[Settings]):
     """A `Task` over dialogues."""
 
@@ -128,11 +128,13 @@ class Dialogues(Task[Settings]):
         reason).
         """
         size = token_counter(tokens)
-        faults = [self._reason_excluded(dialogue, size) for dialogue in self.dialogues]
-        kept = [
-            dialogue for dialogue, reason in zip(self.dialogues, faults, strict=True) if not reason
-        ]
-        return kept, dict(Counter(filter(None, faults)))
+        kept, dropped = list[Dialogue](), Counter[str]()
+        for dialogue in self.dialogues:
+            if reason := self._reason_excluded(dialogue, size):
+                dropped[reason] += 1
+            else:
+                kept.append(dialogue)
+        return kept, dropped
 
     def _reason_excluded(self, dialogue: Dialogue, size: TokenCounter) -> str:
         """Return why a dialogue is left out; empty if it is not."""
@@ -146,30 +148,24 @@ class Dialogues(Task[Settings]):
             return f"a turn of more than {settings.max_turn_tokens} tokens"
         return f"more than {most} tokens" if most and sum(lengths) > most else ""
 
-    def _query_steps(self, kept: Sequence[Dialogue]) -> list[tuple[Dialogue, list[int]]]:
+    def _query_counts(self, kept: Sequence[Dialogue]) -> Iterator[tuple[Dialogue, list[int]]]:
         """Pair every queried dialogue with its values of t."""
-        steps = sorted(set(self.settings.steps))
-        steps_by_dialogue: list[list[int]] = [[] for _ in kept]
-        for step, share in zip(steps, split_limit(self.limit, len(steps)), strict=True):
+        counts: list[list[int]] = [[] for _ in kept]
+        for step, share in divide_limit(self.limit, sorted(set(self.settings.steps))):
             enough = [
                 number
                 for number, dialogue in enumerate(kept)
                 if len(dialogue.turns) >= step + UNREAD_TURNS
             ]
             for number in pick_evenly(enough, share):
-                steps_by_dialogue[number].append(step)
-        return [
-            (dialogue, own_steps)
-            for dialogue, own_steps in zip(kept, steps_by_dialogue, strict=True)
-            if own_steps
-        ]
+                counts[number].append(step)
+        return (pair for pair in zip(kept, counts, strict=True) if pair[1])
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+    def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Dialogue]]:
         """Yield one episode per dialogue."""
-        for dialogue, steps in self._query_steps(self.select_fitting(tokens)):
-            yield Episode(
-                key=self.episode_key(dialogue.id), steps=tuple(self._steps(dialogue, steps))
-            )
+        for dialogue, counts in self._query_counts(self.select_fitting(tokens)):
+            steps = tuple(self._steps(dialogue, counts))
+            yield Episode(key=self.episode_key(dialogue.id), steps=steps), dialogue
 
     def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Yield each episode with the turns of another dialogue.
@@ -179,27 +175,24 @@ class Dialogues(Task[Settings]):
         """
         every = self.select_fitting(tokens)
         longest = sorted(every, key=lambda dialogue: -len(dialogue.turns))
-        pool = (
-            parse_dialogues(self.card, self.draw_synthetic(next(swap_seeds(self.seed))))
-            if self.is_synthetic
-            else []
-        )
-        for number, (own, steps) in enumerate(self._query_steps(every)):
-            if self.is_synthetic:
+        pool = list[Dialogue]()
+        if self.is_synthetic:
+            pool = parse_dialogues(self.card, self.draw_synthetic(next(swap_seeds(self.seed))))
+        for number, (episode, own) in enumerate(self.episodes_with_source(tokens)):
+            if pool:
                 start = number % len(pool)
                 candidates = pool[start:] + pool[:start]
                 other = self.first_disjoint(
                     names_in(own.text), candidates, lambda dialogue: names_in(dialogue.text)
                 )
             else:
-                long = [dialogue for dialogue in every if len(dialogue.turns) >= max(steps)]
+                n_read = len(episode.chunks())
+                long = [dialogue for dialogue in every if len(dialogue.turns) >= n_read]
                 other = self.first_disjoint(
                     {own.text}, [*rows_after(long, own), *longest], lambda dialogue: {dialogue.text}
                 )
-            chunks = [self._chunk(other, place) for place in range(len(other.turns))]
-            yield replace_chunks(
-                Episode(key=self.episode_key(own.id), steps=tuple(self._steps(own, steps))), chunks
-            )
+            chunks = (self._chunk(other, place) for place in range(len(other.turns)))
+            yield replace_chunks(episode, chunks)
 
     def _steps(self, dialogue: Dialogue, steps: Sequence[int]) -> Iterator[Step]:
         """Return the turns to read, with a query after each number of turns in `steps`."""
@@ -258,11 +251,4 @@ def read(card: Card, request: Request) -> Dialogues:
     settings, arguments = resolve_settings(card, request, Settings)
     data = load_rows(card, request, arguments, {".txt": _read_lines})
     dialogues = parse_dialogues(card, data)
-    return Dialogues(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        data=data,
-        dialogues=dialogues,
-    )
+    return Dialogues(card, request, settings, arguments, data, dialogues)

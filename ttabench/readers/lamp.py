@@ -25,7 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,10 +130,10 @@ def load_users(card: Card, part: Profile, request: Request) -> tuple[list[User],
 
 
 def _parse_users(part: Profile, questions: RawTable, golds: Iterable[RawRow]) -> list[User]:
-    outputs = parse_table(
-        RawTable(rows=list(golds)), lambda row: (_cell_text(row, "id"), _cell_text(row, "output"))
+    outputs = RawTable(rows=list(golds))
+    answers = dict(
+        parse_table(outputs, lambda row: (_cell_text(row, "id"), _cell_text(row, "output")))
     )
-    answers = dict(outputs)
 
     def user_of(raw: RawRow) -> User | str:
         key, query = _cell_text(raw, "id"), _cell_text(raw, "input")
@@ -224,7 +224,7 @@ class FittedUser(NamedTuple):
     """Number of entries read before the query, by step."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Profiles(Task[Settings]):
     """A `Task` of users and their profiles."""
 
@@ -252,13 +252,13 @@ class Profiles(Task[Settings]):
                 options = (size(self.card.prompt.delimiter + option) for option in user.options)
                 answer = max(options, default=self.settings.max_new_tokens)
                 sizes = (size(entry.text + self.card.prompt.joiner) for entry in drawn)
-                fit = count_fitting(sizes, most, answer + size(self._prompt(user, user.input)))
+                fit = count_fitting(sizes, most, answer + size(self._prompt(user)))
             read_counts = {step: min(step, fit) for step in self.settings.steps}
             dropped["query asked after fewer entries"] += sum(
                 step != place for step, place in read_counts.items()
             )
             fits.append(FittedUser(user, drawn[: max(read_counts.values())], read_counts))
-        return fits, dict(+dropped)
+        return fits, +dropped
 
     def _short_entries(self, user: User, size: TokenCounter) -> list[Entry]:
         most = self.settings.max_entry_tokens
@@ -278,10 +278,10 @@ class Profiles(Task[Settings]):
             for entry in source.choices(entries, k=n_requested)
         ]
 
-    def _prompt(self, user: User, text: str) -> str:
-        return user.instruction + self.card.prompt.templates["query"].replace("{question}", text)
+    def _prompt(self, user: User) -> str:
+        return user.instruction + self.card.prompt.fill_template(user.input, "query")
 
-    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+    def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, FittedUser]]:
         """Yield one episode per user."""
         for fitted in self.select_fitting(tokens):
             user = fitted.user
@@ -290,10 +290,8 @@ class Profiles(Task[Settings]):
                 for step, n_read in sorted(fitted.read_counts.items())
             )
             steps = interleave([self._chunk(entry) for entry in fitted.shown], queries)
-            yield Episode(
-                key=self.episode_key(user.id, self.settings.task),
-                steps=tuple(move_blanks_forward(steps)),
-            )
+            key = self.episode_key(user.id, self.settings.task)
+            yield Episode(key=key, steps=tuple(move_blanks_forward(steps))), fitted
 
     def swapped_episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Yield each episode with the profile of the next user that reveals nothing about the own
@@ -302,8 +300,7 @@ class Profiles(Task[Settings]):
         In the synthetic world a user assigns categories to topics. Another user who reads about
         none of these topics reveals nothing about them.
         """
-        own: list[FittedUser] = self.select_fitting(tokens)
-        every, n_skipped = own, 1
+        every, n_skipped = self.select_fitting(tokens), 1
         if self.is_synthetic:
             sizes = {**self.arguments, "users": USERS_PER_SWAP_SEED}
             seeds = islice(swap_seeds(self.seed), N_SWAP_SEEDS)
@@ -313,13 +310,8 @@ class Profiles(Task[Settings]):
                 for user in synthetic_users(self.card, self.split, seed, sizes)
             ]
             every, n_skipped = self._fit_users(users, token_counter(tokens))[0], 0
-        for place, (fitted, episode) in enumerate(
-            zip(own, self.episodes(tokens), strict=True), start=n_skipped
-        ):
-            candidates = (
-                every[number % len(every)]
-                for number in range(place, place + len(every) - n_skipped)
-            )
+        for place, (episode, fitted) in enumerate(self.episodes_with_source(tokens), n_skipped):
+            candidates = islice(cycle(every), place, place + len(every) - n_skipped)
             other = self.first_disjoint(
                 self._contents(fitted), candidates, self._contents, allow_overlap=True
             )
@@ -333,16 +325,15 @@ class Profiles(Task[Settings]):
     def _chunk(self, entry: Entry) -> Chunk:
         return Chunk(text=entry.text, key=entry.id, joiner=self.card.prompt.joiner)
 
-    def _query(self, user: User, step: int, key: str, about: Entry | None = None) -> Query:
-        """Return the query of a user, or the same query about an entry."""
+    def _query(self, user: User, step: int, key: str) -> Query:
         prompt = self.card.prompt
-        text, answer = (about.about, about.answer) if about else (user.input, user.output)
-        written = prompt.make_generate((answer,), self.settings.max_new_tokens)
         return Query(
-            prompt=self._prompt(user, text or user.input),
+            prompt=self._prompt(user),
             key=key,
-            want=prompt.make_choose(user.options, answer) if user.options else written,
-            question=text,
+            want=prompt.make_choose(user.options, user.output)
+            if user.options
+            else prompt.make_generate((user.output,), self.settings.max_new_tokens),
+            question=user.input,
             joiner=JOINER,
             subtask=self.settings.task,
             at=StreamPosition(step),
@@ -364,14 +355,15 @@ class Profiles(Task[Settings]):
             else:
                 user = rng.choice(self.users)
             entries, held_out = training.split(self._short_entries(user, estimate_tokens))
-            queries = [self._query(user, len(entries), f"{user.id}@{number}.0")]
             others = [
-                entry
+                replace(user, input=entry.about, output=entry.answer)
                 for entry in held_out
                 if entry.about and entry.answer in (user.options or [entry.answer])
             ]
-            for i, entry in enumerate(others[: training.questions - 1], start=1):
-                queries.append(self._query(user, len(entries), f"{user.id}@{number}.{i}", entry))
+            queries = [
+                self._query(asked, len(entries), f"{user.id}@{number}.{i}")
+                for i, asked in enumerate([user, *others][: training.questions])
+            ]
             yield self.split, move_blanks_forward([*map(self._chunk, entries), *queries])
 
     def counts(self) -> dict[str, Json]:
@@ -397,6 +389,4 @@ def read(card: Card, request: Request) -> Profiles:
     else:
         users, data = load_users(card, part, request)
     card = card.with_metrics(*part.metrics, chance=part.chance)
-    return Profiles(
-        card=card, request=request, settings=settings, arguments=arguments, data=data, users=users
-    )
+    return Profiles(card, request, settings, arguments, data, users)

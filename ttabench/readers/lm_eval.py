@@ -28,7 +28,7 @@ import yaml
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import FilePosition, read_text, reading_file
 from ttabench.core.types import Choose, Chunk, Episode, Generate, Json, Query, Step
-from ttabench.readers.base import Task, fingerprint, pick_evenly, rows_after, split_limit
+from ttabench.readers.base import Task, divide_limit, fingerprint, pick_evenly, rows_after
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import report_row_errors
 from ttabench.readers.sources import RawTable, Request, resolve_settings, synthetic_table
@@ -49,7 +49,7 @@ class Settings(ProtocolSettings):
     """Maximum tokens of a chunk; it ends with a line if one fits."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LmEvalTask(Task[Settings]):
     """A `Task` over the contexts of a task of lm-eval."""
 
@@ -58,8 +58,7 @@ class LmEvalTask(Task[Settings]):
 
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, str]]:
         """Yield one episode per queried context."""
-        limits = split_limit(self.limit, len(self.contexts))
-        for (context, queries), share in zip(self.contexts.items(), limits, strict=True):
+        for (context, queries), share in divide_limit(self.limit, self.contexts.items()):
             if share != 0:
                 steps: list[Step] = [*self._chunks(context, tokens), *pick_evenly(queries, share)]
                 yield Episode(key=self.episode_key(queries[0].key), steps=tuple(steps)), context
@@ -117,14 +116,7 @@ def read(card: Card, request: Request) -> LmEvalTask:
             contexts[context].append(query)
     if any(isinstance(query.want, Choose) for queries in contexts.values() for query in queries):
         card = card.with_metrics("acc", "acc_norm", "option_nll")
-    return LmEvalTask(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        data=data,
-        contexts=contexts,
-    )
+    return LmEvalTask(card, request, settings, arguments, data, contexts)
 
 
 def _query(key: str, prompt: str, want: Choose | Generate) -> Query:

@@ -34,11 +34,11 @@ from ttabench.mini.world import categories_in
 from ttabench.readers.base import (
     Task,
     Training,
+    divide_limit,
     interleave,
     move_blanks_forward,
     pick_evenly,
     select_names,
-    split_limit,
     swap_seeds,
 )
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar
@@ -250,16 +250,15 @@ class Settings(ProtocolSettings):
 class FittedTask(NamedTuple):
     """A task within the length limits."""
 
+    task: MetaTask
     shown: Sequence[MetaRow]
     """Demonstrations in order, at most as many as requested."""
     query_rows: Sequence[MetaRow]
     read_counts: Mapping[tuple[str, int], int]
-    """Number of demonstrations read before the query, by row id and step; rows that are left out
-    are missing.
-    """
+    """Number of demonstrations read before the query, by row id and step."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MetaIcl(Task[Settings]):
     """A `Task` of MetaICL tasks."""
 
@@ -269,76 +268,51 @@ class MetaIcl(Task[Settings]):
         """Return (demonstrations and queries of each task within the limits, counts of the others
         by task and reason).
         """
-        fits = [self._fit_task(task, token_counter(tokens)) for task in self.tasks]
-        return [fitted for fitted, _ in fits], {
-            key: number for _, dropped in fits for key, number in dropped.items()
-        }
+        dropped = Counter[str]()
+        fits = [self._fit_task(task, token_counter(tokens), dropped) for task in self.tasks]
+        return fits, +dropped
 
-    def _fit_task(self, task: MetaTask, size: TokenCounter) -> tuple[FittedTask, dict[str, int]]:
-        requested = max(self.settings.steps)
-        own, query_rows = (
-            self._short_rows(rows, size) for rows in (task.shown[:requested], task.query_rows)
-        )
+    def _fit_task(self, task: MetaTask, size: TokenCounter, dropped: Counter[str]) -> FittedTask:
+        requested, max_tokens = max(self.settings.steps), self.settings.max_tokens
+        own = self._short_rows(task.shown[:requested], size)
+        query_rows = self._short_rows(task.query_rows, size)
         taken = {row.pair for row in (*own, *task.query_rows)}
         fallback = [row for row in self._short_rows(task.fallback, size) if row.pair not in taken]
         shown = [*own, *fallback[: requested - len(own)]]
         sizes = [size(_text(row) + EXAMPLE_JOINER) for row in shown]
-        fit = dict.fromkeys((row.id for row in query_rows), len(sizes))
-        if most := self.settings.max_tokens:
-            query_sizes = {
-                row.id: size(_prompt(row)) + max(size(f" {option}") for option in row.options)
-                for row in query_rows
-            }
-            fit = {
-                key: count_fitting(sizes, most, query_size)
-                for key, query_size in query_sizes.items()
-            }
-        requested_counts = {
-            (row.id, step): min(step, len(shown))
-            for row in query_rows
-            for step in self.settings.steps
-        }
-        read_counts = {key: min(number, fit[key[0]]) for key, number in requested_counts.items()}
-        dropped = {
-            "demonstration too long": len(task.shown[:requested]) - len(own),
-            "query too long": len(task.query_rows) - len(query_rows),
-            "query asked after fewer demonstrations": sum(
-                read_counts[key] < number for key, number in requested_counts.items()
-            ),
-        }
-        counted = {f"{task.name}: {reason}": number for reason, number in dropped.items() if number}
-        return FittedTask(
-            shown[: max(read_counts.values(), default=0)], query_rows, read_counts
-        ), counted
+        dropped[f"{task.name}: demonstration too long"] = len(task.shown[:requested]) - len(own)
+        dropped[f"{task.name}: query too long"] = len(task.query_rows) - len(query_rows)
+        read_counts = dict[tuple[str, int], int]()
+        for row in query_rows:
+            fit = len(shown)
+            if max_tokens:
+                query_size = size(_prompt(row)) + max(size(f" {option}") for option in row.options)
+                fit = count_fitting(sizes, max_tokens, query_size)
+            for step in set(self.settings.steps):
+                read_counts[row.id, step] = min(step, fit)
+                is_asked_earlier = fit < min(step, len(shown))
+                dropped[f"{task.name}: query asked after fewer demonstrations"] += is_asked_earlier
+        shown = shown[: max(read_counts.values(), default=0)]
+        return FittedTask(task, shown, query_rows, read_counts)
 
     def _short_rows(self, rows: Iterable[MetaRow], size: TokenCounter) -> list[MetaRow]:
         most = self.settings.max_example_tokens
         return [row for row in rows if not most or size(_text(row)) <= most]
 
-    def episodes_with_source(
-        self, tokens: Tokens | None
-    ) -> Iterator[tuple[Episode, tuple[MetaTask, FittedTask]]]:
+    def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, FittedTask]]:
         """Yield one episode per task; `limit` counts every step of every row."""
         rows = None if self.limit is None else self.limit // len(set(self.settings.steps))
-        for task, fits, share in zip(
-            self.tasks, self.select_fitting(tokens), split_limit(rows, len(self.tasks)), strict=True
-        ):
-            steps = tuple(
-                move_blanks_forward(self._steps(fits, pick_evenly(fits.query_rows, share)))
-            )
-            if any(isinstance(step, Query) for step in steps):
-                key = f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"
-                yield Episode(key=key, steps=steps), (task, fits)
+        for fits, share in divide_limit(rows, self.select_fitting(tokens)):
+            if queried := pick_evenly(fits.query_rows, share):
+                key = f"{self.card.name}/{fits.task.name}/{self.split}/seed{self.seed}"
+                steps = tuple(move_blanks_forward(self._steps(fits, queried)))
+                yield Episode(key=key, steps=steps), fits
 
-    def swap_context(
-        self,
-        own: tuple[MetaTask, FittedTask],
-        tokens: Tokens | None,  # noqa: ARG002
-    ) -> Iterator[Chunk]:
+    def swap_context(self, own: FittedTask, tokens: Tokens | None) -> Iterator[Chunk]:  # noqa: ARG002
         """Return demonstrations of another published draw; in the synthetic world those of another
         rule.
         """
-        task, fits = own
+        task = own.task
         if self.is_synthetic:
             generated = (
                 synthetic_tasks(self.card, self.split, seed, self.arguments)
@@ -357,33 +331,26 @@ class MetaIcl(Task[Settings]):
                 allow_overlap=True,
             )
         else:
-            taken = {row.pair for row in (*fits.shown, *task.query_rows)}
+            taken = {row.pair for row in (*own.shown, *task.query_rows)}
             fresh = [
                 row
                 for row in self._short_rows(task.fallback, estimate_tokens)
                 if row.pair not in taken
             ]
-        return map(self._chunk, fresh[: len(fits.shown)])
+        return map(self._chunk, fresh[: len(own.shown)])
 
     def _steps(self, fits: FittedTask, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Yield demonstrations, with queries after each `step` of them, or after as many as fit
         with the query.
         """
         chunks = [self._chunk(row) for row in fits.shown]
-        keys = [(row, step) for step in sorted(set(self.settings.steps)) for row in rows]
-        positions = [
-            (fits.read_counts[row.id, step], row, step)
-            for row, step in keys
-            if (row.id, step) in fits.read_counts
+        queries = [
+            (fits.read_counts[row.id, step], self._query(row, step, f"{row.id}@{step}"))
+            for step in sorted(set(self.settings.steps))
+            for row in rows
         ]
-        yield from interleave(
-            chunks,
-            (
-                (n_read, self._query(row, step, f"{row.id}@{step}"))
-                for n_read, row, step in positions
-            ),
-        )
-        yield from chunks[max((n_read for n_read, *_ in positions), default=0) :]
+        yield from interleave(chunks, queries)
+        yield from chunks[max((n_read for n_read, _ in queries), default=0) :]
 
     def _chunk(self, row: MetaRow) -> Chunk:
         turns = _prompt(row), row.output
@@ -460,6 +427,4 @@ def read(card: Card, request: Request) -> MetaIcl:
     if max(settings.steps) > available:
         fault = f"step {max(settings.steps)} exceeds the {available} demonstrations of {card.name}."
         raise UserError(fault, f"Set --task-set steps=N,M up to {available}.")
-    return MetaIcl(
-        card=card, request=request, settings=settings, arguments=arguments, data=data, tasks=tasks
-    )
+    return MetaIcl(card, request, settings, arguments, data, tasks)

@@ -25,7 +25,7 @@ from functools import cached_property
 from itertools import count, pairwise
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from ttabench.core.amounts import CHARS_PER_TOKEN
 from ttabench.core.errors import UserError
@@ -67,18 +67,18 @@ class Settings(ProtocolSettings):
     """True to capitalise the first letter of answers."""
     prompt: str = "bare"
     """Name of a question template of the card."""
-    examples: Annotated[int, Field(ge=0)] = 0
+    examples: NonNegativeInt = 0
     """Worked examples of the card before every question, in its template."""
     max_new_tokens: TokenCount = 16
     window: bool = False
     """True to put the documents into the window of every query. No method then adapts to them."""
     group_tokens: TokenCount = 1024
     """Grouped: tokens per group, on average."""
-    group_documents: Annotated[int | None, Field(gt=0)] = None
+    group_documents: PositiveInt | None = None
     """Grouped: documents per group, instead of `group_tokens`. The last group may have fewer."""
-    probe: Annotated[int, Field(gt=0)] = 200
+    probe: PositiveInt = 200
     """Retention: number of first documents, whose questions are repeated."""
-    every: Annotated[int, Field(gt=0)] = 200
+    every: PositiveInt = 200
     """Retention: documents between two passes over the questions."""
 
 
@@ -91,7 +91,7 @@ class Document:
     rows: tuple[QARow, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class QAStream(Task[Settings]):
     """Task over question-answering rows, with the protocols of this module."""
 
@@ -142,26 +142,21 @@ class QAStream(Task[Settings]):
         """Yield every episode with its documents; groups of `kind=grouped` depend on `tokens`."""
         name = f"{self.card.name}/{self.split}/seed{self.seed}"
         if self.settings.kind == "retention":
-            yield (
-                Episode(key=name, steps=tuple(move_blanks_forward(self._retention_steps()))),
-                self.documents,
-            )
+            steps = tuple(move_blanks_forward(self._retention_steps()))
+            yield Episode(key=name, steps=steps), self.documents
             return
         selection = {row.id for row in self.query_rows}
-        groups = [self.documents] if self.settings.kind == "stream" else self._groups(tokens)
+        is_stream = self.settings.kind == "stream"
+        groups = [self.documents] if is_stream else self._groups(tokens)
         for number, group in enumerate(groups):
-            pairs = [
-                (document.key, row)
+            queries = [
+                self._query(row, len(group))
                 for document in group
                 for row in document.rows
                 if row.id in selection
             ]
-            if queries := [self._query(row, source_key, len(group)) for source_key, row in pairs]:
-                key = (
-                    name
-                    if self.settings.kind == "stream"
-                    else f"{name}/group{number}of{len(groups)}"
-                )
+            if queries:
+                key = name if is_stream else f"{name}/group{number}of{len(groups)}"
                 yield Episode(key=key, steps=self._episode_steps(group, queries)), group
 
     @cached_property
@@ -172,7 +167,7 @@ class QAStream(Task[Settings]):
         """
         if not self.is_synthetic:
             return self._order_documents(self.rows)[len(self.documents) :]
-        names = {name for document in self.documents for name in names_in(document.text)}
+        names = names_in(*(document.text for document in self.documents))
         other_documents = self._order_documents(
             self._generate_rows(next(swap_seeds(self.seed)), 2 * len(self.documents))
         )
@@ -211,15 +206,12 @@ class QAStream(Task[Settings]):
 
     def _retention_steps(self) -> Iterator[Step]:
         probe, every = self.settings.probe, self.settings.every
-        document_key = {
-            row.id: document.key for document in self.documents[:probe] for row in document.rows
-        }
         first_pass = min(probe, len(self.documents))
         for number, document in enumerate(self.documents, start=1):
             yield self._chunk(document)
             if number >= first_pass and (number - first_pass) % every == 0:
                 for row in self.query_rows:
-                    yield self._query(row, document_key[row.id], number, key=f"{row.id}@{number}")
+                    yield self._query(row, number, f"{row.id}@{number}")
 
     def _episode_steps(
         self, documents: Sequence[Document], queries: Sequence[Query]
@@ -239,7 +231,7 @@ class QAStream(Task[Settings]):
     def _chunk(self, document: Document) -> Chunk:
         return Chunk(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
 
-    def _query(self, row: QARow, source_key: str, n_read: int, key: str = "") -> Query:
+    def _query(self, row: QARow, n_read: int, key: str = "") -> Query:
         # the papers train on the shortest answer and score against it; the first one wins a tie
         target = min(row.answers, key=len)
         gold_answers = dict.fromkeys((target, *row.answers, *row.answers_additional))
@@ -250,7 +242,7 @@ class QAStream(Task[Settings]):
             key=key or row.id,
             want=prompt.make_generate(tuple(gold_answers), self.settings.max_new_tokens),
             joiner=prompt.joiner,
-            source_key=source_key,
+            source_key=fingerprint(row.text),
             at=StreamPosition(n_read),
         )
 
@@ -269,7 +261,7 @@ class QAStream(Task[Settings]):
                 queue = training.rng.sample(pool, len(pool))
             drawn, queue = queue[:size], queue[size:]
             queries = [
-                self._query(row, document.key, len(drawn), key=f"{row.id}@{number}.{i}")
+                self._query(row, len(drawn), f"{row.id}@{number}.{i}")
                 for document in drawn
                 for i, row in enumerate(training.rng.choices(document.rows, k=training.questions))
             ]
@@ -354,6 +346,4 @@ def read(card: Card, request: Request) -> QAStream:
         # the paper groups the whole split
         settings = settings.model_copy(update={"documents": None})
     rows = select_articles(parse_qa_rows(card, data, settings.capitalise), settings.articles)
-    return QAStream(
-        card=card, request=request, settings=settings, arguments=arguments, data=data, rows=rows
-    )
+    return QAStream(card, request, settings, arguments, data, rows)

@@ -26,19 +26,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
 
 from ttabench.core.types import Chunk, Episode, Json, Query, Step, StreamPosition
 from ttabench.readers.base import (
     Task,
     Training,
+    divide_limit,
     fingerprint,
     pick_evenly,
     rows_after,
     sample_rows,
-    split_limit,
 )
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow
@@ -64,9 +63,9 @@ class Settings(ProtocolSettings):
     """Distances in tokens: each query counts at the smallest that reaches back to its answer's last
     mention.
     """
-    questions: Annotated[int, Field(gt=0)] = 16
+    questions: PositiveInt = 16
     """Maximum number of questions at each distance."""
-    books: Annotated[int, Field(gt=0)] | None = None
+    books: PositiveInt | None = None
     """Number of texts, drawn with the seed; None for all."""
     sequence_tokens: TokenCount = 4096
     """Tokens of a training sequence."""
@@ -79,7 +78,7 @@ class Fact(BaseModel):
 
     key: str
     """The same for every mention of the fact."""
-    told: int = Field(gt=0)
+    told: PositiveInt
     """Characters of the text up to the end of the mention."""
     question: str
     begins: str = ""
@@ -117,7 +116,7 @@ def parse_recall_texts(card: Card, data: RawTable) -> list[RecallText]:
     return parse_table(data, recall_text_of)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Recall(Task[Settings]):
     """A `Task` over texts with facts, one episode per text."""
 
@@ -125,9 +124,7 @@ class Recall(Task[Settings]):
 
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, RecallText]]:
         """Yield one episode per text."""
-        for recall_text, share in zip(
-            self.recall_texts, split_limit(self.limit, len(self.recall_texts)), strict=True
-        ):
+        for recall_text, share in divide_limit(self.limit, self.recall_texts):
             chunks, queries = self._chunks_and_queries(recall_text, self.settings.tokens, tokens)
             if kept := pick_evenly(queries, share):
                 yield (
@@ -234,11 +231,4 @@ def read(card: Card, request: Request) -> Recall:
     recall_texts = sample_rows(
         parse_recall_texts(card, data), settings.books, f"books {request.seed}"
     )
-    return Recall(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        data=data,
-        recall_texts=recall_texts,
-    )
+    return Recall(card, request, settings, arguments, data, recall_texts)

@@ -24,13 +24,13 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 from scipy.optimize import brentq
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import read_json_object
 from ttabench.core.types import Chunk, Episode, Json, Query, Step, StreamPosition
-from ttabench.readers.base import Task, Training, select_names, split_limit, swap_seeds
+from ttabench.readers.base import Task, Training, divide_limit, select_names, swap_seeds
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, base_name, read_rows, report_row_errors, require_text
 from ttabench.readers.qa_rows import parse_answers
@@ -67,7 +67,7 @@ class Settings(ProtocolSettings):
     """Sub-tasks, separated by commas; "all" for those with available material."""
     length: Annotated[TokenCount, Field(le=2**20)] = 4096
     """Tokens of context, prompt and answer, as the base model counts them; k means 1,024."""
-    contexts: Annotated[int, Field(gt=0)] = 500
+    contexts: PositiveInt = 500
     """Maximum number of contexts per sub-task."""
     questions: Annotated[int, Field(gt=0, le=1000)] = 1
     """Questions per context, if a sub-task has several (cwe and fwe do not)."""
@@ -75,13 +75,13 @@ class Settings(ProtocolSettings):
     """Maximum tokens of a chunk, if lines are no longer."""
     prompt: str = "published"
     """Name of a question template of the card."""
-    examples: Annotated[int, Field(ge=0)] = 0
+    examples: NonNegativeInt = 0
     """Worked examples of the card before every question."""
     max_new_tokens: TokenCount | None = None
     """Maximum tokens of an answer; None for the sub-task's own maximum."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ruler(Task[Settings]):
     """A `Task` over contexts of sub-tasks."""
 
@@ -93,7 +93,7 @@ class Ruler(Task[Settings]):
 
     def samples(self) -> Iterator[tuple[str, RulerSample]]:
         """Yield (key, sample) of every queried context, its questions after `limit`."""
-        for name, left in zip(self.names, split_limit(self.limit, len(self.names)), strict=True):
+        for name, left in divide_limit(self.limit, self.names):
             for place in range(self.settings.contexts):
                 if left == 0:
                     break

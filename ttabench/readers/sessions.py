@@ -30,7 +30,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, NonNegativeInt, PositiveInt
 
 from ttabench.core.types import Chunk, Episode, Json, Query, Score, Step, StreamPosition
 from ttabench.mini.world import names_in
@@ -110,20 +110,12 @@ def session_table(card: Card, request: Request) -> RawTable:
     """Load the rows of a split from the hub, a file or a folder; of ParlAI's folders the last
     session is used.
     """
-    path = Path(request.source)
-    files = dict[int, Path]()
-    folders = [
-        folder
-        for top in archive_roots(path, card.source.folders)
-        if top.is_dir()
-        for folder in sorted(top.iterdir())
-    ]
-    for folder in folders:
-        match = re.fullmatch(r"session_(\d{1,3})", folder.name)
-        if match and (
-            found := find_split_files(card.splits[request.split], [folder], TXT_FORMAT)[0]
-        ):
-            files[int(match[1])] = found[0]
+    files, split = dict[int, Path](), card.splits[request.split]
+    for top in archive_roots(Path(request.source), card.source.folders):
+        for folder in sorted(top.glob("session_*")):
+            match = re.fullmatch(r"session_(\d{1,3})", folder.name)
+            if match and (found := find_split_files(split, [folder], TXT_FORMAT)[0]):
+                files[int(match[1])] = found[0]
     if not files:
         return load_table(card, request, TXT_FORMAT)
     last = max(files)
@@ -201,7 +193,7 @@ class Settings(ProtocolSettings):
 
     ask: Literal["questions", "turns"] = "questions"
     """Queries: questions about earlier sessions, or the turns of the last one."""
-    conversations: Annotated[int, Field(gt=0)] | None = None
+    conversations: PositiveInt | None = None
     """Number of conversations, drawn with the seed; None for all."""
     steps: Annotated[
         StepCounts | None, BeforeValidator(lambda value: None if value == "all" else value)
@@ -211,12 +203,12 @@ class Settings(ProtocolSettings):
     """
     prompt: str = "bare"
     """Name of a question template of the card."""
-    examples: Annotated[int, Field(ge=0)] = 0
+    examples: NonNegativeInt = 0
     """Worked examples of the card before every question, in its template."""
     max_new_tokens: TokenCount = 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sessions(Task[Settings]):
     """A `Task` over conversations, one episode each."""
 
@@ -271,9 +263,7 @@ class Sessions(Task[Settings]):
         return (*before, *((turn,) for turn in last[:-1]))
 
     def _all_queries(self, conversation: Conversation) -> Iterator[Query]:
-        query_steps = self.settings.steps
-        n_sessions = len(self._sessions_read(conversation))
-        prompt = self.card.prompt
+        query_steps, prompt = self.settings.steps, self.card.prompt
         if self.settings.ask == "turns":
             *before, last = conversation.sessions
             for step, turn in enumerate(last, len(before)):
@@ -286,11 +276,10 @@ class Sessions(Task[Settings]):
                         at=StreamPosition(step),
                     )
             return
-        for step in (
-            [n_sessions]
-            if query_steps is None
-            else sorted(step for step in set(query_steps) if step <= n_sessions)
-        ):
+        n_sessions = len(conversation.previous)
+        for step in sorted(set(query_steps or [n_sessions])):
+            if step > n_sessions:
+                return
             for number, (question, answer) in enumerate(conversation.questions, 1):
                 key = conversation.id if number == 1 else f"{conversation.id}/q{number}"
                 yield Query(
@@ -330,11 +319,7 @@ class Sessions(Task[Settings]):
         """Return the contents that two conversations must not share; in the synthetic world also
         the people they name.
         """
-        people = (
-            {name for text in conversation.texts() for name in names_in(text)}
-            if self.is_synthetic
-            else set()
-        )
+        people = names_in(*conversation.texts()) if self.is_synthetic else ()
         return {conversation.published, *map(transcript, read_), *people}
 
     def _parse(self, data: RawTable) -> list[Conversation]:
@@ -380,12 +365,4 @@ def read(card: Card, request: Request) -> Sessions:
         data = session_table(card, request)
     available = parse_conversations(card, data, asked=settings.ask == "questions")
     selected = sample_rows(available, settings.conversations, f"conversations {request.seed}")
-    return Sessions(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        data=data,
-        available=available,
-        selected=selected,
-    )
+    return Sessions(card, request, settings, arguments, data, available, selected)

@@ -35,9 +35,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import PositiveInt
 
 from ttabench.core.errors import UserError, require_known
 from ttabench.core.types import Chunk, Episode, Generate, Json, Query, Step, StreamPosition
@@ -45,11 +45,11 @@ from ttabench.mini.world import names_in
 from ttabench.readers.base import (
     Task,
     Training,
+    divide_limit,
     interleave,
     make_unique,
     pick_evenly,
     sample_rows,
-    split_limit,
 )
 from ttabench.readers.cards import Card, ProtocolSettings
 from ttabench.readers.formats import RawRow, short_repr
@@ -215,7 +215,7 @@ class Settings(ProtocolSettings):
     """Position of the questions: all after the context, or one turn after the other."""
     task: str = ""
     """Sub-task of SCBench; by default the one named by the file or its folder, if any."""
-    contexts: Annotated[int, Field(gt=0)] | None = None
+    contexts: PositiveInt | None = None
     """Number of contexts, drawn with the seed; None for all."""
     tokens: TokenLimit = 0
     """Maximum tokens of a context; of a longer one, the first and the last half of them are read. 0
@@ -229,7 +229,7 @@ class Settings(ProtocolSettings):
     """Maximum tokens of an answer; None for the sub-task's maximum, or 16 without a sub-task."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SharedContext(Task[Settings]):
     """A `Task` over contexts, one episode each."""
 
@@ -242,9 +242,7 @@ class SharedContext(Task[Settings]):
         self, tokens: Tokens | None
     ) -> Iterator[tuple[Episode, ContextWithTurns]]:
         """Yield one episode per queried context."""
-        for context, share in zip(
-            self.selected, split_limit(self.limit, len(self.selected)), strict=True
-        ):
+        for context, share in divide_limit(self.limit, self.selected):
             every = [self._query(context, number) for number in range(len(context.turns))]
             if queries := pick_evenly(every, share):
                 steps = self._steps(context, queries, tokens)
@@ -261,6 +259,10 @@ class SharedContext(Task[Settings]):
             other = self.first_disjoint(self._contents(own), candidates, self._contents)
             yield Episode(key=episode.key, steps=self._steps(other, episode.queries(), tokens))
 
+    @property
+    def _sub_task(self) -> SubTask:
+        return SUB_TASKS.get(self.settings.task, SubTask(max_new_tokens=16, metrics=()))
+
     def _steps(
         self, read: ContextWithTurns, queries: Sequence[Query], tokens: Tokens | None
     ) -> tuple[Step, ...]:
@@ -268,19 +270,13 @@ class SharedContext(Task[Settings]):
         its turns.
         """
         chunks = list(self._chunks(read, tokens))
-        places = [
-            len(chunks) + (query.at.count - 1 if self.settings.mode == "turns" else 0)
-            for query in queries
-        ]
-        chunks_and_turns = [
-            *chunks,
-            *(self._answered_turn(read, number) for number in range(len(read.turns))),
-        ]
-        return tuple(interleave(chunks_and_turns, zip(places, queries, strict=True)))
+        turns = [self._answered_turn(read, number) for number in range(len(read.turns))]
+        # the count is 0 if the questions are requests
+        queries_by_place = ((len(chunks) + max(0, query.at.count - 1), query) for query in queries)
+        return tuple(interleave([*chunks, *turns], queries_by_place))
 
     def _chunks(self, context: ContextWithTurns, tokens: Tokens | None) -> Iterator[Chunk]:
-        task = SUB_TASKS.get(self.settings.task)
-        cut = TokenizedText.tokenize((task.lead if task else "") + context.text, tokens)
+        cut = TokenizedText.tokenize(self._sub_task.lead + context.text, tokens)
         max_tokens = self.settings.tokens
         size = len(cut)
         parts = [(0, size)]
@@ -306,10 +302,10 @@ class SharedContext(Task[Settings]):
 
     def _generate_want(self, turn: Turn) -> Generate:
         """Return the target of a question without options, with the settings of its sub-task."""
-        task = SUB_TASKS.get(turn.kind) or SUB_TASKS.get(self.settings.task)
-        max_new_tokens = self.settings.max_new_tokens or (task.max_new_tokens if task else 16)
+        task = SUB_TASKS.get(turn.kind, self._sub_task)
+        max_new_tokens = self.settings.max_new_tokens or task.max_new_tokens
         want = self.card.prompt.make_generate(turn.answers, max_new_tokens)
-        return replace(want, all_of=task is not None and task.all_of)
+        return replace(want, all_of=task.all_of)
 
     def _query(self, context: ContextWithTurns, number: int) -> Query:
         turn, prompt = context.turns[number], self.card.prompt
@@ -327,11 +323,7 @@ class SharedContext(Task[Settings]):
         )
 
     def _contents(self, context: ContextWithTurns) -> set[str]:
-        return (
-            {name for text in context.texts() for name in names_in(text)}
-            if self.is_synthetic
-            else {context.text}
-        )
+        return names_in(*context.texts()) if self.is_synthetic else {context.text}
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """Yield one context each; a mini source generates a new one, files are read in epochs, each
@@ -391,12 +383,4 @@ def read(card: Card, request: Request) -> SharedContext:
                 "Use separate files for the two.",
             )
         card = card.with_metrics("acc", "option_nll", chance=None)
-    return SharedContext(
-        card=card,
-        request=request,
-        settings=settings,
-        arguments=arguments,
-        data=data,
-        available=available,
-        selected=selected,
-    )
+    return SharedContext(card, request, settings, arguments, data, available, selected)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Protocol, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeInt
 
 from ttabench.core.amounts import CHARS_PER_TOKEN, parse_tokens
 from ttabench.core.types import Chunk
@@ -147,7 +147,5 @@ TokenLimit = Annotated[int, BeforeValidator(_parse_tokens), Field(ge=0)]
 """Number of tokens, where 0 means no limit."""
 TokenCounts = Annotated[tuple[TokenCount, ...], Field(min_length=1), BeforeValidator(parse_list)]
 """Several numbers of tokens, also as `4k,16k`."""
-StepCounts = Annotated[
-    tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(parse_list)
-]
+StepCounts = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1), BeforeValidator(parse_list)]
 """Numbers of chunks read before a query, also as `1,2,4`."""
