@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from itertools import islice
 
-from ttabench.mini.world import RELATIONS, Fact, draw_entities, entities, facts, rng
+from ttabench.mini.world import Fact, draw_entities, entities, facts, rng
 
 Row = dict[str, object]
 Sentence = tuple[str, Fact | None]
@@ -49,9 +49,7 @@ def sentences(
         if len(met) < 3 or (len(met) < len(people) and source.random() < new):
             person = people[len(met)]
             met.append(person)
-            facts_by_name[person] = facts(
-                source, "person", person, min(4, len(RELATIONS["person"]))
-            )
+            facts_by_name[person] = facts(source, "person", person, 4)
         person = source.choice(met[-4:] if source.random() < 0.75 else met)
         if source.random() < 0.5:
             fact = source.choice(facts_by_name[person])
@@ -81,17 +79,14 @@ def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Ro
     A seed has the same books at every length: a longer book begins with the shorter, and new
     characters keep appearing.
     """
-    made = list[Row]()
-    for number in range(books):
-        text = book(rng("pg19", split, seed, number), split, tokens, growing=True)
-        made.append(
-            {
-                "short_book_title": f"The {split} book {seed}-{number}",
-                "url": f"mini://{number}",
-                "text": text,
-            }
-        )
-    return made
+    return [
+        {
+            "short_book_title": f"The {split} book {seed}-{number}",
+            "url": f"mini://{number}",
+            "text": book(rng("pg19", split, seed, number), split, tokens, growing=True),
+        }
+        for number in range(books)
+    ]
 
 
 def recall(split: str, seed: int, books: int = 4, tokens: int = 8192) -> list[Row]:

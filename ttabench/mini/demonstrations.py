@@ -118,11 +118,10 @@ def superglue(
     """
     source = rng("superglue", task, split, seed)
     if rules == "fixed" or (rules == "mixed" and rng("mixed", task, split, seed).random() < 0.5):
-        rule = _draw_rule(
-            rng("superglue", task, "fixed"), "train", LABELS_PER_TASK[task], categories
-        )
+        rule_source, rule_split = rng("superglue", task, "fixed"), "train"
     else:
-        rule = _draw_rule(source, split, LABELS_PER_TASK[task], categories)
+        rule_source, rule_split = source, split
+    rule = _draw_rule(rule_source, rule_split, LABELS_PER_TASK[task], categories)
     people = entities("person", split)
 
     def row_of(label: int) -> Row:

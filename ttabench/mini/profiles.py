@@ -48,13 +48,14 @@ def lamp(
         profile = []
         for i in range(entries):
             topic = read[i] if i < topics else source.choice(read)
-            entry = {
-                "id": f"{number}-{i}",
-                "title": topic,
-                "text": scene(source, topic),
-                "category": categories[topic],
-            }
-            profile.append(entry)
+            profile.append(
+                {
+                    "id": f"{number}-{i}",
+                    "title": topic,
+                    "text": scene(source, topic),
+                    "category": categories[topic],
+                }
+            )
         source.shuffle(profile)
         topic = source.choice(read)
         key = f"mini-{split}-{seed}-{number}"

@@ -23,27 +23,16 @@ MIN_TOKENS_PER_SENTENCE = 5
 
 
 def ruler(
-    split: str,
-    seed: int,
-    contexts: int = 1,
-    tasks: str = TASKS[0],
-    questions: int = 1,
-    length: int = 4096,
+    split: str, seed: int, tasks: str = TASKS[0], questions: int = 1, length: int = 4096
 ) -> list[Row]:
-    """Generate rows {task, needles, haystack, questions} of one sub-task; the haystack fills at
+    """Generate one row {task, needles, haystack, questions} of a sub-task; the haystack fills at
     least `length` nano tokens.
     """
-    made = []
-    for number in range(contexts):
-        source = rng("ruler", split, seed, tasks, number)
-        keys = max(questions, 4) if tasks == "niah_multikey_1" else questions
-        people = draw_entities(source, "person", split, max(keys + 24, length // 8))
-        made.append(
-            (_documents if tasks == "qa_1" else _needles)(
-                source, tasks, people, keys, questions, length
-            )
-        )
-    return made
+    source = rng("ruler", split, seed, tasks, 0)
+    keys = max(questions, 4) if tasks == "niah_multikey_1" else questions
+    people = draw_entities(source, "person", split, max(keys + 24, length // 8))
+    make_row = _documents if tasks == "qa_1" else _needles
+    return [make_row(source, tasks, people, keys, questions, length)]
 
 
 def _needles(

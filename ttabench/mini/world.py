@@ -29,25 +29,7 @@ def rng(*parts: object) -> random.Random:
     return random.Random("/".join(map(str, parts)))
 
 
-@cache
-def _name_parts(kind: str, position: int, endings: tuple[str, ...]) -> tuple[str, ...]:
-    """Return pronounceable invented name parts, different for every kind and position."""
-    source = rng("pieces", kind, position)
-    onsets = "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split()
-    vowels = "aeiou"
-    middles = "lmnrsvdkt"
-    seen = dict[str, None]()
-    while len(seen) < NAME_PARTS_PER_POSITION:
-        word = (
-            source.choice(onsets)
-            + source.choice(vowels)
-            + source.choice(middles)
-            + source.choice(endings)
-        )
-        seen.setdefault(word.capitalize())
-    return tuple(seen)
-
-
+_ONSETS = "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split()
 _ENDINGS = {
     "person": (("a", "el", "io", "un"), ("ek", "ard", "ov", "ins")),
     "place": (("ar", "en", "or", "is"), ("ford", "ham", "wick", "mere")),
@@ -56,10 +38,20 @@ _ENDINGS = {
 KINDS = tuple(_ENDINGS)
 
 
-def name_parts(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the first and second name parts of a kind of entity."""
-    first, second = _ENDINGS[kind]
-    return _name_parts(kind, 0, first), _name_parts(kind, 1, second)
+@cache
+def name_parts(kind: str) -> list[tuple[str, ...]]:
+    """Return the first and second name parts of a kind of entity: pronounceable, invented, and
+    different for every kind and position.
+    """
+    parts = []
+    for position, endings in enumerate(_ENDINGS[kind]):
+        source, seen = rng("pieces", kind, position), dict[str, None]()
+        while len(seen) < NAME_PARTS_PER_POSITION:
+            sounds = (_ONSETS, "aeiou", "lmnrsvdkt", endings)
+            word = "".join(source.choice(choices) for choices in sounds)
+            seen.setdefault(word.capitalize())
+        parts.append(tuple(seen))
+    return parts
 
 
 @cache
@@ -191,7 +183,8 @@ LABEL_WORDS = tuple(
 
 # Lines of a relation: its name and three statements with {e} (entity) before {v} (value), so that
 # a causal model can bind them; two questions; a speaker's statement about a friend; the values.
-_PERSON = _relations("""
+RELATIONS: dict[str, tuple[Relation, ...]] = {
+    "person": _relations("""
 work | {e} works as a {v}. | The trade of {e} is that of a {v}. | For a living, {e} is a {v}.
 What does {e} do for a living? | What is the trade of {e}?
 my friend {e} works as a {v}.
@@ -239,8 +232,8 @@ What did {e} study? | What was the subject of {e} at school?
 my friend {e} studied {v}.
 law botany history physics music chemistry geology medicine poetry astronomy economics logic theology grammar zoology
 algebra optics rhetoric ethics mechanics anatomy drama politics geometry
-""")
-_PLACE = _relations("""
+"""),
+    "place": _relations("""
 export | {e} is known for its {v}. | The main export of {e} is {v}. | Traders come to {e} to buy {v}.
 What is {e} known for? | What is the main export of {e}?
 {e} is known for its {v}.
@@ -270,8 +263,8 @@ When does {e} hold its fair? | In which month does {e} celebrate?
 {e} holds its fair in {v}.
 January February March April May June July August September October November December spring summer autumn winter Lent
 Easter Advent Christmas harvest midsummer Whitsun Michaelmas
-""")
-_COMPANY = _relations("""
+"""),
+    "company": _relations("""
 product | {e} makes {v}. | The main product of {e} is {v}. | Since its first year, {e} has produced {v}.
 What does {e} make? | What is the main product of {e}?
 {e} makes {v}.
@@ -295,9 +288,5 @@ When was {e} opened? | What was the first year of {e}?
 {e} was opened in {v}.
 1801 1805 1812 1817 1823 1826 1834 1839 1841 1848 1853 1857 1862 1866 1871 1879 1884 1888 1893 1897 1902 1906 1913
 1919
-""")
-RELATIONS: dict[str, tuple[Relation, ...]] = {
-    "person": _PERSON,
-    "place": _PLACE,
-    "company": _COMPANY,
+"""),
 }

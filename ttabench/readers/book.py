@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -159,7 +159,7 @@ class Books(Task[Settings]):
     @cached_property
     def n_chunks(self) -> int:
         """Number of chunks, estimated at 4 characters per token."""
-        return sum(max(0, len(spans) - 1) for spans in self._estimated_spans())
+        return sum(len(spans) - 1 for spans in self._estimated_spans())
 
     @cached_property
     def n_queries(self) -> int:
@@ -177,12 +177,8 @@ class Books(Task[Settings]):
     def _spans(self, tokens: int, share: int | None) -> list[Span]:
         settings = self.settings
         spans = cut_spans(min(tokens, settings.lengths[-1]), settings.window, settings.stride)
-        counts = accumulate(span.is_scored for span in spans)
-        return [
-            span
-            for span, count in zip(spans, counts, strict=True)
-            if share is None or count <= share
-        ]
+        # only the first span may be unscored
+        return spans if share is None else spans[: share + 1]
 
     def episodes_with_source(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Book]]:
         """Yield one episode per book."""

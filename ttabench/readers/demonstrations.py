@@ -196,7 +196,7 @@ def read(card: Card, request: Request) -> Demonstrations:
         ]
     else:
         loaded_parts, more = _load_parts(card, request, names, settings.task)
-        notes += more
+        notes += [*more, *(note for part in loaded_parts for note in part.data.notes)]
     unused = {
         f"{part.name}: {reason}": rows
         for part in loaded_parts
@@ -204,7 +204,8 @@ def read(card: Card, request: Request) -> Demonstrations:
     }
     labels = "+".join(dict.fromkeys(part.data.label for part in loaded_parts))
     label = f"folder:{request.source}" if labels.startswith("folder:") else labels
-    data = RawTable(label=label, notes=tuple(notes), unused=Counter(unused))
+    notes_once = tuple(dict.fromkeys(notes))
+    data = RawTable(label=label, notes=notes_once, unused=Counter(unused))
     parts = []
     for part, share in divide_limit(request.limit, loaded_parts):
         part = part.draw_demonstrations(settings.shots, request.seed)
@@ -224,21 +225,20 @@ def _load_parts(
         name: base if request.source == "hub" else find_part_folder(card, name, base)
         for name in names
     }
-    sources = {name: str(place) for name, place in places.items() if place is not None}
-    missing = [name for name in names if name not in sources]
-    if missing and (task != "all" or not sources):
+    missing = [name for name, place in places.items() if place is None]
+    if missing and (task != "all" or len(missing) == len(names)):
         expected = ", ".join(folder for name in missing for folder in card.parts[name].folders)
         hint = f"Choose others with --task-set task=NAME: {', '.join(card.parts)}."
         raise UserError(
             f"{base} has no data for {', '.join(missing)} (expected folders: {expected}).", hint
         )
     loaded_parts = [
-        load_part(card, replace(request, source=source), name) for name, source in sources.items()
+        load_part(card, replace(request, source=str(place)), name)
+        for name, place in places.items()
+        if place is not None
     ]
     notes = [f"excluded, because {base} lacks them: {', '.join(missing)}"] if missing else []
-    return loaded_parts, list(
-        dict.fromkeys([*notes, *(note for part in loaded_parts for note in part.data.notes)])
-    )
+    return loaded_parts, notes
 
 
 def _parts_with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:

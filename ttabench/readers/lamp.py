@@ -23,7 +23,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, cycle, islice
 from pathlib import Path
@@ -43,12 +43,13 @@ from ttabench.readers.base import (
     swap_seeds,
 )
 from ttabench.readers.cards import Card, Profile, ProtocolSettings, Scalar
-from ttabench.readers.formats import RawRow, read_rows, require_text, short_repr
+from ttabench.readers.formats import RawRow, require_text, short_repr
 from ttabench.readers.sources import (
     RawTable,
     Request,
     load_table,
     parse_table,
+    read_table,
     resolve_settings,
     run_generator,
     table_of_generated,
@@ -103,10 +104,9 @@ def synthetic_users(
 ) -> list[User]:
     """Generate the users of the synthetic world for a split, of the first sub-task."""
     questions, outputs = run_generator(card, split, seed, **arguments)
-    golds = table_of_generated(card, outputs["golds"]).rows
-    return _parse_users(
-        next(iter(card.profiles.values())), table_of_generated(card, questions), golds
-    )
+    golds = table_of_generated(card, outputs["golds"])
+    part = next(iter(card.profiles.values()))
+    return _parse_users(part, table_of_generated(card, questions), golds)
 
 
 def load_users(card: Card, part: Profile, request: Request) -> tuple[list[User], RawTable]:
@@ -126,13 +126,12 @@ def load_users(card: Card, part: Profile, request: Request) -> tuple[list[User],
         validates = request.split == "validation"
         kept = [row for number, row in enumerate(data.rows, 1) if (number % 10 == 0) == validates]
         data = replace(data, rows=kept)
-    return _parse_users(part, data, read_rows(Path(golds))), data
+    return _parse_users(part, data, read_table(Path(golds))), data
 
 
-def _parse_users(part: Profile, questions: RawTable, golds: Iterable[RawRow]) -> list[User]:
-    outputs = RawTable(rows=list(golds))
+def _parse_users(part: Profile, questions: RawTable, golds: RawTable) -> list[User]:
     answers = dict(
-        parse_table(outputs, lambda row: (_cell_text(row, "id"), _cell_text(row, "output")))
+        parse_table(golds, lambda row: (_cell_text(row, "id"), _cell_text(row, "output")))
     )
 
     def user_of(raw: RawRow) -> User | str:

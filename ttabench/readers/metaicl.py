@@ -42,12 +42,13 @@ from ttabench.readers.base import (
     swap_seeds,
 )
 from ttabench.readers.cards import Card, ProtocolSettings, Scalar
-from ttabench.readers.formats import RawRow, read_rows
+from ttabench.readers.formats import RawRow
 from ttabench.readers.sources import (
     RawTable,
     Request,
     archive_roots,
     parse_table,
+    read_table,
     resolve_settings,
     run_generator,
     table_of_generated,
@@ -181,16 +182,14 @@ def load_tasks(card: Card, request: Request, settings: Settings) -> tuple[list[M
         raise UserError(fault, card.source.how)
     lacking = f"{len(missing)} of {len(known)} tasks have no files"
     notes = (f"{lacking} and were excluded: {', '.join(missing)}",) if missing else ()
-    loaded = [_load_task(base, name, request) for name in known if name not in missing]
-    with_queries = [(task, dropped) for task, dropped in loaded if task.query_rows]
-    unused = {
-        f"{task.name}: {reason}": n
-        for task, dropped in with_queries
-        for reason, n in dropped.items()
-    }
-    return [task for task, _ in with_queries], RawTable(
-        label=f"folder:{given}", notes=notes, unused=Counter(unused)
-    )
+    tasks, data = list[MetaTask](), RawTable(label=f"folder:{given}", notes=notes)
+    for name in known:
+        if name not in missing:
+            task, unused = _load_task(base, name, request)
+            if task.query_rows:
+                tasks.append(task)
+                data.unused.update({f"{name}: {reason}": n for reason, n in unused.items()})
+    return tasks, data
 
 
 def _file_path(base: Path, name: str, draw: int, part: str) -> Path:
@@ -203,27 +202,18 @@ def _load_task(base: Path, name: str, request: Request) -> tuple[MetaTask, Count
     Test rows are those of draw 100, which serve all draws. A training task has none and queries its
     other draws.
     """
-    draws = (
-        PUBLISHED_DRAWS[request.seed],
-        *(draw for draw in PUBLISHED_DRAWS if draw != PUBLISHED_DRAWS[request.seed]),
-    )
+    own_draw = PUBLISHED_DRAWS[request.seed]
+    draws = sorted(PUBLISHED_DRAWS, key=lambda draw: draw != own_draw)
     files = [path for draw in draws if (path := _file_path(base, name, draw, "train")).is_file()]
-    tables = [RawTable(rows=list(read_rows(path))) for path in files]
+    tables = [read_table(path) for path in files]
     shown, *rest = (parse_meta_rows(data) for data in tables)
-    others, fallback, query_table = (
-        [row for other in rest for row in other],
-        list[MetaRow](),
-        tables[0],
-    )
-    query_rows = others
+    others = [row for other in rest for row in other]
+    fallback, query_table, query_rows = list[MetaRow](), tables[0], others
     if request.split == "test":
-        query_table = RawTable(
-            rows=list(read_rows(_file_path(base, name, PUBLISHED_DRAWS[0], "test")))
-        )
+        query_table = read_table(_file_path(base, name, PUBLISHED_DRAWS[0], "test"))
         query_rows = parse_meta_rows(query_table)
-        fallback = (
-            [row.model_copy(update={"id": f"other-{row.id}"}) for row in rest[0]] if rest else []
-        )
+        if rest:
+            fallback = [row.model_copy(update={"id": f"other-{row.id}"}) for row in rest[0]]
     used = {row.pair for row in shown}
     kept = [row for row in query_rows if row.pair not in used]
     query_table.unused["query equal to a demonstration"] += len(query_rows) - len(kept)

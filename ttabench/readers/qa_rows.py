@@ -34,7 +34,7 @@ from ttabench.readers.formats import (
     require_text,
     short_repr,
 )
-from ttabench.readers.sources import RawTable, find_split_files, parse_table
+from ttabench.readers.sources import RawTable, find_split_files, parse_table, read_table
 
 MAX_LITERAL_CHARS = 100_000
 """Maximum length of a Python literal to parse; real answer cells have below 2,000 characters."""
@@ -137,9 +137,10 @@ def _load_companion_texts(card: Card, data: RawTable) -> dict[str, str] | None:
         )
         raise UserError(f"{data.location} has questions without texts.", card.source.how + place)
     texts = {}
-    for row in (row for path in files for row in read_rows(path)):
-        with report_row_errors(row.location):
-            texts[str(row.require(companion.key))] = row.text(*companion.text)
+    for path in files:
+        for row in read_rows(path):
+            with report_row_errors(row.location):
+                texts[str(row.require(companion.key))] = row.text(*companion.text)
     return texts
 
 
@@ -163,19 +164,15 @@ def parse_answers(value: object, form: str | None = "single") -> tuple[str, ...]
         value = value.split("\\") if isinstance(value, str) and form == "joined" else [value]
     if not isinstance(value, list | tuple | None):
         raise ValueError(f"answers must be a list of texts, got {short_repr(value)}")
-    answers = (
-        member.get("text", member) if isinstance(member, dict) else member for member in value or ()
-    )
-    written = (
-        str(answer).removesuffix(".0")
-        if type(answer) in (int, float) and isfinite(answer)
-        else answer
-        for answer in answers
-    )
-    texts = (
-        require_text("an answer", "" if answer is None else answer).strip() for answer in written
-    )
-    return tuple(dict.fromkeys(text for text in texts if text))
+    texts = dict[str, None]()
+    for answer in value or ():
+        if isinstance(answer, dict):
+            answer = answer.get("text", answer)
+        if type(answer) in (int, float) and isfinite(answer):
+            answer = str(answer).removesuffix(".0")
+        if text := require_text("an answer", "" if answer is None else answer).strip():
+            texts[text] = None
+    return tuple(texts)
 
 
 def _parse_literal(cell: str) -> object:
@@ -232,10 +229,8 @@ def read_questions(path: Path) -> list[UserQuestion]:
                 if line.strip()
             ]
     else:
-        table = RawTable(rows=list(read_rows(path)), location=str(path))
-        questions = parse_table(
-            table, partial(_parse_question, load_card("qa").columns), require_any=False
-        )
+        parse = partial(_parse_question, load_card("qa").columns)
+        questions = parse_table(read_table(path), parse, require_any=False)
     if not questions:
         raise UserError(f"{path} has no question.", "Use a file with questions.")
     return questions

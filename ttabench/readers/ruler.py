@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from ttabench.core.files import read_json_object
 from ttabench.core.types import Chunk, Episode, Json, Query, Step, StreamPosition
 from ttabench.readers.base import Task, Training, divide_limit, select_names, swap_seeds
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import RawRow, base_name, read_rows, report_row_errors, require_text
+from ttabench.readers.formats import RawRow, base_name, report_row_errors, require_text
 from ttabench.readers.qa_rows import parse_answers
 from ttabench.readers.ruler_texts import (
     QA_SUBTASKS,
@@ -51,6 +51,7 @@ from ttabench.readers.sources import (
     RawTable,
     Request,
     parse_table,
+    read_table,
     resolve_settings,
     run_generator,
 )
@@ -85,7 +86,7 @@ class Settings(ProtocolSettings):
 class Ruler(Task[Settings]):
     """A `Task` over contexts of sub-tasks."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     """Names of the sub-tasks."""
     draw_sample: Callable[[str, int, int], RulerSample]
     """Draws the sample of (sub-task, seed, number)."""
@@ -115,14 +116,15 @@ class Ruler(Task[Settings]):
         max_new_tokens = self.settings.max_new_tokens or sample.max_new_tokens
         want = self.card.prompt.make_generate(max_new_tokens=max_new_tokens)
         want = replace(want, all_of=sample.all_of)
-        yield from self._chunks(key, text.rstrip(), tokens)
+        body = text.rstrip()
+        yield from self._chunks(key, body, tokens)
         for number, question in enumerate(sample.questions):
             yield Query(
                 prompt=self._prompt(question),
                 question=question.text,
                 key=f"{key}/{number}",
                 want=replace(want, answers=question.answers, prefix=question.prefix),
-                joiner=text[len(text.rstrip()) :],
+                joiner=text[len(body) :],
                 source_key=key,
                 subtask=sample.subtask,
                 at=StreamPosition(self.chunks_per_context),
@@ -190,17 +192,16 @@ class Ruler(Task[Settings]):
         """
         key, sample = own
         evidence = [text for question in sample.questions for text in question.evidence]
-        others = (
-            (seed, self.draw_sample(sample.subtask, seed, 0)) for seed in swap_seeds(self.seed)
-        )
-        with_questions = (
-            (f"{seed} for {key}", replace(other, questions=sample.questions))
-            for seed, other in others
-        )
-        texts = (self._text(*keyed, tokens).rstrip() for keyed in with_questions)
+
+        def other_texts() -> Iterator[str]:
+            for seed in swap_seeds(self.seed):
+                drawn = self.draw_sample(sample.subtask, seed, 0)
+                other = replace(drawn, questions=sample.questions)
+                yield self._text(f"{seed} for {key}", other, tokens).rstrip()
+
         text = self.first_disjoint(
             set(evidence),
-            texts,
+            other_texts(),
             lambda text: {item for item in evidence if item in text},
             allow_overlap=True,
         )
@@ -275,7 +276,7 @@ def _read_squad(file: Path) -> Documents:
             articles.setdefault(title, {})[text] = number
         return (question, answers, number, title) if answers else "no answer"
 
-    rows = parse_table(RawTable(rows=list(read_rows(file)), location=str(file)), question_of)
+    rows = parse_table(read_table(file), question_of)
     near = {title: tuple(paragraphs.values()) for title, paragraphs in articles.items()}
     questions = [
         DocumentQuestion(question, answers, (number,), near.get(title, ()))
@@ -301,7 +302,7 @@ def _read_hotpotqa(file: Path) -> Documents:
             question, (answer,), tuple(numbers.setdefault(text, len(numbers)) for text in texts)
         )
 
-    questions = parse_table(RawTable(rows=list(read_rows(file)), location=str(file)), question_of)
+    questions = parse_table(read_table(file), question_of)
     return Documents(tuple(numbers), tuple(questions))
 
 
@@ -318,13 +319,8 @@ def _synthetic_sample(
     card: Card, split: str, settings: Settings, name: str, seed: int, number: int
 ) -> RulerSample:
     sample_seed = random.Random(f"{seed} {number}").getrandbits(48)
-    arguments = {
-        "contexts": 1,
-        "tasks": name,
-        "questions": settings.questions,
-        "length": settings.length,
-    }
-    (row,) = run_generator(card, split, sample_seed, **arguments)
+    questions, length = settings.questions, settings.length
+    (row,) = run_generator(card, split, sample_seed, tasks=name, questions=questions, length=length)
     needles, haystack, has_documents = row["needles"], row["haystack"], name in QA_SUBTASKS
 
     def write(size: int) -> str:
@@ -364,16 +360,12 @@ def _synthetic_sample(
 def read(card: Card, request: Request) -> Ruler:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve_settings(card, request, Settings)
-    bind = partial(Ruler, card=card, request=request, settings=settings, arguments=arguments)
     if request.source == "mini":
         from ttabench.mini.ruler import TASKS
 
         names = select_names("sub-task of the synthetic ruler", TASKS, settings.tasks)
-        return bind(
-            data=RawTable(),
-            names=tuple(names),
-            draw_sample=partial(_synthetic_sample, card, request.split, settings),
-        )
+        draw_synthetic = partial(_synthetic_sample, card, request.split, settings)
+        return Ruler(card, request, settings, arguments, RawTable(), names, draw_synthetic)
     path, material, label = Path(request.source), dict[str, Any](), GENERATED_SOURCE
     if request.source != GENERATED_SOURCE:
         material, label = load_material(path), f"{'file' if path.is_file() else 'folder'}:{path}"
@@ -398,6 +390,5 @@ def read(card: Card, request: Request) -> Ruler:
             name, place, material, questions=settings.questions, length=settings.length
         )
 
-    return bind(
-        data=RawTable(label=label, notes=notes), names=tuple(names), draw_sample=draw_numbered
-    )
+    data = RawTable(label=label, notes=notes)
+    return Ruler(card, request, settings, arguments, data, names, draw_numbered)

@@ -87,10 +87,10 @@ class RulerSample:
     questions: tuple[Question, ...]
     max_new_tokens: int
     """Maximum tokens of an answer."""
-    all_of: bool
-    """True if an answer must contain all gold answers, not any one of them."""
     write: Callable[[int], str]
     """Writes the context with so many units: sentences, words, needles or documents."""
+    all_of: bool = True
+    """True if an answer must contain all gold answers, not any one of them."""
     min_units: int = 1
     """Units of the shortest context."""
     max_units: int | None = None
@@ -162,11 +162,8 @@ def draw_sample(
         return _variable_tracking_sample(source, questions)
     if subtask in QA_SUBTASKS:
         return _qa_sample(subtask, source, material[REQUIRED_MATERIAL[subtask]], questions)
-    return (
-        _common_words_sample(source, length)
-        if subtask == "cwe"
-        else _frequent_words_sample(source, length)
-    )
+    draw = _common_words_sample if subtask == "cwe" else _frequent_words_sample
+    return draw(source, length)
 
 
 def insert_needles(lines: Sequence[str], needles: Sequence[str], name: str) -> list[str]:
@@ -238,7 +235,6 @@ def _niah_sample(subtask: str, name: str, essays: Sequence[str], questions: int)
             for question_keys in keys_of_questions
         ),
         max_new_tokens=128,
-        all_of=True,
         write=write,
         min_units=len(needles),
         max_units=MAX_NEEDLES if spec.haystack == "needles" else None,
@@ -337,7 +333,6 @@ def _variable_tracking_sample(name: str, questions: int) -> RulerSample:
         subtask="vt",
         questions=tuple(_chain_question(assigned, variables) for assigned, variables, _ in chains),
         max_new_tokens=30,
-        all_of=True,
         write=lambda size: (
             example
             + _noise_with_chains(
@@ -398,7 +393,6 @@ def _common_words_sample(name: str, length: int) -> RulerSample:
         subtask="cwe",
         questions=(question,),
         max_new_tokens=120,
-        all_of=True,
         write=lambda size: (
             example
             + _word_list(pool[:size], common_count, rare_count, random.Random(f"{name} order"))
@@ -430,12 +424,7 @@ def _frequent_words_sample(name: str, length: int) -> RulerSample:
         evidence=tuple(coded[1:4]),
     )
     return RulerSample(
-        subtask="fwe",
-        questions=(question,),
-        max_new_tokens=50,
-        all_of=True,
-        write=write,
-        min_units=100,
+        subtask="fwe", questions=(question,), max_new_tokens=50, write=write, min_units=100
     )
 
 

@@ -159,10 +159,13 @@ def load_table(card: Card, request: Request, more: Formats | None = None) -> Raw
             fault, "Use the published file, or set --source FILE to use all of your own file."
         )
     return replace(
-        data,
-        rows=data.rows[first:last],
-        notes=(*data.notes, f"rows {first} to {last} of {split.of}"),
+        data, rows=data.rows[first:last], notes=(f"rows {first} to {last} of {split.of}",)
     )
+
+
+def read_table(path: Path) -> RawTable:
+    """Read all rows of one file."""
+    return RawTable(rows=list(read_rows(path)), location=str(path))
 
 
 def load_hub_rows(card: Card, name: str) -> tuple[Any, str]:
