@@ -181,13 +181,12 @@ def _part(card: Card, name: str, pool: RawTable, query_rows: RawTable) -> Part:
     items = parse_items(part, query_rows, delimiter)
     pool_items, queried = parse_items(part, pool, delimiter), {item.identity for item in items}
     kept = [item for item in pool_items if item.identity not in queried]
-    query_rows.unused["demonstration equal to a query"] = len(pool_items) - len(kept)
+    if repeated := len(pool_items) - len(kept):
+        query_rows.unused["demonstration equal to a query"] = repeated
     query_rows.unused.update(
         {f"demonstration with an {reason}": number for reason, number in pool.unused.items()}
     )
-    return Part(
-        name=name, pool=kept, query_rows=items, data=replace(query_rows, unused=+query_rows.unused)
-    )
+    return Part(name=name, pool=kept, query_rows=items, data=query_rows)
 
 
 def _with_labels(part: SubTask, data: RawTable) -> RawTable:

@@ -292,10 +292,10 @@ def titles_of(documents: Iterable[Document]) -> set[str]:
     return {row.title for document in documents for row in document.rows if row.title}
 
 
-def select_articles(rows: Sequence[QARow], selection: str) -> list[QARow]:
+def select_articles(rows: list[QARow], selection: str) -> list[QARow]:
     """Select the rows of the requested titles, see `Settings.articles`."""
     if not selection:
-        return list(rows)
+        return rows
     _require_titles(f"articles={selection}", rows)
     titles = list(dict.fromkeys(row.title for row in rows))
     kept = set(titles[slice(*map(int, selection.split(":")))])
