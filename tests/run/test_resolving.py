@@ -14,6 +14,7 @@ from ttabench.core.declared import parse_assignments
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import devices
 from ttabench.methods.states import HEADER_FILE, STATE_SCHEMA_VERSION, header_digest
+from ttabench.readers.cards import load_card
 from ttabench.run.plan import make_plan
 from ttabench.run.request import (
     QUERY_FIELDS,
@@ -32,15 +33,14 @@ def asked(
     model: Path, *options: str, chat: bool | None = None, base_checkpoint: str = "", **more: Any
 ) -> Any:
     said = {"method": "icl", "task": "squad_seq", **more}
-    found = resolve_prompt(
-        RunRequest(
-            model=str(model),
-            task_options=parse_assignments(options),
-            chat_template=chat,
-            base_checkpoint=base_checkpoint,
-            **said,
-        )
+    request = RunRequest(
+        model=str(model),
+        task_options=parse_assignments(options),
+        chat_template=chat,
+        base_checkpoint=base_checkpoint,
+        **said,
     )
+    found = resolve_prompt(request, load_card(request.task))
     return found.chat, dict(found.options)
 
 

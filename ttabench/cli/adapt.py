@@ -82,7 +82,8 @@ def adapt(
         from ttabench.run.request import inherit_from_state
 
         request = inherit_from_state(request, earlier_states[0], o.typed_names(command))
-    from ttabench.methods.states import FILES_READ_KEY, read_header, state_writer
+    from ttabench.methods.states import FILES_READ_KEY, read_state_header, state_writer
+    from ttabench.readers.cards import load_card
     from ttabench.run.request import REQUEST_KEY, state_header
     from ttabench.run.resolve import resolve_method, resolve_prompt
 
@@ -90,7 +91,7 @@ def adapt(
     request = replace(request, state=state)
     files = (*(context or []), *(more or []))
     chunks = read_chunks(files, pieces) if files or not add else []
-    chat = resolve_prompt(request).chat
+    chat = resolve_prompt(request, load_card(request.task)).chat
     resolved = resolve_method(request)
     provenance = {
         REQUEST_KEY: state_header(request, chat=chat),
@@ -133,7 +134,7 @@ def adapt(
     if "tokens_read" in written["meta"]:
         *before, tokens_in_all = (
             int(sum(loaded["meta"].get("tokens_read", [0])))
-            for loaded in (*map(read_header, earlier_states), written)
+            for loaded in (*map(read_state_header, earlier_states), written)
         )
         result["tokens"] = tokens_in_all - sum(before)
     result |= {"state_bytes": written["bytes"], "folder": str(out)}
@@ -190,11 +191,11 @@ def _provenance_of_files(
     earlier_states: Sequence[Path], files: Sequence[Path], separator: str, out: Path
 ) -> list[dict[str, Json]]:
     """List the files that a state in `out` has read; empty if an earlier state lists none."""
-    from ttabench.methods.states import FILES_READ_KEY, read_header
+    from ttabench.methods.states import FILES_READ_KEY, read_state_header
 
     entries: list[dict[str, Json]] = []
     for state in earlier_states:
-        if not (read_before := read_header(state).get(FILES_READ_KEY, [])):
+        if not (read_before := read_state_header(state).get(FILES_READ_KEY, [])):
             return []
         entries += [
             {**file, "file": os.path.relpath(state / file["file"], out)} for file in read_before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,6 +83,7 @@ def ask(
     ] = False,
 ) -> None:
     """Answer questions about your own files, from a state of `adapt` or from --context FILE."""
+    from ttabench.readers.cards import load_card
     from ttabench.readers.qa_rows import questions_of_texts, read_questions
     from ttabench.run.evaluation import ModelCache
     from ttabench.run.resolve import resolve_method, resolve_prompt
@@ -109,8 +109,8 @@ def ask(
 
         chunks_before, reload_failure = _reload_chunks(state_folder)
         request = inherit_from_state(request, state_folder, o.typed_names(command))
+    task_prompt = resolve_prompt(request, load_card(request.task))
     resolved = resolve_method(request)
-    task_prompt = resolve_prompt(request)
     new_chunks = read_chunks(context, pieces) if context else []
     queries = [
         task_prompt.make_query(
@@ -142,26 +142,14 @@ def ask(
             if name == FULL_CONTEXT and reload_failure:
                 notes.append(f"icl is skipped: {reload_failure}")
                 continue
-            baseline_request = replace(
-                request,
-                method=name,
-                preset="",
-                settings={},
-                checkpoint="",
-                keep=None,
-                keep_tokens=None,
+            baseline = resolve_method(
+                RunRequest(method=name, task=request.task, model=request.model)
             )
             baseline_chunks = [*chunks_before, *new_chunks] if name == FULL_CONTEXT else []
             try:
                 methods.append(
                     _answer_with_method(
-                        lm,
-                        resolve_method(baseline_request),
-                        None,
-                        baseline_chunks,
-                        own_rows,
-                        queries,
-                        on_progress,
+                        lm, baseline, None, baseline_chunks, own_rows, queries, on_progress
                     )[0]
                 )
             except UserError as error:
@@ -188,7 +176,7 @@ def ask(
 def _reload_chunks(folder: Path) -> tuple[list[Chunk], str]:
     """Read the chunks of a state again from their files; on failure, return none and the reason."""
     from ttabench.methods.checkpoints import is_peft_folder
-    from ttabench.methods.states import FILES_READ_KEY, HEADER_FILE, read_header
+    from ttabench.methods.states import FILES_READ_KEY, HEADER_FILE, read_state_header
 
     if is_peft_folder(folder):
         return [], "a peft adapter does not list the files it was trained on"
@@ -196,7 +184,7 @@ def _reload_chunks(folder: Path) -> tuple[list[Chunk], str]:
         hint = "Run `ttabench adapt --context FILE` first, or add --context FILE."
         raise UserError(f"There is no state in {folder}.", hint)
     chunks: list[Chunk] = []
-    for file in read_header(folder).get(FILES_READ_KEY, []):
+    for file in read_state_header(folder).get(FILES_READ_KEY, []):
         path = Path(os.path.normpath(folder / file["file"]))
         if not path.is_file():
             return [], f"{path} was read, but no longer exists"

@@ -48,7 +48,7 @@ IDENTITY_FIELDS = {
 """Header fields that must match the run that uses the state, and their names in messages."""
 
 
-def read_header(folder: Path) -> dict[str, Any]:
+def read_state_header(folder: Path) -> dict[str, Any]:
     """Read the header of a state.
 
     Raises:
@@ -91,7 +91,7 @@ def load_state(
     from ttabench.lm.loading import safetensors_io
     from ttabench.lm.patch import State
 
-    content = read_header(folder)
+    content = read_state_header(folder)
     stored = _comparable_identity(content, identity, deprecated_settings or {})
     given = _comparable_identity(identity, identity, deprecated_settings or {})
     for field, label in IDENTITY_FIELDS.items():
@@ -278,4 +278,4 @@ def _write_state(
         files.remove_path(staged)
     except OSError as error:
         raise files.unwritable_error(folder, error) from None
-    return read_header(folder)
+    return read_state_header(folder)

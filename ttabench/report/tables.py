@@ -378,8 +378,9 @@ def _task_arguments(config: RunConfig, notes: list[str]) -> list[str]:
     """Return the task options that differ from its card, and the option of the chat template."""
     given: Mapping[str, Any] = config.task_options
     try:
-        card, prompt = load_card(config.task), resolve_prompt(_request(config))
-        usual = resolve_prompt(replace(_request(config), chat_template=None)).chat
+        card, request = load_card(config.task), _request(config)
+        prompt = resolve_prompt(request, card)
+        usual = resolve_prompt(replace(request, chat_template=None), card).chat
     except UserError:
         notes.append(f"the card of {config.task} is missing")
         return _setting_arguments("--task-set", given)

@@ -16,7 +16,7 @@ from ttabench.core.environment import restore_global_state, seed_everything
 from ttabench.core.errors import UserError
 from ttabench.core.types import ProgressCallback, no_log, no_progress
 from ttabench.methods import registry
-from ttabench.methods.checkpoints import read_header as header_of
+from ttabench.methods.checkpoints import read_header
 from ttabench.records.folder import RunFolder, RunResult, get_or_run
 from ttabench.records.schema import RunRecord
 from ttabench.run.plan import Plan, base_model_digests, file_digests
@@ -86,7 +86,7 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
     from ttabench.lm.forward.patching import weight_changes
     from ttabench.methods import checkpoints
 
-    header = header_of(folder)
+    header = read_header(folder)
     if registry.find_installed(header.method).growth != "none":
         fault = f"{folder} is a checkpoint of {header.method}, which needs a context to read."
         raise UserError(fault, "Use a checkpoint of lora as --base-checkpoint.")

@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.digests import digest_path
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError, require_known
 from ttabench.core.types import Json, Mode
 from ttabench.lm.loading.hub import refuse_missing_model
-from ttabench.lm.texts import find_chat_template, template_values
 from ttabench.methods.settings import default_settings
 from ttabench.readers import READERS, Task, content_digest, load
 from ttabench.readers.cards import load_card
@@ -181,9 +180,7 @@ def _input_digests(
         "rows": str(record["digest"]),
         "method": resolved.spec.origin,
         "others": str(record["others"]["digest"]) if "others" in record else "",
-        "template": template_values(find_chat_template(request.model), thinking=request.thinking)
-        if prompt.chat
-        else "",
+        "template": prompt.template_values,
     }
     for chosen in metrics:
         if chosen.origin or chosen.name == record["main_metric"] != prompt.card.main_metric:
@@ -216,12 +213,11 @@ def base_model_digests(request: RunRequest) -> dict[str, str]:
     """
     from ttabench.lm.loading.hub import model_digest
 
-    if request.random_weights and request.model not in ARCHITECTURES:
-        raise UnknownName("architecture for --random-weights", request.model, list(ARCHITECTURES))
-    checkpoint = ""
-    if request.base_checkpoint:
-        checkpoint = digest_path(checkpoint_path(request.base_checkpoint, request.model))
+    if request.random_weights:
+        require_known("architecture for --random-weights", request.model, ARCHITECTURES)
     return {
         "model": "" if request.random_weights else model_digest(request.model),
-        "base_checkpoint": checkpoint,
+        "base_checkpoint": digest_path(checkpoint_path(request.base_checkpoint, request.model))
+        if request.base_checkpoint
+        else "",
     }

@@ -30,7 +30,7 @@ from ttabench.core.files import validate_path
 from ttabench.core.types import Json
 from ttabench.methods.checkpoints import is_peft_folder
 from ttabench.methods.registry import names_file
-from ttabench.methods.states import read_header as header_of
+from ttabench.methods.states import read_state_header
 from ttabench.records.run_fields import RunFields, base_model_name
 from ttabench.run.budget import parse_budget
 
@@ -229,7 +229,7 @@ def inherit_from_state(
     if is_peft_folder(folder):
         return request
     stored_request = request_from_header(
-        header_of(folder), folder, request.method if "method" in typed else ""
+        read_state_header(folder), folder, request.method if "method" in typed else ""
     )
     base_fields = {
         "model",

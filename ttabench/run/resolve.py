@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -18,7 +18,7 @@ from ttabench.core.digests import digest_path, refuse_changed_files
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import read_json_object
 from ttabench.core.types import Json, Query, Want
-from ttabench.lm.texts import find_chat_template
+from ttabench.lm.texts import find_chat_template, template_values
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import (
     HEADER_FILE,
@@ -31,7 +31,7 @@ from ttabench.methods.pair import PAIR_SEPARATOR, PairSpec, join_by_label, split
 from ttabench.methods.settings import build_settings, json_values, parse_settings, resolve_preset
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import SETTING_PREFIX
-from ttabench.readers.cards import Card, ChatPrompt, load_card
+from ttabench.readers.cards import Card, ChatPrompt
 from ttabench.run.budget import budget_settings, parse_budget
 from ttabench.run.request import NO_CHECKPOINT, OWN_QUESTIONS_TASK, SHIPPED_PREFIX, RunRequest
 
@@ -174,50 +174,47 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
     typed = parse_settings(spec, request.settings)
     amount = parse_budget(request.keep, request.keep_tokens)
     changes = {**budget_settings(spec, amount, typed), **typed}
+    if isinstance(spec, PairSpec):
+        owner, parts = _checkpoint_owner(request, spec), split_settings(spec.parts, changes)
+    else:
+        owner, parts = spec.name, [(spec, changes)]
+    resolved = []
+    for part, values in parts:
+        part_preset = next((name for name in (preset, request.model) if name in part.presets), "")
+        checkpoint = request.checkpoint if owner in (part.name, NO_CHECKPOINT) else ""
+        folder = _find_checkpoint(request, part, part_preset, checkpoint)
+        resolved.append(_resolve_single(part, part_preset, values, folder))
     if not isinstance(spec, PairSpec):
-        return _resolve_single(request, spec, changes)
-    # Name of the part that gets the checkpoint. If no checkpoint was typed, "": each part gets its
-    # default; NO_CHECKPOINT: no part gets one.
-    owner = request.checkpoint
-    if owner not in ("", NO_CHECKPOINT):
-        folder = checkpoint_path(request.checkpoint, request.base_name)
-        owner = read_header(folder).method
-        if owner not in [part.name for part in spec.parts if part.trainable]:
-            fault = f"{folder} is a checkpoint of {owner}."
-            raise UserError(fault, f"Use --method {owner}, or a pair that includes {owner}.")
-    parts = tuple(
-        _resolve_single(
-            replace(
-                request,
-                preset=request.preset if request.preset in part.presets else "",
-                checkpoint=request.checkpoint
-                if part.trainable and owner in (part.name, NO_CHECKPOINT)
-                else "",
-            ),
-            part,
-            values,
-        )
-        for part, values in split_settings(spec.parts, changes)
-    )
+        return resolved[0]
     return ResolvedMethod(
         spec=spec,
         preset=preset,
         settings_object=spec.Settings(
-            **join_by_label(spec.labels, [part.settings_object for part in parts])
+            **join_by_label(spec.labels, [part.settings_object for part in resolved])
         ),
         checkpoint_digest=PAIR_SEPARATOR.join(
-            part.checkpoint_digest for part in parts if part.checkpoint_digest
+            part.checkpoint_digest for part in resolved if part.checkpoint_digest
         ),
-        parts=parts,
+        parts=tuple(resolved),
     )
 
 
+def _checkpoint_owner(request: RunRequest, spec: PairSpec) -> str:
+    """Return the part that gets the typed checkpoint; "" or NO_CHECKPOINT if none was typed."""
+    if request.checkpoint in ("", NO_CHECKPOINT):
+        return request.checkpoint
+    folder = checkpoint_path(request.checkpoint, request.base_name)
+    owner = read_header(folder).method
+    if owner not in [part.name for part in spec.parts if part.trainable]:
+        fault = f"{folder} is a checkpoint of {owner}."
+        raise UserError(fault, f"Use --method {owner}, or a pair that includes {owner}.")
+    return owner
+
+
 def _resolve_single(
-    request: RunRequest, spec: MethodSpec, changes: Mapping[str, Json]
+    spec: MethodSpec, preset: str, changes: Mapping[str, Json], checkpoint: Path | None
 ) -> ResolvedMethod:
     """Resolve a single method, or a part of a pair."""
-    preset = resolve_preset(spec, request.preset, request.model)
-    checkpoint = _resolve_checkpoint(request, spec)
     if checkpoint is None:
         settings = build_settings(spec, changes, preset)
         return ResolvedMethod(spec=spec, preset=preset, settings_object=settings)
@@ -284,20 +281,23 @@ def _adapter_folder(adapter: str) -> Path:
     return folders[adapter]
 
 
-def _resolve_checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
-    if request.checkpoint == NO_CHECKPOINT or (not request.checkpoint and not spec.trainable):
+def _find_checkpoint(
+    request: RunRequest, spec: MethodSpec, preset: str, checkpoint: str
+) -> Path | None:
+    """Return the folder of a typed or bundled checkpoint of a single method; None if it has none."""
+    if checkpoint == NO_CHECKPOINT or (not checkpoint and not spec.trainable):
         return None
-    if request.checkpoint:
+    if checkpoint:
         if not spec.trainable:
             fault = f"{spec.name} has no trained parameters, so it takes no checkpoint."
             raise UserError(fault, "Remove --checkpoint.")
-        if request.preset:
+        if request.preset in spec.presets:
             raise UserError(
                 "--checkpoint and --preset exclude each other: a checkpoint has its own settings.",
                 "Remove --preset, or use --checkpoint none.",
             )
-        return checkpoint_path(request.checkpoint, request.base_name)
-    if spec.origin or request.random_weights or request.preset not in ("", request.model):
+        return checkpoint_path(checkpoint, request.base_name)
+    if spec.origin or request.random_weights or preset not in ("", request.model):
         return None  # bundled adapters fit only built-in methods, with the preset of the model
     return shipped_checkpoint(spec.name, request.task, request.base_name)
 
@@ -332,6 +332,8 @@ class ResolvedPrompt:
     """True if context and query are formatted with the chat template of the model."""
     options: Mapping[str, Json]
     """Task options: those typed by the user, and those of the prompt chosen for the model."""
+    template_values: str
+    """Values that the chat template gets besides the messages; empty if it is not used."""
 
     def make_query(self, question: str, key: str, want: Want) -> Query:
         """Build a query from a question with the task's prompt template.
@@ -359,16 +361,15 @@ class ResolvedPrompt:
         )
 
 
-def resolve_prompt(request: RunRequest, card: Card | None = None) -> ResolvedPrompt:
+def resolve_prompt(request: RunRequest, card: Card) -> ResolvedPrompt:
     """Resolve the prompt of a request's task for its model.
 
     Args:
-        card: the task's card, if already loaded.
+        card: the task's card.
 
     Raises:
-        UserError: the task is unknown, or `--chat-template` does not apply to it.
+        UserError: `--chat-template` does not apply to the task.
     """
-    card = card or load_card(request.task)
     typed_options = request.task_options
     scores_turns = (
         card.reader == "sessions"
@@ -378,12 +379,9 @@ def resolve_prompt(request: RunRequest, card: Card | None = None) -> ResolvedPro
         fault = f"{card.name} scores given texts, so it uses no chat template."
         raise UserError(fault, "Remove --chat-template.")
     chat_prompt = _prompt_of_checkpoint(request, card)
+    template = find_chat_template(request.model)
     card_prompt = None if request.random_weights else card.prompt.chat
-    if (
-        chat_prompt is None
-        and card_prompt is not None
-        and (request.chat_template or find_chat_template(request.model))
-    ):
+    if chat_prompt is None and card_prompt is not None and (request.chat_template or template):
         chat_prompt = card_prompt
         if request.chat_template and not chat_prompt.turns:
             chat_prompt = ChatPrompt(prompt=chat_prompt.prompt)  # without its examples
@@ -397,7 +395,12 @@ def resolve_prompt(request: RunRequest, card: Card | None = None) -> ResolvedPro
         if chat_prompt is None or "prompt" in typed_options
         else {"prompt": chat_prompt.prompt, "examples": str(chat_prompt.examples)}
     )
-    return ResolvedPrompt(card=card, chat=chat, options={**prompt_options, **typed_options})
+    return ResolvedPrompt(
+        card=card,
+        chat=chat,
+        options={**prompt_options, **typed_options},
+        template_values=template_values(template, thinking=request.thinking) if chat else "",
+    )
 
 
 def training_prompt(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:

@@ -19,6 +19,7 @@ from ttabench.core.errors import refuse_unreadable_texts
 from ttabench.core.types import Chunk
 from ttabench.methods import session
 from ttabench.methods.states import save_state
+from ttabench.readers.cards import load_card
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import REQUEST_KEY, RunRequest, UserPath, state_header
 from ttabench.run.resolve import resolve_method, resolve_prompt
@@ -60,7 +61,7 @@ class Session(session.Session):
             settings=settings or {},
             device=device,
         )
-        self._prompt = resolve_prompt(request)
+        self._prompt = resolve_prompt(request, load_card(request.task))
         resolved = resolve_method(request)
         lm = ModelCache().get(request, chat_template=self._prompt.chat)
         self._header = {
