@@ -72,7 +72,7 @@ def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path
     assert [(row.method, row.prefill, row.status) for row in first.record.rows] == [
         (method, length, "ok") for method in ("none", "icl") for length in LENGTHS
     ]
-    assert first.record.growth("icl") == "linear"
+    assert first.record.methods["icl"]["growth"] == "linear"
     assert first.record.model["architecture"] == "llama"
     again = execute(job, tmp_path)
     assert (again.status, again.record, len(requests)) == ("stored", first.record, 2)

@@ -24,7 +24,6 @@ from ttabench.terminal import render
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
-    from ttabench.readers.qa_rows import UserQuestion
     from ttabench.run.resolve import ResolvedMethod
 
 NO_CONTEXT, FULL_CONTEXT = "none", "icl"
@@ -132,7 +131,7 @@ def ask(
     with render.show_progress(not (json or quiet)) as on_progress:
         state_before = None if state_folder is None else resolved.stored_state(state_folder, lm)
         own_result, warnings = _answer_with_method(
-            lm, resolved, state_before, new_chunks, own_rows, queries, on_progress
+            lm, resolved, state_before, new_chunks, queries, on_progress
         )
         methods = [own_result]
         notes = [*resolved.notes(), *nano_caveats(lm), *generation_caveats(lm), *warnings]
@@ -148,9 +147,9 @@ def ask(
             baseline_chunks = [*chunks_before, *new_chunks] if name == FULL_CONTEXT else []
             try:
                 methods.append(
-                    _answer_with_method(
-                        lm, baseline, None, baseline_chunks, own_rows, queries, on_progress
-                    )[0]
+                    _answer_with_method(lm, baseline, None, baseline_chunks, queries, on_progress)[
+                        0
+                    ]
                 )
             except UserError as error:
                 notes.append(f"{name} is skipped: {error.what.rstrip('.')}")
@@ -199,7 +198,6 @@ def _answer_with_method(
     resolved: ResolvedMethod,
     before: State | None,
     chunks: Sequence[Chunk],
-    questions: Sequence[UserQuestion],
     queries: Sequence[Query],
     on_progress: ProgressCallback,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -222,24 +220,22 @@ def _answer_with_method(
             patch = session.patch(queries[:1])
         prefix_bytes = patch.prefix.nbytes if patch.prefix is not None else 0
 
-    by_key = dict[str, Answer]()
+    answers = list[Answer]()
     for start in range(0, len(queries), QUERIES_PER_BATCH):
         batch = queries[start : start + QUERIES_PER_BATCH]
         with meter.phase("ask"):
-            batch_answers = session.answer(batch)
-        by_key |= {query.key: answer for query, answer in zip(batch, batch_answers, strict=True)}
-        on_progress("answered", len(by_key), len(queries))
+            answers += session.answer(batch)
+        on_progress("answered", len(answers), len(queries))
     answer_rows: list[dict[str, Any]] = []
-    for question, query in zip(questions, queries, strict=True):
-        answer = by_key[query.key]
+    for query, answer in zip(queries, answers, strict=True):
         answer_rows.append(
-            {"question": question.question, "answer": answer.prediction, "ended": answer.ended}
+            {"question": query.question, "answer": answer.prediction, "ended": answer.ended}
         )
         if query.answers:
             scored = {
                 name: metric(name)(answer.prediction, query, answer) for name in SCORE_METRICS
             }
-            answer_rows[-1] |= {"answers": list(question.answers), **scored}
+            answer_rows[-1] |= {"answers": list(query.answers), **scored}
     known = [row for row in answer_rows if "answers" in row]
     scores = (
         {"n": len(known), **{name: fmean(row[name] for row in known) for name in SCORE_METRICS}}
@@ -255,7 +251,7 @@ def _answer_with_method(
         "tokens_read": int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
     }
     notes = state_caveats(method, state)
-    if cut_answers := sum(not answer.ended for answer in by_key.values()):
+    if cut_answers := sum(not answer.ended for answer in answers):
         notes.append(
             f"{cut_answers} of {len(queries)} answers were cut off; "
             "for longer ones use --max-new-tokens N"

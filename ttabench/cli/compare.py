@@ -79,11 +79,11 @@ def compared(
     names: Sequence[str], out: Path, filters: RunFilters, metric: str, *, all_pairs: bool
 ) -> tuple[Comparison, list[str]]:
     """Compare the selected runs; print and return remarks on what was left out."""
-    from ttabench.report.compare import compare_runs as compare_records
+    from ttabench.report.compare import compare_runs
     from ttabench.report.selection import select_runs
 
     selection = select_runs(names, out, filters)
-    comparison = compare_records(
+    comparison = compare_runs(
         selection.runs, metric, all_pairs=all_pairs, damaged=selection.damaged
     )
     remarks = [

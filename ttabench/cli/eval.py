@@ -116,23 +116,23 @@ def _print_stored_notes(plan: Plan, record: RunRecord, is_verbose: bool) -> None
 
 
 def _show(results: Sequence[EvaluationResult], *, json: bool, shows_comparison: bool) -> None:
-    from ttabench.report.compare import compare_runs as compared_runs
+    from ttabench.report.compare import compare_runs
     from ttabench.report.comparison_tables import comparison_tables
     from ttabench.report.tables import run_table
     from ttabench.report.verdict import make_verdict
 
     comparison = (
-        compared_runs([(one.folder, one.record) for one in results]) if shows_comparison else None
+        compare_runs([(one.folder, one.record) for one in results]) if shows_comparison else None
     )
     if json:
         runs = [
             {**each.record.model_dump(mode="json"), "folder": str(each.folder), "how": each.status}
             for each in results
         ]
-        differences = (
-            [asdict(difference) for difference in comparison.differences] if comparison else None
-        )
-        render.print_json({"runs": runs, **({"differences": differences} if comparison else {})})
+        result = {"runs": runs}
+        if comparison:
+            result["differences"] = [asdict(difference) for difference in comparison.differences]
+        render.print_json(result)
     elif comparison:
         verdict = make_verdict(comparison)
         render.print_sentences(verdict.sentences)

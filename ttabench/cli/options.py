@@ -203,12 +203,11 @@ def add_options(
 
 def typed_names(context: typer.Context) -> frozenset[str]:
     """Return the names of the options given on the command line, not by environment or default."""
-    names = [param.name or "" for param in context.command.params]
-    sources = map(context.get_parameter_source, names)
+    names = (param.name or "" for param in context.command.params)
     return frozenset(
         name
-        for name, source in zip(names, sources, strict=True)
-        if source and source.name == "COMMANDLINE"
+        for name in names
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache, wraps
 from inspect import signature
-from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
@@ -193,8 +193,8 @@ def parse_value(value: Json, hint: Any, where: str) -> Json:
     Supports numbers, booleans, literals, optional values and comma-separated tuples.
     An integer may be written as a size: `16k` is 16,384.
     """
-    arguments = getattr(hint, "__args__", ())
-    several = getattr(hint, "__origin__", None) in (tuple, list)
+    arguments = get_args(hint)
+    several = get_origin(hint) in (tuple, list)
     raw = tuple(value) if isinstance(value, list) and several else value
     if isinstance(value, str):
         if type(None) in arguments and value.lower() in ("none", "null"):
@@ -218,9 +218,8 @@ def parse_value(value: Json, hint: Any, where: str) -> Json:
 
 def type_name(hint: Any) -> str:
     """Format an annotation for messages: `int`, `int or None`, `'prefix' or 'lora'`."""
-    origin = getattr(hint, "__origin__", None)
-    arguments = getattr(hint, "__args__", ())
-    if str(origin) == "typing.Literal":
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
         return " or ".join(repr(argument) for argument in arguments)
     if arguments and origin not in (tuple, list):
         return " or ".join(

@@ -33,13 +33,7 @@ from ttabench.core.files import (
 from ttabench.core.types import Json
 
 T = TypeVar("T")
-MAX_BYTES_BY_SUFFIX = {
-    ".json": 2**27,
-    ".safetensors": MAX_STREAMED_BYTES,
-    ".jinja": 2**20,
-    ".model": 2**27,
-    ".txt": 2**27,
-}
+MAX_BYTES_BY_SUFFIX = {".json": 2**27, ".jinja": 2**20, ".model": 2**27, ".txt": 2**27}
 """Largest accepted file of a model or checkpoint folder in bytes, by suffix."""
 MIN_CACHED_DIGEST_BYTES = 64 * 2**20
 """Size in bytes above which a file enters a digest by its own, cached digest."""

@@ -178,12 +178,11 @@ def find_code_files(path: Path) -> dict[str, Path]:
     places = [str(path.resolve().parent), *(place for place in sys.path if _is_local(Path(place)))]
     finder = _LocalModuleFinder(places, excludes=["ttabench"])
     finder.run_script(str(path))
-    files = {
-        str(name): file
+    return {
+        str(name): Path(file)
         for name, module in finder.modules.items()
         if (file := getattr(module, "__file__", ""))
     }
-    return {name: Path(file) for name, file in files.items()}
 
 
 def _is_local(path: Path) -> bool:

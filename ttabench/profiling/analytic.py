@@ -81,8 +81,8 @@ def analytic_rows(
     methods: Sequence[str],
     lengths: Sequence[int],
     load: Load,
-    settings: Mapping[str, Mapping[str, Json]] | None = None,
-    presets: Mapping[str, str] | None = None,
+    settings: Mapping[str, Mapping[str, Json]] = {},
+    presets: Mapping[str, str] = {},
     *,
     dtype: str = "auto",
 ) -> list[Row]:
@@ -104,10 +104,8 @@ def analytic_rows(
     rows = []
     for name in dict.fromkeys(methods):
         spec = registry.find_method(name)
-        preset = resolve_preset(spec, (presets or {}).get(name, ""), model)
-        method_settings = build_settings(
-            spec, parse_settings(spec, (settings or {}).get(name, {})), preset
-        )
+        preset = resolve_preset(spec, presets.get(name, ""), model)
+        method_settings = build_settings(spec, parse_settings(spec, settings.get(name, {})), preset)
         for length in lengths:
             whole, rest = divmod(length, load.piece_tokens)
             work = Workload(

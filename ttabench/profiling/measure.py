@@ -464,10 +464,7 @@ def make_chunks(lm: LM, tokens: int, piece_tokens: int, sequence: int = 0) -> li
     while remaining > 0:
         # no chunk consists of a joiner alone
         chunk_tokens = remaining if remaining <= piece_tokens + joiner else piece_tokens
-        first_number = (
-            sequence * SENTENCE_NUMBER_STRIDE * SENTENCE_NUMBER_STRIDE
-            + len(texts) * SENTENCE_NUMBER_STRIDE
-        )
+        first_number = (sequence * SENTENCE_NUMBER_STRIDE + len(texts)) * SENTENCE_NUMBER_STRIDE
         texts.append(
             lm.decode(
                 lm.encode(

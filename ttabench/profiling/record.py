@@ -130,11 +130,6 @@ class ProfileRecord(BaseModel):
             f"{self.config['model']}{' (random weights)' if self.config['random_weights'] else ''}"
         )
 
-    def growth(self, method: str) -> str:
-        """Return the growth of a method's state with the context; "" if the method could not be
-        built."""
-        return str(self.methods.get(method, {}).get("growth", ""))
-
     def notes(self) -> list[str]:
         """List the notes that are needed to interpret the figures, without duplicates."""
         notes = [note for method in self.methods.values() for note in method["notes"]]
@@ -246,7 +241,7 @@ def profile_table(record: ProfileRecord) -> Table:
         {
             "method": row.method,
             "prefill": row.prefill,
-            "growth": record.growth(row.method),
+            "growth": record.methods.get(row.method, {}).get("growth", ""),
             "status": row.status,
             "detail": row.detail,
             **{name: figure.value for name, figure in row.figures.items()},

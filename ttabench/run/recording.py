@@ -28,7 +28,7 @@ from ttabench.stats.clusters import (
     observation_of_query,
     sampling_unit,
 )
-from ttabench.stats.estimate import Estimate, estimate, interval_of_mean
+from ttabench.stats.estimate import estimate, interval_of_mean
 from ttabench.stats.metrics import Metric
 
 if TYPE_CHECKING:
@@ -117,12 +117,12 @@ def make_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
             for name in separate_subtasks
         }
         for metric in plan.metrics:
-            rows += _metric_rows(plan, (step, None), metric, group)
+            rows += _metric_rows(plan, step, None, metric, group)
             subtask_rows = [
                 row
                 for subtask, subtask_samples in samples_by_subtask.items()
                 if subtask_samples
-                for row in _metric_rows(plan, (step, subtask), metric, subtask_samples)
+                for row in _metric_rows(plan, step, subtask, metric, subtask_samples)
             ]
             rows += [*subtask_rows, _subtask_mean(subtask_rows)] if subtask_rows else []
     return rows
@@ -146,9 +146,14 @@ def _subtask_mean(rows: Sequence[Row]) -> Row:
     return rows[0].model_copy(update={**mean, **error, "context_tokens": read, "weight": None})
 
 
-def _estimate_metric(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> Estimate | None:
-    """Estimate a metric over queries; None if it is undefined."""
-    values = list[Observation]()
+def _metric_rows(
+    plan: Plan, step: int | None, subtask: str | None, metric: Metric, samples: Sequence[Sample]
+) -> list[Row]:
+    """Return the row of a metric over queries, or no row if the metric is undefined."""
+    config, values = plan.config, list[Observation]()
+    draw = Draw(
+        sampling_unit(plan.task_record), config.seed, is_fresh=plan.task.source in RESAMPLED_SOURCES
+    )
     for sample in samples:
         ask = sample.ask
         # samples do not store the scored text of a book: every query is its own question there
@@ -163,23 +168,7 @@ def _estimate_metric(metric: Metric, draw: Draw, samples: Sequence[Sample]) -> E
         elif metric.corpus is not None:
             terms = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
         values.append(observed._replace(terms=terms, stratum=stratum))
-    return estimate(values, metric.figure)
-
-
-def _metric_rows(
-    plan: Plan,
-    step_and_subtask: tuple[int | None, str | None],
-    metric: Metric,
-    samples: Sequence[Sample],
-) -> list[Row]:
-    """Return the row of a metric, or no row if the metric is undefined."""
-    draw = Draw(
-        sampling_unit(plan.task_record),
-        plan.config.seed,
-        is_fresh=plan.task.source in RESAMPLED_SOURCES,
-    )
-    result = _estimate_metric(metric, draw, samples)
-    config = plan.config
+    result = estimate(values, metric.figure)
     if result is None:
         return []
     return [
@@ -190,8 +179,8 @@ def _metric_rows(
             source=plan.task.source,
             model=config.base,
             seed=config.seed,
-            step=step_and_subtask[0],
-            subtask=step_and_subtask[1],
+            step=step,
+            subtask=subtask,
             metric=metric.name,
             value=result.mean,
             n=result.n,

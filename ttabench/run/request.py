@@ -17,7 +17,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, TypeAdapter
 
-from ttabench.core.architectures import ARCHITECTURES, NANO
+from ttabench.core.architectures import model_names
 from ttabench.core.declared import (
     QUERY_GROUP,
     RUN_GROUP,
@@ -202,9 +202,7 @@ def state_header(request: RunRequest, *, chat: bool) -> dict[str, Json]:
         "task": _absolute_path(request.task)
         if request.task.endswith((".yaml", ".yml"))
         else request.task,
-        "model": request.model
-        if request.model in (NANO, *ARCHITECTURES)
-        else _absolute_path(request.model),
+        "model": request.model if request.model in model_names() else _absolute_path(request.model),
         "settings": {
             key: _absolute_path(value) if isinstance(value, str) and "/" in value else value
             for key, value in request.settings.items()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from pydantic import ValidationError
 
 from ttabench.core.digests import digest_path, refuse_changed_files
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError, require_known
 from ttabench.core.files import read_json_object
 from ttabench.core.types import Json, Query, Want
 from ttabench.lm.texts import find_chat_template, template_values
@@ -234,10 +234,7 @@ def bundled_adapters() -> dict[str, str]:
 
     Adapters that are not installed are included, see `find_adapters` for the installed ones.
     """
-    return {
-        name: str(reason)
-        for name, reason in read_json_object(ADAPTERS_FOLDER / "chosen.json").items()
-    }
+    return read_json_object(ADAPTERS_FOLDER / "chosen.json")
 
 
 def find_adapters() -> dict[str, Path]:
@@ -318,8 +315,7 @@ def checkpoint_path(checkpoint: str, base: str) -> Path:
     ]
     if not known:
         raise UserError(f"There is no bundled adapter for {base}.", "Run `ttabench train`.")
-    if name not in known:
-        raise UnknownName(f"bundled adapter for {base}", name, known)
+    require_known(f"bundled adapter for {base}", name, known)
     return _adapter_folder(f"{base}/{name}")
 
 

@@ -409,13 +409,7 @@ class SwappedSession(Session):
         steps = groupby(
             other.steps if other is not None else (), lambda step: isinstance(step, Chunk)
         )
-        self._chunk_groups = iter(
-            [
-                [step for step in group if isinstance(step, Chunk)]
-                for is_chunk, group in steps
-                if is_chunk
-            ]
-        )
+        self._chunk_groups = (list[Any](group) for is_chunk, group in steps if is_chunk)
 
     def read_rows(self, chunks: Sequence[Sequence[Chunk]]) -> None:
         """Read more chunks, and the next group of chunks of the other context."""

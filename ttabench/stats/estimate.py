@@ -43,9 +43,9 @@ class Estimate:
     n: int
     units: int
     """Number of clusters, or of questions if every stratum has one cluster."""
-    stderr: float | None
-    ci_low: float | None
-    ci_high: float | None
+    stderr: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
     weight: float
     """Weight of the figure's mean: queries, tokens, words or texts."""
 
@@ -93,9 +93,7 @@ def estimate(values: Sequence[Observation], figure: Figure = MEAN) -> Estimate |
         observations, [influence(one.terms) for one in observations], _weights(observations, figure)
     )
     if variance_estimate is None:
-        return Estimate(
-            mean=value, n=n, units=1, stderr=None, ci_low=None, ci_high=None, weight=weight
-        )
+        return Estimate(mean=value, n=n, units=1, weight=weight)
     if figure == PROPORTION and {one.terms for one in observations} <= {(0, 1), (1, 1)}:
         low, high = _wilson_of_clusters(inner, variance_estimate, len(observations))
     else:

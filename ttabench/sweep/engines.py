@@ -155,7 +155,7 @@ def _local(jobs: Sequence[Job], resources: Resources) -> Iterator[JobReport]:
         slot = free_slots.get()
         if slot not in children:
             children[slot] = WorkerProcess(_child_main, ("ttabench.lm.model",), environments[slot])
-        *_, report = children[slot].ask((job, threads))
+        *_, report = children[slot].ask(([job], threads))
         if isinstance(report, ProcessDeath):
             children.pop(slot).close()
             detail = f"ended with code {report.code}: {report.last_line}"
@@ -337,5 +337,5 @@ def run_job_list(jobs: list[Job], threads: int | None) -> list[JobReport]:
     return [run_job(job) for job in jobs]
 
 
-def _child_main(request: tuple[Job, int | None], send: SendMessage) -> None:
-    send(*run_job_list([request[0]], request[1]))
+def _child_main(request: tuple[list[Job], int | None], send: SendMessage) -> None:
+    send(*run_job_list(*request))

@@ -251,7 +251,8 @@ class _Grid:
         else:
             return True
         self.options_by_key.setdefault((name, key), set()).update(options or ())
-        self.accepted |= {(name, key)} if is_accepted else set()
+        if is_accepted:
+            self.accepted.add((name, key))
         return is_accepted
 
     def refuse_unaccepted(self) -> None:
