@@ -45,13 +45,14 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_id() -> str:
-    words = {
-        "method": "icl",
-        "task": "streamingqa",
-        "task_options": ("documents=2",),
-        "source": "mini",
-    }
-    return make_plan(RunRequest(model="me/mine", **words), 0).config.identity()
+    request = RunRequest(
+        method="icl",
+        task="streamingqa",
+        model="me/mine",
+        task_options={"documents": 2},
+        source="mini",
+    )
+    return make_plan(request, 0).config.identity()
 
 
 def test_another_commit_is_another_run(repository: Path) -> None:
