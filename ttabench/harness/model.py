@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, TypeVar
 
 import lm_eval.api.model
@@ -26,7 +27,7 @@ from ttabench.core.errors import UnknownName, UserError, escape_control_characte
 from ttabench.core.types import Query
 from ttabench.harness.reading import ContextReader, PromptSplitter, render_template
 from ttabench.lm.inference.answering import AUTO_BATCH_SIZE, BatchSize, generate, run_in_batches
-from ttabench.lm.inference.scoring import ChoiceItem, ScoredContinuation, score_options
+from ttabench.lm.inference.scoring import score_options
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Method
 from ttabench.methods.session import Session
@@ -46,6 +47,7 @@ HARNESS_ARGUMENTS = {"batch_size": str, "threads": int | None, "split": str}
 DEFAULT_BATCH_SIZE = 32
 """Queries per batch if no batch size is given."""
 
+ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 log = logging.getLogger(__name__)
 
@@ -172,7 +174,9 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
                 for prompt, group in groups.items()
             ]
             queries = [reading.make_query(group[0], ids) for ids, group in groups.items()]
-            answers = self._score(reading.state, questions, queries)
+            lengths = [len(prompt) + sum(map(len, options)) for prompt, options in questions]
+            score_batch = partial(score_options, self.lm, batch_size=len(questions))
+            answers = self._run_in_batches(reading.state, queries, questions, lengths, score_batch)
             for group, scored in zip(groups.values(), answers, strict=True):
                 for place, score in zip(group, scored, strict=True):
                     results[reading.indices[place]] = (float(score.logprobs.sum()), score.greedy)
@@ -202,50 +206,34 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
             for count in set(counts):
                 places = [place for place, limit in enumerate(counts) if limit == count]
                 queries = [reading.make_query(place, prompts[place]) for place in places]
-                written = self._generate(
-                    reading.state, [prompts[place] for place in places], queries, count
+                texts = [prompts[place] for place in places]
+                lengths = list(map(len, texts))
+                write_batch = partial(
+                    generate, self.lm, max_new_tokens=count, batch_size=len(texts)
                 )
+                written = self._run_in_batches(reading.state, queries, texts, lengths, write_batch)
                 for place, row in zip(places, written, strict=True):
                     text = postprocess_generated_text(self.lm.decode(row), stops[place], None)
                     results[reading.indices[place]] = text
         return results
 
-    def _score(
-        self, state: State, questions: Sequence[ChoiceItem], queries: Sequence[Query]
-    ) -> list[list[ScoredContinuation]]:
-        def score(patch: Patch, selected: list[int]) -> list[list[ScoredContinuation]]:
-            return score_options(self.lm, patch, [questions[i] for i in selected], len(selected))
-
-        lengths = [len(prompt) + sum(map(len, options)) for prompt, options in questions]
-        return self._run_in_batches(state, queries, lengths, score)
-
-    def _generate(
-        self, state: State, prompts: Sequence[list[int]], queries: Sequence[Query], count: int
-    ) -> list[list[int]]:
-        """At most `count` tokens for every prompt."""
-
-        def write(patch: Patch, selected: list[int]) -> list[list[int]]:
-            batch = [prompts[i] for i in selected]
-            return generate(self.lm, patch, batch, max_new_tokens=count, batch_size=len(batch))
-
-        return self._run_in_batches(state, queries, [len(prompt) for prompt in prompts], write)
-
     def _run_in_batches(
         self,
         state: State,
         queries: Sequence[Query],
+        items: Sequence[ItemT],
         lengths: Sequence[int],
-        work: Callable[[Patch, list[int]], list[ResultT]],
+        work: Callable[[Patch, list[ItemT]], list[ResultT]],
     ) -> list[ResultT]:
-        """Results of `work` for every query, the longest ones first; equal queries share a
-        patch."""
+        """Return the results of `work` for the item of every query. The longest ones are run
+        first."""
         if not queries:
             return []
         session = Session(self.lm, self.method, state)
 
         def run(selected: list[int]) -> list[tuple[int, ResultT]]:
             patch = session.patch([queries[i] for i in selected])
-            return list(zip(selected, work(patch, selected), strict=True))
+            return list(zip(selected, work(patch, [items[i] for i in selected]), strict=True))
 
         order = sorted(range(len(queries)), key=lambda i: -lengths[i])
         by_place = dict(pair for batch in run_in_batches(order, self.size, run) for pair in batch)

@@ -109,13 +109,8 @@ def make_context_chunk(context: str, ids: list[int], prompts: Sequence[list[int]
     Then the tokens of a query follow them as in the whole prompt. `ids` are the tokens of the
     context text alone. At least one token is left to the query.
     """
-    max_tokens = min(map(len, prompts)) - 1
-    return Chunk(
-        text=context,
-        joiner="",
-        ids=tuple(ids[: min(max_tokens, _common_prefix_length([ids, *prompts]))]),
-        key="context",
-    )
+    shared_tokens = _common_prefix_length([ids, *(prompt[:-1] for prompt in prompts)])
+    return Chunk(text=context, joiner="", ids=tuple(ids[:shared_tokens]), key="context")
 
 
 @dataclass(frozen=True, kw_only=True)
