@@ -189,8 +189,9 @@ def test_a_training_is_saved_by_the_clock(
         now += MAX_UNSAVED_SECONDS * 0.6
 
     monkeypatch.setattr(training_state, "save_state", noted)
+    monkeypatch.setattr("ttabench.training.loop.time.monotonic", lambda: now)
     config = replace(CONFIG, steps=4, save_every=save_every, out=tmp_path)
-    train(method(lm), episodes(), config, later, clock=lambda: now)
+    train(method(lm), episodes(), config, later)
     assert saved == expected
 
 

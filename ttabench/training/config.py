@@ -20,16 +20,9 @@ CHOICES = {
 }
 MAX_STEPS, MAX_STEP_CHUNKS = 10**9, 2**16
 """Maximum steps of a training, and chunks in one step."""
-UNRECORDED_FIELDS = (
-    "out",
-    "resume",
-    "also",
-    "first",
-    "documents",
-    "rounds",
-    "questions",
-    "batch_documents",
-)
+RECORDED_RECIPE_FIELDS = ("documents", "rounds", "questions", "batch_documents")
+"""Fields of a recipe in the record of the data."""
+UNRECORDED_FIELDS = ("out", "resume", "also", "first", *RECORDED_RECIPE_FIELDS)
 """Fields that a checkpoint's record stores under `data`, or not at all."""
 
 

@@ -39,7 +39,6 @@ def train(
     config: TrainConfig,
     on_step: OnStep | None = None,
     validation: Mapping[str, Sequence[Episode]] | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> TrainRecord:
     """Train a method in place and leave it ready for use.
 
@@ -56,7 +55,6 @@ def train(
         validation: episodes of each task, evaluated every `config.validate_every` steps. With
             several tasks, "loss" is the mean over tasks, and each task's metrics are "TASK loss"
             etc.
-        clock: current time in seconds, see `MAX_UNSAVED_SECONDS`.
 
     Raises:
         UserError: the method cannot be trained, or the training cannot go on.
@@ -71,7 +69,7 @@ def train(
         if config.out
         else nullcontext()
     ):
-        return _Training(method, config).run(batches, on_step, validation, clock)
+        return _Training(method, config).run(batches, on_step, validation)
 
 
 class _Training:
@@ -106,7 +104,6 @@ class _Training:
         batches: Iterable[Sequence[Episode]],
         on_step: OnStep | None,
         validation: Mapping[str, Sequence[Episode]],
-        clock: Callable[[], float],
     ) -> TrainRecord:
         """Run all remaining steps."""
         method, config, record = self.method, self.config, self.record
@@ -115,7 +112,7 @@ class _Training:
             first_batch = _next_batch(stream, 1)
             method.prepare_training(first_batch)
             stream = chain([first_batch], stream)
-        last_save = clock()
+        last_save = time.monotonic()
         is_interrupted = False
         try:
             with postpone_signals() as signals:
@@ -133,7 +130,7 @@ class _Training:
                         self._validate(validation)
                     is_interrupted = bool(signals)
                     is_save_due = config.save_every and (
-                        is_interrupted or clock() - last_save >= MAX_UNSAVED_SECONDS
+                        is_interrupted or time.monotonic() - last_save >= MAX_UNSAVED_SECONDS
                     )
                     if config.out is not None and (
                         is_save_due or _is_due(step, config.save_every, config.steps)
@@ -141,7 +138,7 @@ class _Training:
                         training_state.save_state(
                             config.out, method, self.optimiser, record, config, self.best
                         )
-                        last_save = clock()
+                        last_save = time.monotonic()
         finally:
             method.modules().eval()
         training_state.copy_parameters(method, self.best)
@@ -168,17 +165,14 @@ class _Training:
                 f"The loss of step {step} is {parts['loss']}.", "Set a lower --lr or --clip."
             )
         norm = torch.nn.utils.clip_grad_norm_(method.modules().parameters(), config.clip)
+        lr = learning_rate(config, step)
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(config, step)
+            group["lr"] = lr
         tokens = _count_tokens(method.lm, batch)
         self.optimiser.step()
         seconds = time.perf_counter() - started
         self.record.count_step(batch, tokens, parts["loss"], seconds)
-        parts |= {
-            "gradient": norm.item(),
-            "lr": learning_rate(config, step),
-            "tokens_per_second": tokens / seconds,
-        }
+        parts |= {"gradient": norm.item(), "lr": lr, "tokens_per_second": tokens / seconds}
         return parts
 
     def _validate(self, validation: Mapping[str, Sequence[Episode]]) -> None:
@@ -199,10 +193,7 @@ class _Training:
             metrics = {"loss": mean, **task_metrics}
         self.record.validation.append({"step": self.record.steps, **metrics})
         if self.config.best and self.record.best() == self.record.steps:
-            self.best = {
-                name: each.detach().clone()
-                for name, each in self.method.modules().named_parameters()
-            }
+            self.best = training_state.clone_parameters(self.method)
         self.curve.add(self.record.steps, {"validation": metrics})
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from itertools import chain, cycle, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
@@ -37,7 +37,13 @@ from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import NO_CHECKPOINT, RunRequest, UserPath
 from ttabench.run.resolve import training_prompt
-from ttabench.training.config import TrainConfig, TrainOptions, TrainRecord, untrainable_error
+from ttabench.training.config import (
+    RECORDED_RECIPE_FIELDS,
+    TrainConfig,
+    TrainOptions,
+    TrainRecord,
+    untrainable_error,
+)
 
 if TYPE_CHECKING:
     from ttabench.core.types import Episode
@@ -49,8 +55,6 @@ MAX_EPISODE_QUERIES = 10**6
 """Maximum queries of one training episode."""
 RESUME_DIGESTS = ("card", "reader", "method", "model")
 """Run inputs that a resumed training must share with the saved one."""
-RECORDED_RECIPE_FIELDS = ("documents", "rounds", "questions", "batch_documents")
-"""Fields of a recipe in the record of the data."""
 VALIDATION_EPISODES = 4
 """Episodes per task in a validation: a book each, or a few documents with their queries."""
 
@@ -402,11 +406,7 @@ def make_batches(
             n_chunks = max((len(episode.chunks()) for episode in first), default=0)
             streams.append((chain(first, episodes), recipe.episodes(max(documents, n_chunks))))
         tasks.append(curriculum_batches(streams, steps, recipe.rounds))
-    for task in cycle(tasks):
-        batch = next(task, None)
-        if batch is None:
-            return
-        yield batch
+    yield from chain.from_iterable(zip(*tasks, strict=True))
 
 
 def curriculum_batches(

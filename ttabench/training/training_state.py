@@ -90,14 +90,15 @@ def write_checkpoint(
     of the current ones.
     """
     summary, step = record.summary(config), record.steps
-    last = {
-        name: parameter.detach().clone()
-        for name, parameter in method.modules().named_parameters()
-        if best
-    }
+    last = clone_parameters(method) if best else {}
     copy_parameters(method, best)
     checkpoints.save(method, out, summary, config.stored, step=step, stands_on=config.stands_on)
     copy_parameters(method, last)
+
+
+def clone_parameters(method: Trainable[Any]) -> dict[str, Tensor]:
+    """Return copies of the parameters, by name."""
+    return {name: each.detach().clone() for name, each in method.modules().named_parameters()}
 
 
 def copy_parameters(method: Trainable[Any], values: Mapping[str, Tensor]) -> None:
@@ -127,7 +128,7 @@ def load_saved(
             raise ValueError(f"its record has {len(record.losses)} losses for {record.steps} steps")
         best = _restore(method, optimiser, tensors)
     if config.best and record.best() == record.steps:
-        best = {name: each.detach().clone() for name, each in method.modules().named_parameters()}
+        best = clone_parameters(method)
     # after a kill the checkpoint may be that of the previous save
     stored = read_header(out) if (out / HEADER_FILE).exists() else None
     if stored is None or (stored.step, stored.training["config"]["stored"]) != (
