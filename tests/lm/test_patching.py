@@ -127,7 +127,7 @@ def test_shared_prefix_equals_its_copies(
     lm: LM, at_once: int, padded_prefix: bool, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once:
-        monkeypatch.setattr(attention, "_fused_kernel", None)
+        monkeypatch.setattr(torch.backends.cuda, "flash_sdp_enabled", lambda: False)
         monkeypatch.setattr(attention, "MAX_SCORES", {"cpu": at_once})
     prefix = random_prefix(lm, 1, slots=6)
     if padded_prefix:
@@ -161,8 +161,9 @@ def test_a_token_that_sees_no_shared_slot_is_a_number_in_half_precision() -> Non
     """The lowest number of float16 and a score below -16 would be minus infinity together."""
     query, value = torch.full((2, 4, 1, 8), 4.0).half(), torch.ones(2, 2, 1, 8).half()
     lent = torch.full((1, 2, 3, 8), -4.0).half()
-    unseen = torch.zeros(2, 1, 1, 3, dtype=torch.bool)
-    out = attention.attend_shared(query, (value, value), (lent, lent), (unseen, None), 1.0)
+    shared = attention.SharedLayer(lent, lent, is_fully_visible=False)
+    own_alone = torch.tensor([False, False, False, True]).expand(2, 1, 1, -1)
+    out = attention.attend_shared(query, value, value, shared, own_alone, 1.0)
     assert torch.equal(out, torch.ones_like(out)), "its own slot alone"
 
 

@@ -51,7 +51,7 @@ def test_a_template_is_given_a_fixed_date_and_thinks_only_if_asked(thinking: boo
     )
     lm.use_chat_template(thinking=thinking)
     assert lm.chat is not None
-    assert lm.chat.start.startswith("26 Jul 2024")
+    assert lm.decode(lm.start_ids).startswith("26 Jul 2024")
     assert lm.chat.end.endswith("<t>") == thinking
 
 

@@ -30,7 +30,7 @@ from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**26}
 """Scores stored at once without gradients: 4 MiB fit a CPU cache, 256 MiB suit a GPU."""
-_fused_kernel = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_fused_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 """CPU kernel of `scaled_dot_product_attention`. Called directly, it returns the log-sum-exp too."""
 
 
@@ -41,9 +41,7 @@ def can_merge_partials(device: torch.device) -> bool:
     """
     # the flag covers the CPU, too
     flash: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
-    return (
-        _fused_kernel is not None and device.type == "cpu" and flash and not torch.is_grad_enabled()
-    )
+    return device.type == "cpu" and flash and not torch.is_grad_enabled()
 
 
 PartialAttention: TypeAlias = tuple[Tensor, Tensor]
@@ -79,7 +77,7 @@ def attend_partial(
         )
     else:
         key, value = (tensor.repeat_interleave(count // heads, dim=1) for tensor in (key, value))
-    if _fused_kernel is not None and can_merge_partials(query.device):
+    if can_merge_partials(query.device):
         # The kernel aligns the causal mask [T, S] at the top, so a single token would see one slot.
         out, total = _fused_kernel(
             query, key, value, attn_mask=bias, is_causal=causal and tokens > 1, scale=scaling
@@ -154,44 +152,38 @@ def attend_continuation(
 
 def attend_shared(
     query_BNTD: Tensor,
-    own: tuple[Tensor, Tensor],
-    shared: tuple[Tensor, Tensor],
-    masks: tuple[Tensor | None, Tensor | None],
+    key_BHSD: Tensor,
+    value_BHSD: Tensor,
+    shared: SharedLayer,
+    mask: Tensor | None,
     scaling: float,
-    bias_1MP: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention [B, T, N, D] to shared slots [1, H, P, D] and to own slots of each row.
+    """Compute attention [B, T, N, D] to P shared slots and to S own slots of each row.
 
-    Args:
-        masks: visible shared slots, bool [B or 1, 1, T, P], and visible own slots, bool
-            [B or 1, 1, T, S]; None for all.
-        bias_1MP: addition to the scores of the shared slots.
+    `mask` has the visible slots, shared ones first: bool [B or 1, 1, T, P + S]; None for all.
     """
     rows, count, tokens, size = query_BNTD.shape
     # for the shared slots, the tokens of all rows form one row, [1, N, B T, D]
     query_1NXD = query_BNTD.transpose(0, 1).reshape(1, count, -1, size)
-    bias, own_bias = (
-        bias_1MP,
-        None if masks[1] is None else mask_to_bias(masks[1], query_BNTD.dtype),
-    )
-    if masks[0] is not None:
-        seen_B1TP = masks[0].expand(rows, -1, -1, -1)
-        bias = mask_to_bias(
-            seen_B1TP.transpose(0, 1).reshape(1, 1, rows * tokens, -1), query_BNTD.dtype
-        )
-        if bias_1MP is not None:
-            heads_1N1P = bias_1MP.to(bias).repeat_interleave(count // bias_1MP.shape[1], dim=1)[
-                :, :, None
-            ]
-            bias = torch.maximum(bias + heads_1N1P, bias.new_tensor(torch.finfo(bias.dtype).min))
-    out, total = attend_partial(query_1NXD, *shared, scaling, bias=bias)
+    bias, own_bias = shared.bias, None
+    if mask is not None:
+        cut = shared.keys.shape[2]
+        own_bias = mask_to_bias(mask[..., cut:], query_BNTD.dtype)
+        if not shared.is_fully_visible:
+            seen_B1TP = mask[..., :cut].expand(rows, -1, -1, -1)
+            bias = mask_to_bias(
+                seen_B1TP.transpose(0, 1).reshape(1, 1, rows * tokens, -1), query_BNTD.dtype
+            )
+            if shared.bias is not None:
+                heads_1N1P = _expand_bias_to_heads(shared.bias.to(bias), count)
+                bias = (bias + heads_1N1P).clamp(min=torch.finfo(bias.dtype).min)
+    out, total = attend_partial(query_1NXD, shared.keys, shared.values, scaling, bias=bias)
     shared_part = (
         out.view(count, rows, tokens, size).transpose(0, 1),
         total.view(count, rows, tokens).transpose(0, 1),
     )
-    return merge_partials(
-        shared_part, attend_partial(query_BNTD, *own, scaling, bias=own_bias)
-    ).transpose(1, 2)
+    own_part = attend_partial(query_BNTD, key_BHSD, value_BHSD, scaling, bias=own_bias)
+    return merge_partials(shared_part, own_part).transpose(1, 2)
 
 
 def mask_to_bias(mask_B1TS: Tensor, dtype: torch.dtype) -> Tensor:
@@ -347,15 +339,7 @@ def forward(
             module, query, key, value, mask, dropout=dropout, **options
         )
         return whole
-    # the mask covers P shared and S own slots
-    cut = shared.keys.shape[2]
-    parts = (
-        (None, None)
-        if mask is None
-        else (None if shared.is_fully_visible else mask[..., :cut], mask[..., cut:])
-    )
-    shared_pair = (shared.keys, shared.values)
-    return attend_shared(query, (key, value), shared_pair, parts, scaling, shared.bias), None
+    return attend_shared(query, key, value, shared, mask, scaling), None
 
 
 def _make_call(
@@ -413,9 +397,14 @@ def _bias_with_mask(bias_BMP: Tensor, query: Tensor, key: Tensor, mask: Tensor |
     if mask is None:  # with a bias, sdpa creates no causal mask
         mask = causal_mask(query.shape[2], key.shape[2], key.device)
     bias_BMS = pad_bias(bias_BMP.to(query.dtype), key.shape[2])
-    bias_BNTS = bias_BMS.repeat_interleave(query.shape[1] // bias_BMP.shape[1], dim=1)[:, :, None]
+    bias_BN1S = _expand_bias_to_heads(bias_BMS, query.shape[1])
     mask = mask.expand(len(query), -1, -1, -1)
-    return torch.where(mask, bias_BNTS, torch.finfo(query.dtype).min)
+    return torch.where(mask, bias_BN1S, torch.finfo(query.dtype).min)
+
+
+def _expand_bias_to_heads(bias_BMP: Tensor, heads: int) -> Tensor:
+    """Expand a bias to all query heads and tokens, [B, N, 1, P]."""
+    return bias_BMP.repeat_interleave(heads // bias_BMP.shape[1], dim=1)[:, :, None]
 
 
 def causal_mask(tokens: int, slots: int, device: torch.device) -> Tensor:

@@ -81,19 +81,10 @@ class Prefix:
         biases = zip(sizes, self.bias_LBHP, strict=True)
         return sum(size * int((~bias.isneginf()).sum()) // bias.numel() for size, bias in biases)
 
-    def take(self, slots_P: Tensor) -> Prefix:
-        """Keep these slots int64 [P] of every layer and head. Text positions stay the same."""
-        assert self.eviction is None, "an eviction policy selects slots itself"
-        placed = replace(self, positions_LBHP=self.positions_LBHP or self._consecutive_positions())
-        mask_BP = None if self.mask_BP is None else self.mask_BP.index_select(1, slots_P)
-        return replace(
-            placed.map_layers(lambda layer: layer.index_select(2, slots_P)), mask_BP=mask_BP
-        )
-
     def select(self, rows_N: Tensor) -> Prefix:
-        """Select batch rows. Shared parts stay shared."""
+        """Select batch rows. Shared tensors stay shared."""
         eviction = self.eviction
-        if eviction is not None and len(self.next_position_B) > 1:
+        if eviction is not None:
             eviction = eviction.select(rows_N.to(self.next_position_B.device))
         return replace(
             self.map_layers(lambda layer: select_tensor_rows(layer, rows_N)),
@@ -144,7 +135,7 @@ class Eviction(Protocol):
         ...
 
     def select(self, rows_N: Tensor) -> Eviction:
-        """Select batch rows. A shared row stays shared."""
+        """Select batch rows. A shared row may be selected by any index."""
         ...
 
 

@@ -47,17 +47,14 @@ TURN_PLACEHOLDERS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
 class ChatTemplate:
     """Parts of a chat template around user and assistant messages."""
 
-    start: str
-    """Text before the first user message, including any system message of the template."""
-    answer: str
-    """Text between a question and its answer, for demonstrations."""
-    next: str
-    """Text between an answer and the next question."""
     end: str
     """Text between the last question and the start of its answer."""
     start_ids: tuple[int, ...]
+    """Ids before the first user message, including any system message of the template."""
     answer_ids: tuple[int, ...]
+    """Ids between a question and its answer, for demonstrations."""
     next_ids: tuple[int, ...]
+    """Ids between an answer and the next question."""
     end_ids: tuple[int, ...]
 
 
@@ -88,9 +85,8 @@ def parse_chat_template(texts: TextTokenizer, *, thinking: bool = False) -> Chat
             fault = f"The chat template of {name} does not contain every message exactly once."
             raise UserError(fault, "Remove --chat-template.")
         parts.append(part)
-    start, answer, following = parts
     ids = (tuple(texts.encode(part, parse_special=True)) for part in (*parts, rest))
-    return ChatTemplate(start, answer, following, rest, *ids)
+    return ChatTemplate(rest, *ids)
 
 
 def _date_macro() -> str:

@@ -64,6 +64,11 @@ class Rotation:
             rotated = torch.cat([before, rotated, behind], dim=-1)
         return rotated.to(x_BHPD.dtype)
 
+    def move(self, x_BHPD: Tensor, old_positions_BP: Tensor, new_positions_BP: Tensor) -> Tensor:
+        """Move keys or queries from old to new positions."""
+        bare = self(x_BHPD, old_positions_BP, inverse=True)
+        return self(bare, new_positions_BP, inverse=False)
+
 
 class Rotary:
     """Rotations of a base model, one per layer; None for a layer without positions."""
@@ -76,15 +81,9 @@ class Rotary:
     ) -> Tensor:
         """Move the queries of a layer from old to new positions."""
         rotation = self.rotations[layer]
-        return (
-            query_BNTD
-            if rotation is None
-            else rotation(
-                rotation(query_BNTD, old_positions_BT, inverse=True),
-                new_positions_BT,
-                inverse=False,
-            )
-        )
+        if rotation is None:
+            return query_BNTD
+        return rotation.move(query_BNTD, old_positions_BT, new_positions_BT)
 
     def rotate(self, keys_LBHPD: Tensor, positions_BP: Tensor, *, inverse: bool) -> Tensor:
         """Rotate the keys of all layers to positions [B, P] or [1, P], or back (`inverse`)."""
@@ -143,11 +142,7 @@ def learn_rotary(
 
     def moves(rotation: Rotation | None, own: Tensor, expected: Tensor) -> bool:
         try:
-            moved = (
-                own
-                if rotation is None
-                else rotation(rotation(own, at_B1, inverse=True), at_B1 + shift, inverse=False)
-            )
+            moved = own if rotation is None else rotation.move(own, at_B1, at_B1 + shift)
         except (RuntimeError, TypeError):  # more angles than features, or other arguments
             return False
         return bool((moved - expected).abs().max() <= bound * expected.abs().max())

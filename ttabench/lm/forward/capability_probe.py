@@ -179,10 +179,10 @@ def _check_capabilities(
         )
         apply_capabilities(lm, capabilities)
     hidden = Window(lm, None, 1, retain=False).feed(texts[0])
-    assert _is_equal(lm, _logprobs(lm, hidden), reference[0]), "other logits"
+    assert _is_equal(lm, lm.logits(hidden), reference[0]), "other logits"
     with suppress(Exception):
-        linear = lm.model.get_output_embeddings()(hidden)[0].float().log_softmax(-1)
-        capabilities = replace(capabilities, has_linear_head=_is_equal(lm, linear, reference[0]))
+        linear = _is_equal(lm, lm.model.get_output_embeddings()(hidden), reference[0])
+        capabilities = replace(capabilities, has_linear_head=linear)
         apply_capabilities(lm, capabilities)
     window = Window(lm, None, 1)
     assert _reads_correctly(
@@ -231,7 +231,7 @@ def _check_hooks(
     apply_capabilities(lm, replace(capabilities, supports_embeddings=True))
     with suppress(Exception):
         hidden = Window(lm, None, 1).feed(first, layout=Layout(embeddings_BTC=lm.embed(first)))
-        embeds = _is_equal(lm, _logprobs(lm, hidden), reference[0][:SHARED_TOKENS])
+        embeds = _is_equal(lm, lm.logits(hidden), reference[0][:SHARED_TOKENS])
     steps_1T, keys = torch.arange(SHARED_TOKENS, device=lm.device)[None], list[dict[int, Tensor]]()
     for gap in (0, 5):
         held = dict[int, Tensor]()
@@ -243,7 +243,7 @@ def _check_hooks(
     broken = bool(reference[0].isnan().any())  # NaN weights allow no conclusion
     # with small random weights, positions change keys, but hardly the logits
     moved = any((keys[1][layer] - key).norm() > 1e-2 * key.norm() for layer, key in keys[0].items())
-    gaps = broken or moved or not _is_equal(lm, _logprobs(lm, hidden), reference[0][:SHARED_TOKENS])
+    gaps = broken or moved or not _is_equal(lm, lm.logits(hidden), reference[0][:SHARED_TOKENS])
     return replace(capabilities, supports_embeddings=embeds, supports_gaps=gaps)
 
 
@@ -266,7 +266,7 @@ def _reads_correctly(
             own.append(hidden[row][mask_BT[row]])
     rows = zip(seen, reference, cuts, strict=False)
     return all(
-        _is_equal(lm, _logprobs(lm, torch.cat(own)[None]), right[cut[0] : cut[-1]])
+        _is_equal(lm, lm.logits(torch.cat(own)[None]), right[cut[0] : cut[-1]])
         for own, right, cut in rows
     )
 
@@ -287,12 +287,9 @@ def _reads_correctly_over_gap(lm: LM, texts: Sequence[Tensor], reference: Sequen
     )
 
 
-def _logprobs(lm: LM, hidden_1TD: Tensor) -> Tensor:
-    return lm.logits(hidden_1TD)[0].float().log_softmax(-1)
-
-
-def _is_equal(lm: LM, own: Tensor, expected: Tensor) -> bool:
-    """True if log-probabilities are equal within the tolerance of their format. NaN equals NaN."""
+def _is_equal(lm: LM, logits_1TV: Tensor, expected: Tensor) -> bool:
+    """True if logits have these log-probabilities, within their tolerance. NaN equals NaN."""
+    own = logits_1TV[0].float().log_softmax(-1)
     if lm.dtype in (torch.float16, torch.bfloat16):
         return float((own - expected).nan_to_num().abs().mean()) <= MAX_LOGPROB_DIFFERENCE[lm.dtype]
     is_close = (own - expected).abs() <= MAX_LOGPROB_DIFFERENCE[lm.dtype] + 1e-4 * expected.abs()

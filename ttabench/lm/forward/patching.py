@@ -72,22 +72,13 @@ def deltas_applied(
     with ExitStack() as stack:
         for name, delta in deltas.items():
             if isinstance(delta, LowRank):
-                module, hook = (
-                    lm.model.get_submodule(name),
-                    _low_rank_hook(delta, rows, delta_mask_BT),
-                )
-                if not len(delta.a_BRI) == len(delta.b_BOR) == 1:
-                    # the head gets selected tokens of all rows in one batch, so rows are unknown
-                    head_parameters = {
-                        id(tensor)
-                        for tensor in lm.model.get_output_embeddings()._parameters.values()
-                    } - {id(None)}
-                    shared_with_head = head_parameters & {
-                        id(tensor) for tensor in module._parameters.values()
-                    }
-                    assert not shared_with_head, (
-                        f"{name}: a delta of the head must be shared by all rows"
-                    )
+                module = lm.model.get_submodule(name)
+                # the head gets selected tokens of all rows in one batch, so rows are unknown
+                assert (
+                    len(delta.a_BRI) == len(delta.b_BOR) == 1
+                    or module.weight is not lm.model.get_output_embeddings().weight
+                ), f"{name}: a delta of the head must be shared by all rows"
+                hook = _low_rank_hook(delta, rows, delta_mask_BT)
                 stack.callback(module.register_forward_hook(hook).remove)
         if dense:
             stack.enter_context(weights_replaced(lm, _changed_weights(lm.model, dense)))
@@ -167,26 +158,24 @@ def weights_replaced(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
             A parameter with two names (tied embedding and head) is named once.
     """
     get_capabilities(lm)
-    replacements = {
-        id(parameter): (parameter, value.to(parameter))
-        for parameter, value in (
-            (_get_parameter(lm.model, parameter_name), new_value)
-            for parameter_name, new_value in values.items()
-        )
-    }
+    replacements: dict[int, Tensor] = {}
+    for name, value in values.items():
+        parameter = _get_parameter(lm.model, name)
+        replacements[id(parameter)] = value.to(parameter)
     owners = [  # a parameter can belong to several modules
-        (module, leaf, *replacements[id(tensor)])
+        (module, leaf, tensor)
         for module in lm.model.modules()
         for leaf, tensor in module._parameters.items()
         if id(tensor) in replacements
     ]
     try:
-        for module, leaf, _, value in owners:
-            module._parameters[leaf] = value  # an nn.Parameter would cut the gradient path
+        for module, leaf, tensor in owners:
+            # an nn.Parameter would cut the gradient path
+            module._parameters[leaf] = replacements[id(tensor)]
         yield
     finally:
-        for module, leaf, parameter, _ in owners:
-            module._parameters[leaf] = parameter
+        for module, leaf, tensor in owners:
+            module._parameters[leaf] = tensor
 
 
 def _changed_weights(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -340,7 +329,6 @@ def forward(
         Logits [B, T, V], and the window, which can be fed more. Raises a UserError beyond the
         position limit.
     """
-    patch = encode_patch(lm, patch)
     hidden_BTD, window = hidden_states(lm, patch, ids_BT, None, mask_BT)
     with deltas_applied(lm, patch.deltas, len(ids_BT)):
         return lm.logits(hidden_BTD), window
@@ -362,24 +350,12 @@ def hidden_states(
     Returns last hidden states [B, T, C] for `lm.logits`, and the window, which continues after the
     last position and sees all real slots. Differentiable.
     """
-    patch, mask_BT = encode_patch(lm, patch), prepare_mask(lm, mask_BT)
-    assert patch_batch_size(patch) in (1, len(ids_BT)), (
-        f"patch of {patch_batch_size(patch)} rows on a batch of {len(ids_BT)}"
-    )
+    patch, mask_BT = encode_patch(lm, patch, len(ids_BT)), prepare_mask(lm, mask_BT)
     if layout is not None and layout.positions_BT is not None:
         positions_BT = layout.positions_BT.to(lm.device)
-        check_fits(
-            lm,
-            None,
-            [
-                1
-                + int(
-                    (
-                        positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, 0)
-                    ).max()
-                )
-            ],
-        )
+        if mask_BT is not None:
+            positions_BT = positions_BT.masked_fill(~mask_BT, 0)
+        check_fits(lm, None, positions_BT.max() + 1)
     else:
         check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
     window = Window(lm, patch.prefix, len(ids_BT))
@@ -431,12 +407,14 @@ def prefill(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None)
     return replace(window.prefix(), holds_bos=True)
 
 
-def encode_patch(lm: LM, patch: Patch) -> Patch:
+def encode_patch(lm: LM, patch: Patch, rows: int | None = None) -> Patch:
     """Read the tokens of a patch into its prefix, with its deltas applied.
 
     Returns an encoded patch, which has only prefix and deltas. An encoded patch is returned
-    unchanged.
+    unchanged. `rows` is the batch size of the patch if it is not 1.
     """
+    size = patch_batch_size(patch)
+    assert rows is None or size in (1, rows), f"patch of {size} rows on a batch of {rows}"
     if patch.tokens_BT is None:
         return patch
     bare = replace(patch, tokens_BT=None, tokens_mask_BT=None)
@@ -478,12 +456,12 @@ def check_fits(
 
 def patch_batch_size(patch: Patch) -> int:
     """Return the number of rows of a patch. Each of its parts has this number of rows, or 1."""
-    tensors = [t for t in (patch.tokens_BT, patch.tokens_mask_BT) if t is not None]
+    tensors = [patch.tokens_BT, patch.tokens_mask_BT]
     if patch.prefix is not None:
         tensors += [patch.prefix.keys_LBHPD[0], patch.prefix.next_position_B]
     for delta in patch.deltas.values():
         tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else []
-    sizes = {1, *map(len, tensors)}
+    sizes = {1, *(len(tensor) for tensor in tensors if tensor is not None)}
     assert len(sizes) <= 2, f"parts of a patch have different rows: {sorted(sizes)}"
     return max(sizes)
 

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Choose, Chunk, Generate, Query, Score, wants_of_kind
@@ -29,10 +30,7 @@ def chunk_ids(lm: LM, chunk: Chunk, *, first: bool) -> list[int]:
         return [*opening, *lm.encode(question), *lm.chat.answer_ids, *lm.encode(answer)]
     joiner = "" if first else chunk.joiner
     if chunk.ids:
-        return [
-            *(lm.encode(joiner, is_continuation=True) if joiner else []),
-            *_refuse_unknown_ids(lm, chunk.ids),
-        ]
+        return [*lm.encode(joiner, is_continuation=True), *_refuse_unknown_ids(lm, chunk.ids)]
     return lm.encode(joiner + chunk.text, is_continuation=not first)
 
 
@@ -58,10 +56,9 @@ def new_chunk_ids(lm: LM, state: State, chunks: Sequence[Sequence[Chunk]]) -> li
 
 def window_ids(lm: LM, query: Query, *, is_continuation: bool) -> list[int]:
     """Return the ids of the chunks before a prompt. `is_continuation`: they follow other text."""
-    chunks = enumerate(query.window)
     return [
         token
-        for number, chunk in chunks
+        for number, chunk in enumerate(query.window)
         for token in chunk_ids(lm, chunk, first=not (is_continuation or number))
     ]
 
@@ -82,7 +79,7 @@ def prompt_ids(lm: LM, query: Query, *, is_continuation: bool) -> list[int]:
             f"the prompt of {query.key} does not end with the prefix of its answer"
         )
         text = text.removesuffix(prefix).rstrip()
-    closing = [*lm.chat.end_ids, *(lm.encode(prefix, is_continuation=True) if prefix else [])]
+    closing = [*lm.chat.end_ids, *lm.encode(prefix, is_continuation=True)]
     return [*opening, *lm.encode(text, is_continuation=is_continuation and not opening), *closing]
 
 
@@ -161,14 +158,8 @@ def pad(
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
     """Pad rows to ids_BT (int64) and mask_BT (bool, False for padding)."""
-    width = max((len(row) for row in rows), default=0)
-    gaps = [[pad_id] * (width - len(row)) for row in rows]
-    table = [
-        [*gap, *row] if side == "left" else [*row, *gap]
-        for row, gap in zip(rows, gaps, strict=True)
-    ]
-    lengths_B1 = torch.tensor([len(row) for row in rows], dtype=torch.int64).view(-1, 1)
-    slots_1T = torch.arange(width).view(1, -1)
-    mask_BT = slots_1T >= width - lengths_B1 if side == "left" else slots_1T < lengths_B1
-    ids_BT = torch.tensor(table, dtype=torch.int64).view(len(rows), width)
+    tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    real = [torch.ones_like(ids, dtype=torch.bool) for ids in tensors]
+    ids_BT = pad_sequence(tensors, batch_first=True, padding_value=pad_id, padding_side=side)
+    mask_BT = pad_sequence(real, batch_first=True, padding_side=side)
     return ids_BT.to(device), mask_BT.to(device)

@@ -356,15 +356,12 @@ class Window:
             "attention_mask": None,
         }
         if self._capabilities.supports_hooks:
-            masks, continues_unmasked = (
-                self._masks_by_layer(self._visibility_mask(ids_BT.shape[1], mask), positions_BT),
-                self._continues_unmasked,
-            )
+            visible = self._visibility_mask(ids_BT.shape[1], mask)
             with attention_extras(
                 shared=self._shared,
                 bias=self._bias,
-                continues_unmasked=continues_unmasked,
-                masks=masks,
+                continues_unmasked=self._continues_unmasked,
+                masks=self._masks_by_layer(visible, positions_BT),
                 local_masks=self._capabilities.local_masks,
             ):
                 return self._run_decoder(ids_BT, positions_BT, embeddings_BTC, **cache)
@@ -467,27 +464,21 @@ class Window:
     def prefix(self) -> Prefix:
         """Return everything read so far, one row per batch row."""
         require_capabilities(self.lm, "cache")
-        keys, values = (
-            [layer.keys for layer in self._layers],
-            [layer.values for layer in self._layers],
-        )
+        pairs = [(layer.keys, layer.values) for layer in self._layers]
         if self._shared is not None:
-            keys = [
-                concatenate_slots(shared.keys, own)
-                for shared, own in zip(self._shared, keys, strict=True)
+            pairs = [
+                (concatenate_slots(shared.keys, keys), concatenate_slots(shared.values, values))
+                for shared, (keys, values) in zip(self._shared, pairs, strict=True)
             ]
-            values = [
-                concatenate_slots(shared.values, own)
-                for shared, own in zip(self._shared, values, strict=True)
-            ]
-        slots = keys[0].shape[2]
+        keys_LBHSD, values_LBHSD = zip(*pairs, strict=True)
+        slots = keys_LBHSD[0].shape[2]
         bare = self._bare_prefix.map_layers(
             lambda part: pad(part, (0, slots - part.shape[2])).expand(self.rows, -1, -1)
         )
         return replace(
             bare,
-            keys_LBHPD=tuple(keys),
-            values_LBHPD=tuple(values),
+            keys_LBHPD=keys_LBHSD,
+            values_LBHPD=values_LBHSD,
             next_position_B=bare.next_position_B.expand(self.rows),
             mask_BP=None if bare.mask_BP is None else bare.mask_BP.expand(self.rows, -1),
         )
@@ -496,16 +487,7 @@ class Window:
         """Select rows, in this order. Rows may repeat."""
         for layer in self._layers:
             layer.select(rows_N)
-        eviction = (
-            None
-            if self._bare_prefix.eviction is None
-            else self._bare_prefix.eviction.select(rows_N)
-        )
-        self.rows, self._bare_prefix = (
-            len(rows_N),
-            replace(self._bare_prefix, eviction=None).select(rows_N),
-        )
-        self._bare_prefix = replace(self._bare_prefix, eviction=eviction)
+        self.rows, self._bare_prefix = len(rows_N), self._bare_prefix.select(rows_N)
         if self._bias is not None:
             self._bias = [select_tensor_rows(bias, rows_N) for bias in self._bias]
         if self._ids_BS is not None:

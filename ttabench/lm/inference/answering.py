@@ -167,10 +167,7 @@ def generate(
     assert max_new_tokens > 0, f"max_new_tokens {max_new_tokens}"
     if not prompts:
         return []
-    patch = patching.encode_patch(lm, patch)
-    assert patching.patch_batch_size(patch) in (1, len(prompts)), (
-        f"patch of {patching.patch_batch_size(patch)} rows for {len(prompts)} prompts"
-    )
+    patch = patching.encode_patch(lm, patch, len(prompts))
     start = patching.text_start(lm, patch)
     texts = [start + prompt or [lm.eos_id] for prompt in prompts]
     # The last generated token is never read.

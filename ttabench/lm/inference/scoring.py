@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -120,10 +121,7 @@ def _score_in_batches(
 
     The results are moved to the CPU.
     """
-    patch = patching.encode_patch(lm, patch)
-    assert patching.patch_batch_size(patch) in (1, len(items)), (
-        f"patch of {patching.patch_batch_size(patch)} rows for {len(items)} items"
-    )
+    patch = patching.encode_patch(lm, patch, len(items))
     results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
     for batch in batches_by_length(lm, lengths, batch_size):
@@ -170,18 +168,15 @@ def _score_in_one_forward(
         return [torch.zeros(0)] * len(items)
     patching.check_fits(lm, patch.prefix, list(map(len, rows)))
     ids_BT = pad(rows, lm.pad_id, "right", lm.device)[0]
-    ends = [row * ids_BT.shape[1] + len(ids) for row, ids in enumerate(rows)]
-    target_positions = [
-        position
-        for end, count in zip(ends, counts, strict=True)
-        for position in range(end - count, end)
-    ]
     targets_N = torch.tensor([token for target in targets for token in target], device=lm.device)
     with patching.deltas_applied(lm, patch.deltas, len(rows)):
         # causal attention never sees padding after the text: no mask, and a fast kernel
         hidden_BTD = Window(lm, patch.prefix, len(rows), retain=False).feed(ids_BT)
-        hidden_ND = hidden_BTD.flatten(0, 1).index_select(
-            0, torch.tensor(target_positions, device=lm.device)
+        hidden_ND = torch.cat(
+            [
+                hidden_TD[len(ids) - count : len(ids)]
+                for hidden_TD, ids, count in zip(hidden_BTD, rows, counts, strict=True)
+            ]
         )
         return list(torch.split(read(lm, hidden_ND, targets_N), counts))
 
@@ -204,47 +199,35 @@ def _score_after_prompts(
             rows.append((item, text, options))
         else:  # no text: the first token of an option serves as prompt, and is not scored
             rows += [(item, option[:1], [option[1:]]) for option in options]
-    texts, options = (
-        [text for _, text, _ in rows],
-        [option for *_, continuation in rows for option in continuation],
+    owners, texts, options_of_rows = zip(*rows, strict=True)
+    options = list(chain.from_iterable(options_of_rows))
+    owner_R = torch.arange(len(rows), device=lm.device).repeat_interleave(
+        torch.tensor(list(map(len, options_of_rows)), device=lm.device)
     )
-    owner_R = torch.tensor(
-        [row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device
-    )
-    patch = patching.select_rows(patch, [item for item, _, _ in rows])
-    longest_options = [
-        max(0, *(len(option) - 1 for option in continuation)) for *_, continuation in rows
+    patch = patching.select_rows(patch, owners)
+    read_tokens = [
+        len(text) + max(0, max(map(len, own)) - 1)
+        for text, own in zip(texts, options_of_rows, strict=True)
     ]
-    patching.check_fits(
-        lm,
-        patch.prefix,
-        [
-            len(text) + option_tokens
-            for text, option_tokens in zip(texts, longest_options, strict=True)
-        ],
-    )
+    patching.check_fits(lm, patch.prefix, read_tokens)
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(rows))
     with patching.deltas_applied(lm, patch.deltas, len(rows)):
         hidden_BTD = window.feed(ids_BT.to(lm.device), patching.prepare_mask(lm, mask_BT))
     hidden = [hidden_BTD[:, -1:].index_select(0, owner_R)]
     window.select(owner_R)
-    rest_RT = pad([option[:-1] for option in options], lm.pad_id, "right", lm.device)[0]
+    ids_RS, is_scored_RS = pad(options, lm.pad_id, "right", lm.device)
+    rest_RT = ids_RS[:, :-1]
     with patching.deltas_applied(lm, patching.select_rows(patch, owner_R).deltas, len(options)):
-        # Finished rows go on with padding; its output is not used.
+        # Finished rows go on with their last token and padding; the output is not used.
         for next_RT in (
             torch.split(rest_RT, 1 if evicts else rest_RT.shape[1], 1) if rest_RT.shape[1] else ()
         ):
             hidden.append(window.feed(next_RT))
-        hidden_RSD = torch.cat(hidden, dim=1)
-        counts = [len(option) for option in options]
-        targets_N = torch.tensor(
-            [token for option in options for token in option], device=lm.device
-        )
-        is_scored_RS = torch.arange(hidden_RSD.shape[1]) < torch.tensor(counts)[:, None]
-        return list(
-            torch.split(read(lm, hidden_RSD[is_scored_RS.to(lm.device)], targets_N), counts)
-        )
+        # without any target, one hidden state is left of the prompt
+        hidden_RSD = torch.cat(hidden, dim=1)[:, : ids_RS.shape[1]]
+        values_N = read(lm, hidden_RSD[is_scored_RS], ids_RS[is_scored_RS])
+        return list(torch.split(values_N, list(map(len, options))))
 
 
 MAX_LOGITS = 2**26
@@ -270,9 +253,7 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
         return values_N
     head = lm.model.get_output_embeddings()
     is_plain_head = lm.has_linear_head and type(head) is nn.Linear and not head._forward_hooks
-    is_trained = is_plain_head and any(
-        part is not None and part.requires_grad for part in (head.weight, head.bias)
-    )
+    is_trained = is_plain_head and any(part.requires_grad for part in head.parameters())
     if not is_plain_head or is_trained or head.weight.device != hidden_ND.device:
         parts = _split_by_logits(lm, MAX_LOGITS, hidden_ND, targets_N)
         if not is_plain_head or len(parts) == 1:

@@ -33,10 +33,7 @@ def load_pretrained(
     name: str, dtype: torch.dtype | None, device: torch.device, use_all_devices: bool = False
 ) -> Loaded:
     """Load model and tokenizer by known name, folder, GGUF file or hub id."""
-    place, package = (
-        find_source(name),
-        ARCHITECTURES[name].package if name in ARCHITECTURES else None,
-    )
+    place, known = find_source(name), ARCHITECTURES.get(name)
     if Path(place).is_file():
         # An empty folder: transformers would also read other files in the folder of the GGUF file.
         gguf_source = ModelSource(
@@ -44,10 +41,10 @@ def load_pretrained(
         )
         return gguf_files.load_gguf(gguf_source, dtype, device, use_all_devices)
     source = ModelSource(name, place, revision="" if Path(place).is_dir() else hub_commit(place))
-    if package is not None:
+    if known and known.package:
         install = "" if find_spec("gguf") else f"{gguf_files.INSTALL_COMMAND} && "
-        source = replace(source, hint=f"Run: {install}{package.install}")
-    elif name in ARCHITECTURES:
+        source = replace(source, hint=f"Run: {install}{known.package.install}")
+    elif known:
         source = replace(
             source, hint="Use a folder written by save_pretrained, or add --random-weights."
         )

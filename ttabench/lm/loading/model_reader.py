@@ -68,7 +68,9 @@ def check_model_files(place: str) -> None:
                 pass
     for name in CHECKED_FILES:
         file = find_small_file(place, name)
-        values = {} if file is None else read_json_object(file, DOWNLOAD_AGAIN_HINT)
+        if file is None:
+            continue
+        values = read_json_object(file, DOWNLOAD_AGAIN_HINT)
         for key, value in _nested_items(values):
             if value and (
                 key == "auto_map" or (key.endswith("_implementation") and "/" in str(value))
@@ -90,7 +92,7 @@ def check_model_files(place: str) -> None:
                 )
                 hint = f"Use full-precision weights or a GGUF file; if they are, remove {key}."
                 raise UserError(fault, hint)
-        shards = values.get("weight_map") if name == INDEX_FILE and file is not None else {}
+        shards = values.get("weight_map") if name == INDEX_FILE else {}
         if not isinstance(shards, dict) or not all(
             SHARD_PATTERN.fullmatch(str(shard)) for shard in shards.values()
         ):
