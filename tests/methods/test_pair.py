@@ -19,8 +19,9 @@ from ttabench.methods.base import Method
 from ttabench.methods.pair.method import Pair
 from ttabench.methods.registry import find_method
 from ttabench.methods.session import Session
+from ttabench.run.adapters import ADAPTERS_FOLDER
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import ADAPTERS_FOLDER, resolve_method
+from ttabench.run.resolve import resolve_method
 
 QUESTION = make_queries("Where does Ada live?")
 

@@ -7,14 +7,14 @@ import pytest
 from tests.conftest import Command
 from ttabench.methods.checkpoints import read_header
 from ttabench.report.listing import adapters_table
-from ttabench.run import resolve
-from ttabench.run.resolve import find_adapters
+from ttabench.run import adapters
+from ttabench.run.adapters import find_adapters
 
 
 def test_without_a_checkout_the_large_ones_are_named_and_not_there(
     ttabench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolve, "ADAPTER_FOLDERS", (resolve.ADAPTERS_FOLDER,))
+    monkeypatch.setattr(adapters, "ADAPTER_FOLDERS", (adapters.ADAPTERS_FOLDER,))
     assert "not installed: nano/camels-streamingqa" in adapters_table().caption
     for words in (("--checkpoint", "shipped:mac-squad_seq"), ()):
         refused = ttabench("eval --method mac --task squad_seq", *words)

@@ -16,6 +16,7 @@ from ttabench.lm.loading import devices
 from ttabench.methods.states import HEADER_FILE, STATE_SCHEMA_VERSION, header_digest
 from ttabench.readers.cards import load_card
 from ttabench.run.plan import make_plan
+from ttabench.run.prompts import resolve_prompt, training_prompt
 from ttabench.run.request import (
     QUERY_FIELDS,
     REQUEST_KEY,
@@ -24,7 +25,6 @@ from ttabench.run.request import (
     request_from_header,
     state_header,
 )
-from ttabench.run.resolve import resolve_prompt, training_prompt
 
 CARD = {"prompt": "qa", "examples": "1"}
 

@@ -84,8 +84,9 @@ def adapt(
         request = inherit_from_state(request, earlier_states[0], o.typed_names(command))
     from ttabench.methods.states import FILES_READ_KEY, read_state_header, state_writer
     from ttabench.readers.cards import load_card
+    from ttabench.run.prompts import resolve_prompt
     from ttabench.run.request import REQUEST_KEY, state_header
-    from ttabench.run.resolve import resolve_method, resolve_prompt
+    from ttabench.run.resolve import resolve_method
 
     apply_resource_limits(threads, memory_limit, request.device)
     request = replace(request, state=state)

@@ -85,7 +85,8 @@ def ask(
     from ttabench.readers.cards import load_card
     from ttabench.readers.qa_rows import questions_of_texts, read_questions
     from ttabench.run.evaluation import ModelCache
-    from ttabench.run.resolve import resolve_method, resolve_prompt
+    from ttabench.run.prompts import resolve_prompt
+    from ttabench.run.resolve import resolve_method
 
     files = [text for text in questions or [] if context and os.path.isfile(text)]  # noqa: PTH113  # of any length
     context = [*(context or []), *map(Path, files)]

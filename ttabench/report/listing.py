@@ -20,8 +20,8 @@ from ttabench.methods.checkpoints import CheckpointHeader, read_header, trained_
 from ttabench.methods.settings import describe_settings, resolve_preset
 from ttabench.methods.spec import MethodSpec
 from ttabench.records.schema import RECORD_FILE, RUNS_FILE
+from ttabench.run.adapters import ADAPTERS_FOLDER, bundled_adapters, find_adapters
 from ttabench.run.request import MODEL_ALIASES
-from ttabench.run.resolve import ADAPTERS_FOLDER, bundled_adapters, find_adapters
 from ttabench.terminal import render
 from ttabench.terminal.table import Columns, DataRow, Table
 

@@ -37,8 +37,9 @@ from ttabench.report.stored import (
 )
 from ttabench.run.budget import budget_of_config, format_kept_share
 from ttabench.run.plan import BUILTIN_ORIGIN
+from ttabench.run.prompts import resolve_prompt
 from ttabench.run.request import MODEL_ALIASES, NO_CHECKPOINT, RunRequest
-from ttabench.run.resolve import resolve_method, resolve_prompt
+from ttabench.run.resolve import resolve_method
 from ttabench.terminal.table import Columns, DataRow, Table
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from ttabench.methods import registry
 from ttabench.methods.checkpoints import read_header
 from ttabench.records.folder import RunFolder, RunResult, get_or_run
 from ttabench.records.schema import RunRecord
+from ttabench.run.adapters import checkpoint_path
 from ttabench.run.plan import Plan, base_model_digests, file_digests
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import checkpoint_path
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM

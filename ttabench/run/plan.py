@@ -17,14 +17,10 @@ from ttabench.readers.cards import load_card
 from ttabench.readers.sources import default_options as default_options, default_source
 from ttabench.records.run_fields import RUN_FIELDS, RunConfig, RunFields
 from ttabench.records.samples import SAMPLE_COLUMNS
+from ttabench.run.adapters import checkpoint_path
+from ttabench.run.prompts import ResolvedPrompt, resolve_prompt
 from ttabench.run.request import RunRequest
-from ttabench.run.resolve import (
-    ResolvedMethod,
-    ResolvedPrompt,
-    checkpoint_path,
-    resolve_method,
-    resolve_prompt,
-)
+from ttabench.run.resolve import ResolvedMethod, resolve_method
 from ttabench.stats.metrics import Metric, check_metric_modes, metric
 
 T = TypeVar("T")

@@ -1,7 +1,4 @@
-"""Resolution of a request: the method (spec, preset, settings, checkpoint) and the task's prompt.
-
-No model is loaded here.
-"""
+"""Resolution of a request's method: spec, preset, settings and checkpoint. No model is loaded."""
 
 from __future__ import annotations
 
@@ -12,47 +9,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from pydantic import ValidationError
-
 from ttabench.core.digests import digest_path, refuse_changed_files
-from ttabench.core.errors import UserError, require_known
-from ttabench.core.files import read_json_object
-from ttabench.core.types import Json, Query, Want
-from ttabench.lm.texts import find_chat_template, template_values
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
 from ttabench.methods import registry
-from ttabench.methods.checkpoints import (
-    HEADER_FILE,
-    is_peft_folder,
-    read_header,
-    settings_from_header,
-    trained_tasks,
-)
+from ttabench.methods.checkpoints import is_peft_folder, read_header, settings_from_header
 from ttabench.methods.pair import PAIR_SEPARATOR, PairSpec, join_by_label, split_settings
 from ttabench.methods.settings import build_settings, json_values, parse_settings, resolve_preset
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import SETTING_PREFIX
-from ttabench.readers.cards import Card, ChatPrompt
+from ttabench.run.adapters import ADAPTER_FOLDERS, checkpoint_path, shipped_checkpoint
 from ttabench.run.budget import budget_settings, parse_budget
-from ttabench.run.request import NO_CHECKPOINT, OWN_QUESTIONS_TASK, SHIPPED_PREFIX, RunRequest
+from ttabench.run.request import NO_CHECKPOINT, SHIPPED_PREFIX, RunRequest
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
     from ttabench.methods.base import Method
-
-ADAPTERS_FOLDER = Path(__file__).parents[1] / "assets" / "adapters"
-"""Folder of the bundled adapters. Its `chosen.json` lists all adapters of the project."""
-ADAPTER_FOLDERS = (ADAPTERS_FOLDER, Path(__file__).parents[2] / "results" / "adapters")
-"""Folders with adapters at BASE/NAME. The second exists only in a checkout of the repository."""
-CHECKPOINT_TASK = {OWN_QUESTIONS_TASK: "streamingqa"}
-"""Task whose bundled checkpoints a task uses. Both have the same prompts."""
-
-READERS_WITH_PROMPTS = ("qa_stream", "sessions")
-"""Dataset readers of tasks with prompt templates."""
-SCORING_READERS = ("book", "dialogue")
-"""Dataset readers of tasks that score given texts."""
-TRAINING_PROMPT_KEY = "asked"
-"""Key of the prompt in a checkpoint's training record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,55 +202,6 @@ def _resolve_single(
     )
 
 
-def bundled_adapters() -> dict[str, str]:
-    """Return the reason for choosing each adapter of the project, by BASE/NAME.
-
-    Adapters that are not installed are included, see `find_adapters` for the installed ones.
-    """
-    return read_json_object(ADAPTERS_FOLDER / "chosen.json")
-
-
-def find_adapters() -> dict[str, Path]:
-    """Return the folders of the installed adapters, by BASE/NAME."""
-    folders = [
-        path.parent for folder in ADAPTER_FOLDERS for path in folder.glob(f"*/*/{HEADER_FILE}")
-    ]
-    return dict(sorted((f"{folder.parent.name}/{folder.name}", folder) for folder in folders))
-
-
-def shipped_checkpoint(method: str, task: str, model: str) -> Path | None:
-    """Return the project's checkpoint of a method for a task; None if there is none.
-
-    The adapter named METHOD-TASK is preferred. Otherwise, it is a bundled adapter trained on
-    several tasks including this one; of several such adapters, the one with the fewest tasks.
-
-    Raises:
-        UserError: the adapter exists in the project but is not installed.
-    """
-    name = CHECKPOINT_TASK.get(task, task)
-    if f"{model}/{method}-{name}" in bundled_adapters():
-        return _adapter_folder(f"{model}/{method}-{name}")
-    candidates = [
-        (len(tasks), folder)
-        for adapter, folder in find_adapters().items()
-        if adapter.startswith(f"{model}/{method}-")
-        and folder.is_relative_to(ADAPTERS_FOLDER)
-        and name in (tasks := trained_tasks(read_header(folder).training))
-        and len(tasks) > 1
-    ]
-    return min(candidates, default=(0, None))[1]
-
-
-def _adapter_folder(adapter: str) -> Path:
-    folders = find_adapters()
-    if adapter not in folders:
-        raise UserError(
-            f"The adapter {adapter} is not part of the installed package.",
-            f"Download results/adapters/{adapter} from the repository. Use its path as --checkpoint.",
-        )
-    return folders[adapter]
-
-
 def _find_checkpoint(
     request: RunRequest, spec: MethodSpec, preset: str, checkpoint: str
 ) -> Path | None:
@@ -297,138 +221,3 @@ def _find_checkpoint(
     if spec.origin or request.random_weights or preset not in ("", request.model):
         return None  # bundled adapters fit only built-in methods, with the preset of the model
     return shipped_checkpoint(spec.name, request.task, request.base_name)
-
-
-def checkpoint_path(checkpoint: str, base: str) -> Path:
-    """Return the folder of a checkpoint, given as a path or as `shipped:NAME` for this base model.
-
-    Raises:
-        UserError: no adapter has this name, or it is not installed.
-    """
-    if not checkpoint.startswith(SHIPPED_PREFIX):
-        return Path(checkpoint)
-    name = checkpoint.removeprefix(SHIPPED_PREFIX)
-    known = [
-        adapter.removeprefix(f"{base}/")
-        for adapter in bundled_adapters()
-        if adapter.startswith(f"{base}/")
-    ]
-    if not known:
-        raise UserError(f"There is no bundled adapter for {base}.", "Run `ttabench train`.")
-    require_known(f"bundled adapter for {base}", name, known)
-    return _adapter_folder(f"{base}/{name}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResolvedPrompt:
-    """Resolved prompt of a task."""
-
-    card: Card
-    chat: bool
-    """True if context and query are formatted with the chat template of the model."""
-    options: Mapping[str, Json]
-    """Task options: those typed by the user, and those of the prompt chosen for the model."""
-    template_values: str
-    """Values that the chat template gets besides the messages; empty if it is not used."""
-
-    def make_query(self, question: str, key: str, want: Want) -> Query:
-        """Build a query from a question with the task's prompt template.
-
-        Raises:
-            UserError: the task has no prompt template.
-        """
-        options = {**self.card.protocol, **self.options}
-        if self.card.reader not in READERS_WITH_PROMPTS or "prompt" not in options:
-            raise UserError(
-                f"The task {self.card.name} has no prompt template for your own questions.",
-                "Remove --task.",
-            )
-        examples = int(str(options.get("examples", 0)))
-        prompt = self.card.prompt.fill_template(question, str(options["prompt"]), examples)
-        return Query(
-            prompt=prompt, question=question, key=key, joiner=self.card.prompt.joiner, want=want
-        )
-
-    @property
-    def max_answer_tokens(self) -> int:
-        """Maximum number of tokens of a generated answer, as set by the task."""
-        return int(
-            str(self.options.get("max_new_tokens", self.card.protocol.get("max_new_tokens", 16)))
-        )
-
-
-def resolve_prompt(request: RunRequest, card: Card) -> ResolvedPrompt:
-    """Resolve the prompt of a request's task for its model.
-
-    Args:
-        card: the task's card.
-
-    Raises:
-        UserError: `--chat-template` does not apply to the task.
-    """
-    typed_options = request.task_options
-    scores_turns = (
-        card.reader == "sessions"
-        and typed_options.get("ask", card.protocol.get("ask", "questions")) != "questions"
-    )
-    if request.chat_template and (scores_turns or card.reader in SCORING_READERS):
-        fault = f"{card.name} scores given texts, so it uses no chat template."
-        raise UserError(fault, "Remove --chat-template.")
-    chat_prompt = _prompt_of_checkpoint(request, card)
-    template = find_chat_template(request.model)
-    card_prompt = None if request.random_weights else card.prompt.chat
-    if chat_prompt is None and card_prompt is not None and (request.chat_template or template):
-        chat_prompt = card_prompt
-        if request.chat_template and not chat_prompt.turns:
-            chat_prompt = ChatPrompt(prompt=chat_prompt.prompt)  # without its examples
-    chat = (
-        bool(chat_prompt and chat_prompt.turns)
-        if request.chat_template is None
-        else request.chat_template
-    )
-    prompt_options = (
-        {}
-        if chat_prompt is None or "prompt" in typed_options
-        else {"prompt": chat_prompt.prompt, "examples": str(chat_prompt.examples)}
-    )
-    return ResolvedPrompt(
-        card=card,
-        chat=chat,
-        options={**prompt_options, **typed_options},
-        template_values=template_values(template, thinking=request.thinking) if chat else "",
-    )
-
-
-def training_prompt(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:
-    """Return the training prompt for a checkpoint's record, by `TRAINING_PROMPT_KEY`.
-
-    Empty if the task has only one prompt.
-    """
-    if "prompt" not in task_options:
-        return {}
-    return {
-        TRAINING_PROMPT_KEY: {
-            "prompt": task_options["prompt"],
-            "examples": task_options["examples"],
-            "turns": chat,
-        }
-    }
-
-
-def _prompt_of_checkpoint(request: RunRequest, card: Card) -> ChatPrompt | None:
-    """Return the prompt that the checkpoint was trained with.
-
-    None without a checkpoint, if it stores no prompt, or if the card lacks that prompt.
-    """
-    checkpoint = request.base_checkpoint or (request.checkpoint if request.method == "lora" else "")
-    if checkpoint in ("", "none"):
-        return None
-    try:
-        folder = checkpoint_path(checkpoint, request.model)
-        training_record = read_json_object(folder / HEADER_FILE)["training"]
-        chat_prompt = ChatPrompt.model_validate(
-            training_record["config"]["data"][TRAINING_PROMPT_KEY]
-        )
-    except (KeyError, TypeError, ValidationError, UserError):
-        return None  # loading the checkpoint reports a missing or damaged header
-    return chat_prompt if chat_prompt.prompt in card.prompt.templates else None

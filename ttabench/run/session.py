@@ -21,8 +21,9 @@ from ttabench.methods import session
 from ttabench.methods.states import save_state
 from ttabench.readers.cards import load_card
 from ttabench.run.evaluation import ModelCache
+from ttabench.run.prompts import resolve_prompt
 from ttabench.run.request import REQUEST_KEY, RunRequest, UserPath, state_header
-from ttabench.run.resolve import resolve_method, resolve_prompt
+from ttabench.run.resolve import resolve_method
 
 
 class Session(session.Session):

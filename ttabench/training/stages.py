@@ -35,8 +35,8 @@ from ttabench.readers.cards import load_yaml
 from ttabench.records.local_paths import source_name
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
+from ttabench.run.prompts import training_prompt
 from ttabench.run.request import NO_CHECKPOINT, RunRequest, UserPath
-from ttabench.run.resolve import training_prompt
 from ttabench.training.config import (
     RECORDED_RECIPE_FIELDS,
     TrainConfig,
