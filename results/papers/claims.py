@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from papers import declared
 from papers.declared import COUNTED
-from papers.judging import ClaimResult, StoredRuns, Verdict, evaluate_claims, over
+from papers.judging import ClaimResult, StoredRuns, Verdict, combine_verdicts, evaluate_claims
 from ttabench.core.amounts import format_bytes, format_number
 from ttabench.stats.metrics import metric_or_default
 
@@ -51,8 +51,8 @@ def claims_page(stored_runs: StoredRuns) -> str:
     rows = [
         row
         for of in declared.PAPERS
-        for which in declared.paper(of).tables
-        for row in evaluate_claims(of, which, stored_runs)
+        for table_name in declared.paper(of).tables
+        for row in evaluate_claims(of, table_name, stored_runs)
     ]
     quality = [row for row in rows if not row.claim.cost]
     costs = by_claim(row for row in rows if row.claim.cost)
@@ -73,7 +73,7 @@ def by_setting(rows: Iterable[ClaimResult]) -> Settings:
     """Group results by claim, place and comparison group, in their order."""
     groups: dict[Hashable, list[ClaimResult]] = {}
     for row in rows:
-        key = (row.paper, row.table, row.claim.text, row.place.name, row.block, row.scale)
+        key = (row.paper, row.table, row.claim.text, row.place.name, row.group_name, row.scale)
         groups.setdefault(key, []).append(row)
     return list(groups.values())
 
@@ -97,12 +97,12 @@ def by_claim(rows: Iterable[ClaimResult]) -> list[Settings]:
 
 def verdict_of_trainings(setting: Sequence[ClaimResult]) -> Verdict:
     """Combine the verdicts of all trainings of a setting."""
-    return over([row.verdict for row in setting])
+    return combine_verdicts([row.verdict for row in setting])
 
 
 def verdict_of_settings(settings: Settings) -> Verdict:
     """Combine the verdicts of all settings of a claim."""
-    return over([verdict_of_trainings(setting) for setting in settings])
+    return combine_verdicts([verdict_of_trainings(setting) for setting in settings])
 
 
 def headline(rows: Sequence[ClaimResult]) -> str:
@@ -140,7 +140,7 @@ def claims_table(claims: Sequence[Settings]) -> str:
     lines = []
     for settings in claims:
         first, verdicts = settings[0][0], [verdict_of_trainings(setting) for setting in settings]
-        verdict = format_verdict(over(verdicts), verdicts, "settings")
+        verdict = format_verdict(combine_verdicts(verdicts), verdicts, "settings")
         rows = [row for setting in settings for row in setting]
         name = f"{first.paper} {first.table}"
         ours = effects(settings)
@@ -153,7 +153,7 @@ def settings_table(settings: Settings) -> str:
     lines = []
     for rows in settings:
         first, verdicts = rows[0], [row.verdict for row in rows]
-        verdict = format_verdict(over(verdicts), verdicts, "trainings")
+        verdict = format_verdict(combine_verdicts(verdicts), verdicts, "trainings")
         reason = each([row.reason for row in rows])
         controls = [
             row.control.shown if row.control else "not run" if row.memory and row.found else ""
@@ -164,7 +164,7 @@ def settings_table(settings: Settings) -> str:
                 f"{first.paper} {first.table}",
                 first.claim.text,
                 first.place.name,
-                first.block,
+                first.group_name,
                 each([format_ours(row) for row in rows]),
                 each(controls),
                 each([f"{row.found.n:,}" if row.found else "" for row in rows]),

@@ -1,7 +1,7 @@
 """Evaluation of the papers' claims on stored runs.
 
-    words(record)                        {"method": "mac", "set": {...}, "trained_on": "own", ...}
-    locations("mac", "table1", stored)   [Location(lines={"mac": {0: StoredResult(...), ...}}, ...)]
+    suite_settings(record)                        {"method": "mac", "set": {...}, "trained_on": "own", ...}
+    locations("mac", "table1", stored)   [Location(results={"mac": {0: StoredResult(...), ...}}, ...)]
     evaluate_claims("mac", "table1", stored)[0]     ClaimResult(verdict="reproduced", ...)
 
 Table rows are patterns that select stored runs, as in the `exclude` of a suite. A claim is
@@ -82,12 +82,12 @@ OWN = "own"
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRuns(LoadedRuns):
-    """StoredRuns runs, without duplicates."""
+    """Stored runs without duplicates."""
 
     @cached_property
-    def words(self) -> dict[str, dict[str, Json]]:
-        """Suite settings of every run by run id, see `words`."""
-        return {record.id: words(record) for _, record in self.runs}
+    def suite_settings(self) -> dict[str, dict[str, Json]]:
+        """Suite settings of every run by run id, see `suite_settings`."""
+        return {record.id: suite_settings(record) for _, record in self.runs}
 
 
 def load_stored_runs(folders: Sequence[Path]) -> StoredRuns:
@@ -99,7 +99,7 @@ def load_stored_runs(folders: Sequence[Path]) -> StoredRuns:
     return StoredRuns(runs=tuple(runs.values())[::-1], damaged=found.damaged)
 
 
-def words(record: RunRecord) -> dict[str, Json]:
+def suite_settings(record: RunRecord) -> dict[str, Json]:
     """Convert a record to the settings of a suite. Lists become text, as on the command line."""
     config = fill_defaults(record.config)
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
@@ -112,11 +112,11 @@ def words(record: RunRecord) -> dict[str, Json]:
     return {**plain, "trained_on": OWN if trained == config["task"] else trained}
 
 
-def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
+def matches_run(pattern: Mapping[str, Json], settings_of_run: Mapping[str, Json]) -> bool:
     """Return True if a run matches a pattern. A `trained_on` equal to the run's task means "own"."""
-    if pattern.get("trained_on") == words_of_run["task"]:
+    if pattern.get("trained_on") == settings_of_run["task"]:
         pattern = {**pattern, "trained_on": OWN}
-    return matches_pattern(pattern, words_of_run)
+    return matches_pattern(pattern, settings_of_run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +128,11 @@ class StoredResult:
     step: int | None = None
     fault: str = ""
     """Reason why the result cannot be used, as text that follows its name. Empty if it can be used."""
-    other: StoredResult | None = None
+    swapped: StoredResult | None = None
     """Result under a swapped state. None if that was not run."""
 
     @cached_property
-    def line(self) -> MethodRow:
+    def row_at_place(self) -> MethodRow:
         """Method row with the values at the place: of `step`, of all steps if None, or of all
         lengths up to `step`. The step is removed from query keys.
         """
@@ -178,57 +178,68 @@ class Location:
 
     place: Place
     scale: Scale
-    block: str
+    group_name: str
     task: str
-    lines: Mapping[str, Mapping[int | None, StoredResult]]
+    results: Mapping[str, Mapping[int | None, StoredResult]]
     """Results by row name and training seed. The seed is None without training. `none` and `icl`
     are included.
     """
 
 
-def locations(name: str, which: str, stored_runs: StoredRuns) -> list[Location]:
+def locations(name: str, table_name: str, stored_runs: StoredRuns) -> list[Location]:
     """Return every place of a table in every comparison group with a run of a claimed row."""
-    table = paper(name).tables[which]
+    table = paper(name).tables[table_name]
     places, patterns = table.places, {**paper(name).lines, **table.lines}
-    named = {line: patterns[line] for claim in table.claims for line in (claim.left, claim.right)}
-    lines: dict[str, Pattern] = {end: {"method": end} for end in (NO_CONTEXT, FULL_CONTEXT)} | named
+    claimed = {
+        row_name: patterns[row_name]
+        for claim in table.claims
+        for row_name in (claim.left, claim.right)
+    }
+    patterns_of_rows: dict[str, Pattern] = {
+        end: {"method": end} for end in (NO_CONTEXT, FULL_CONTEXT)
+    } | claimed
 
-    def are(pattern: Mapping[str, Json], record: RunRecord) -> bool:
-        return fits(pattern, stored_runs.words[record.id])
+    def matches(pattern: Mapping[str, Json], record: RunRecord) -> bool:
+        return matches_run(pattern, stored_runs.suite_settings[record.id])
 
     kept = [
         run
         for run in stored_runs.runs
-        if any(are(place.pattern, run[1]) for place in places)
-        and any(are(pattern, run[1]) for pattern in lines.values())
+        if any(matches(place.pattern, run[1]) for place in places)
+        and any(matches(pattern, run[1]) for pattern in patterns_of_rows.values())
     ]
     answers, _ = read_answers(kept)
     found = []
-    for of_block, groups in comparison_groups([run for run in kept if run[1].id in answers]):
-        of_groups = []
+    for comparison_group, groups in comparison_groups(
+        [run for run in kept if run[1].id in answers]
+    ):
+        results_of_groups = []
         for group in groups:
             joined = join_answers([answers[run] for run in group.ids])
-            method_row = make_method_row(of_block, group.method, group, joined)
+            method_row = make_method_row(comparison_group, group.method, group, joined)
             fault = method_row.exclusion_reason or ("" if joined.values else UNSCORED)
-            of_groups.append(StoredResult(method_row=method_row, answers=joined, fault=fault))
+            results_of_groups.append(
+                StoredResult(method_row=method_row, answers=joined, fault=fault)
+            )
         scale = scale_of_model(str(groups[0].record.config.get("model")))
         for place in (place for place in places if scale in place.scales):
             results = _at(
-                place, [one for one in of_groups if are(place.pattern, one.method_row.record)]
+                place,
+                [one for one in results_of_groups if matches(place.pattern, one.method_row.record)],
             )
             trainings = {
-                line: _by_seed(fitting)
-                for line, pattern in lines.items()
-                if (fitting := [one for one in results if are(pattern, one.method_row.record)])
+                row_name: _by_seed(fitting)
+                for row_name, pattern in patterns_of_rows.items()
+                if (fitting := [one for one in results if matches(pattern, one.method_row.record)])
             }
-            if trainings.keys() & named.keys():
+            if trainings.keys() & claimed.keys():
                 found.append(
                     Location(
                         place=place,
                         scale=scale,
-                        block=of_block.name,
-                        task=of_block.task,
-                        lines=trainings,
+                        group_name=comparison_group.name,
+                        task=comparison_group.task,
+                        results=trainings,
                     )
                 )
     return sorted(found, key=lambda location: places.index(location.place))
@@ -243,18 +254,21 @@ def _at(place: Place, results: Sequence[StoredResult]) -> list[StoredResult]:
     same_limit = select_same_limit(
         [one.method_row for one in results if one.method_row.state_of == "own"]
     )
-    lines: list[StoredResult] = []
-    others: dict[Any, StoredResult] = {}
+    own_results: list[StoredResult] = []
+    swapped_results: dict[Any, StoredResult] = {}
     for one in (replace(one, step=place.step) for one in results):
-        if one.line.values or not one.answers.values:
+        if one.row_at_place.values or not one.answers.values:
             if one.method_row.state_of == "other":
-                others[one.method_row.configuration_key] = one
+                swapped_results[one.method_row.configuration_key] = one
             elif one.method_row.state_of == "own":
                 fault = one.fault
                 if one.method_row not in same_limit:
                     fault = f"{LESS} ({format_limit(one.method_row)})"
-                lines.append(replace(one, fault=fault))
-    return [replace(one, other=others.get(one.method_row.configuration_key)) for one in lines]
+                own_results.append(replace(one, fault=fault))
+    return [
+        replace(one, swapped=swapped_results.get(one.method_row.configuration_key))
+        for one in own_results
+    ]
 
 
 def _by_seed(results: Sequence[StoredResult]) -> dict[int | None, StoredResult]:
@@ -285,7 +299,7 @@ class ClaimResult:
     verdict: Verdict = "no runs"
     scale: Scale | None = None
     """None without runs at any scale."""
-    block: str = ""
+    group_name: str = ""
     found: Difference | None = None
     control: Difference | None = None
     """Difference between the own and a swapped state of the left method."""
@@ -321,7 +335,7 @@ def _significant_gain(found: Difference) -> float:
     return found.gain if found.p is not None and found.p < SIGNIFICANCE_LEVEL else 0.0
 
 
-def over(verdicts: Sequence[Verdict]) -> Verdict:
+def combine_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
     """Combine the verdicts of several trainings or settings. Those without a decision are ignored."""
     decided = {verdict for verdict in verdicts if verdict not in NO_VERDICT}
     if decided:
@@ -329,23 +343,25 @@ def over(verdicts: Sequence[Verdict]) -> Verdict:
     return "cannot tell" if "cannot tell" in verdicts else "no runs"
 
 
-def evaluate_claims(name: str, which: str, stored_runs: StoredRuns) -> list[ClaimResult]:
+def evaluate_claims(name: str, table_name: str, stored_runs: StoredRuns) -> list[ClaimResult]:
     """Evaluate every claim of a table at every place, in every comparison group and training with
     both rows.
     """
-    table, found = paper(name).tables[which], locations(name, which, stored_runs)
-    lines = {**paper(name).lines, **table.lines}
+    table, found = paper(name).tables[table_name], locations(name, table_name, stored_runs)
+    patterns = {**paper(name).lines, **table.lines}
     rows: list[ClaimResult] = []
     for claim in table.claims:
-        memory = not claim.cost and lines[claim.left]["method"] not in WITHOUT_STATE
+        memory = not claim.cost and patterns[claim.left]["method"] not in WITHOUT_STATE
         for place in table.places:
             if not claim.places or place.name in claim.places:
-                base = ClaimResult(paper=name, table=which, claim=claim, place=place, memory=memory)
+                base = ClaimResult(
+                    paper=name, table=table_name, claim=claim, place=place, memory=memory
+                )
                 both = [
                     location
                     for location in found
                     if location.place is place
-                    and {claim.left, claim.right} <= location.lines.keys()
+                    and {claim.left, claim.right} <= location.results.keys()
                 ]
                 rows += list(_evaluate(base, both)) or [base]
     return rows
@@ -360,12 +376,14 @@ def _evaluate(base: ClaimResult, both: Sequence[Location]) -> Iterator[ClaimResu
     claim = base.claim
     for group in groups:
         first = group[0]
-        block = first.block
+        group_name = first.group_name
         if len(group) > 1:
-            block = block.replace(f"{first.task} ", f"{len(group)} tasks ", 1)
-        row = replace(base, scale=first.scale, block=block)
+            group_name = group_name.replace(f"{first.task} ", f"{len(group)} tasks ", 1)
+        row = replace(base, scale=first.scale, group_name=group_name)
         for left, right in _trainings(claim, group):
-            pairs = [(one.lines[claim.left][left], one.lines[claim.right][right]) for one in group]
+            pairs = [
+                (one.results[claim.left][left], one.results[claim.right][right]) for one in group
+            ]
             yield _compare_costs(row, *pairs[0]) if claim.cost else _compare(row, group, pairs)
 
 
@@ -376,7 +394,7 @@ def _trainings(claim: Claim, group: Sequence[Location]) -> Iterator[tuple[int | 
     side.
     """
     left, right = (
-        set.intersection(*(set(location.lines[side]) for location in group))
+        set.intersection(*(set(location.results[side]) for location in group))
         for side in (claim.left, claim.right)
     )
     ordered = [sorted(side, key=lambda seed: seed or 0) for side in (left, right)]
@@ -396,7 +414,10 @@ def _compare(row: ClaimResult, group: Sequence[Location], pairs: Sequence[Pair])
     faults = [f"not run on {', '.join(missing)}"] if missing else []
     faults += [fault for pair in pairs for fault in _faults(claim, pair)]
     found = _mean(
-        [difference(left.line, _scaled(right.line, claim.share)) for left, right in pairs]
+        [
+            difference(left.row_at_place, _scaled(right.row_at_place, claim.share))
+            for left, right in pairs
+        ]
         if not faults
         else [None]
     )
@@ -406,7 +427,10 @@ def _compare(row: ClaimResult, group: Sequence[Location], pairs: Sequence[Pair])
     control = None
     if row.memory:
         control = _mean(
-            [difference(left.line, left.other.line) if left.other else None for left, _ in pairs]
+            [
+                difference(left.row_at_place, left.swapped.row_at_place) if left.swapped else None
+                for left, _ in pairs
+            ]
         )
     verdict = verdict_of(found, control, memory=row.memory)
     reason = claim.miniature if row.scale == SCALES[0] else ""
@@ -420,15 +444,15 @@ def _faults(claim: Claim, pair: Pair) -> list[str]:
     return [f"{name} {result.fault}" for name, result in names if result.fault]
 
 
-def _scaled(line: MethodRow, share: float) -> MethodRow:
+def _scaled(row: MethodRow, share: float) -> MethodRow:
     """Scale the values of a method row by a share."""
     if share == 1:
-        return line
+        return row
     parts = {
         query: value._replace(terms=(share * value.terms[0], *value.terms[1:]))
-        for query, value in line.values.items()
+        for query, value in row.values.items()
     }
-    return replace(line, values=parts)
+    return replace(row, values=parts)
 
 
 def _mean(differences: Sequence[Difference | None]) -> Difference | None:
@@ -449,7 +473,7 @@ def _near_baseline_reason(
     """
     positions: list[list[float]] = []
     for location, pair in zip(group, pairs, strict=True):
-        ends = [[*location.lines.get(end, {}).values()][:1] for end in (NO_CONTEXT, FULL_CONTEXT)]
+        ends = [[*location.results.get(end, {}).values()][:1] for end in (NO_CONTEXT, FULL_CONTEXT)]
         results = [*pair, *ends[0], *ends[1]]
         values = [
             result.figure[0]
@@ -463,20 +487,22 @@ def _near_baseline_reason(
     left, right, none, full = (fmean(values) for values in zip(*positions, strict=True))
     if full <= none:
         return "full context is not better than no context"
-    places = [(position - none) / (full - none) for position in (left, right)]
-    return near_baseline(places, decided=verdict != "undecided")
+    shares = [(position - none) / (full - none) for position in (left, right)]
+    return near_baseline(shares, decided=verdict != "undecided")
 
 
-def near_baseline(places: Sequence[float], *, decided: bool) -> str:
+def near_baseline(positions: Sequence[float], *, decided: bool) -> str:
     """Return the baseline that both results are near, or "".
 
     Next to the no-context baseline itself, an undecided result counts. Next to the full-context
     baseline itself, a decided one counts.
     """
-    if all(abs(place) < MAX_BASELINE_DISTANCE for place in places) and (decided or 0 not in places):
+    if all(abs(position) < MAX_BASELINE_DISTANCE for position in positions) and (
+        decided or 0 not in positions
+    ):
         return "both near no context"
-    if all(abs(1 - place) < MAX_BASELINE_DISTANCE for place in places) and (
-        not decided or 1 not in places
+    if all(abs(1 - position) < MAX_BASELINE_DISTANCE for position in positions) and (
+        not decided or 1 not in positions
     ):
         return "both near full context"
     return ""
@@ -490,18 +516,20 @@ def _compare_costs(row: ClaimResult, left: StoredResult, right: StoredResult) ->
     costs = left.cost(claim.cost), right.cost(claim.cost)
     if costs[0] is None or costs[1] is None:
         return replace(unknown, reason=f"{claim.cost} was not recorded")
-    one, other = measured = (costs[0], costs[1])
+    left_cost, right_cost = measured = (costs[0], costs[1])
     if claim.cost in COUNTED:
-        return replace(row, costs=measured, verdict=_of_sign(other.value - one.value))
+        return replace(row, costs=measured, verdict=_of_sign(right_cost.value - left_cost.value))
     faults = [fault for fault in _faults(claim, (left, right)) if not fault.endswith(UNSCORED)]
     if left.method_row.machine != right.method_row.machine:
         faults.append("measured on different machines")
     if faults:
         return replace(unknown, costs=measured, reason=faults[0])
-    block = f"{row.block}, {left.method_row.machine}"
+    group_name = f"{row.group_name}, {left.method_row.machine}"
     names = zip((claim.left, claim.right), measured, strict=True)
     if once := [name for name, cost in names if cost.n < 2]:
         reason = f"{' and '.join(once)} measured once"
-        return replace(unknown, costs=measured, block=block, reason=reason)
-    sign = (other.low >= MIN_TIME_RATIO * one.high) - (one.low >= MIN_TIME_RATIO * other.high)
-    return replace(row, costs=measured, block=block, verdict=_of_sign(sign))
+        return replace(unknown, costs=measured, group_name=group_name, reason=reason)
+    left_wins = right_cost.low >= MIN_TIME_RATIO * left_cost.high
+    right_wins = left_cost.low >= MIN_TIME_RATIO * right_cost.high
+    sign = left_wins - right_wins
+    return replace(row, costs=measured, group_name=group_name, verdict=_of_sign(sign))

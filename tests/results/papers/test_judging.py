@@ -10,13 +10,13 @@ from papers.claims import by_claim, by_setting, theirs, verdict_of_settings, ver
 from papers.judging import (
     ClaimResult,
     Verdict,
+    combine_verdicts,
     evaluate_claims,
-    fits,
     load_stored_runs,
+    matches_run,
     near_baseline,
-    over,
+    suite_settings,
     verdict_of,
-    words,
 )
 
 from tests.records.test_records import sample, store_samples
@@ -105,7 +105,7 @@ def test_results_near_the_same_baseline_are_not_evaluated(
     ],
 )
 def test_verdicts_of_several_settings_are_combined(verdicts: list[Verdict], verdict: str) -> None:
-    assert over(verdicts) == verdict
+    assert combine_verdicts(verdicts) == verdict
 
 
 def rows(folder: Path, table: str = "table1") -> list[ClaimResult]:
@@ -209,9 +209,11 @@ def test_an_adapter_of_another_task_does_not_match(tmp_path: Path) -> None:
         record = load_record(mac)
         training = {"training": {"config": {"data": {"task": trained}}}}
         save_record(record.model_copy(update={"method": training}), mac)
-        settings_of_run = words(load_record(mac))
-        assert fits({"method": "mac", "trained_on": "own"}, settings_of_run) == bool(expected)
-        assert fits({"method": "mac", "trained_on": trained}, settings_of_run)
+        settings_of_run = suite_settings(load_record(mac))
+        assert matches_run({"method": "mac", "trained_on": "own"}, settings_of_run) == bool(
+            expected
+        )
+        assert matches_run({"method": "mac", "trained_on": trained}, settings_of_run)
         assert sum(row.claim.left == "mac" for row in rows(tmp_path)) == expected
 
 
@@ -277,7 +279,7 @@ def test_times_must_differ_by_a_factor_in_every_draw(
 ) -> None:
     (row,) = timed(tmp_path, mac, camels, elsewhere=elsewhere)
     assert (row.verdict, theirs([row])) == (verdict, "2.5 against 28.6 minutes")
-    assert row.block.endswith("A, 1 thread") != elsewhere
+    assert row.group_name.endswith("A, 1 thread") != elsewhere
 
 
 def test_only_queries_of_the_step_are_used(tmp_path: Path) -> None:
