@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import exp, log
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 from grids import crossed, markdown, spread, table
@@ -36,7 +36,7 @@ FEW_SHOT = ("superglue", "arc_easy", "arc_challenge", "hellaswag", "piqa")
 SHOWN_DIGITS = 2
 """Digits of the per cent by which a perplexity is lower. Smaller differences count as none."""
 
-AT, PERCENT = "20 %", ("50 %", "20 %", "10 %")
+BUDGET, BUDGETS = "20 %", ("50 %", "20 %", "10 %")
 SETS = ("4 documents", "8 documents", "16 documents")
 """Columns of suites `keep` and `keep-gemma`."""
 PLAIN = ("none", "icl", "templora", "qttt", "in_place_ttt", "cartridge")
@@ -46,7 +46,7 @@ PAIRS = ("rag 10 % + kvzip 10 %", "kvzip 20 % + templora")
 """Combinations of two methods, within the budget of each part alone."""
 LOST, NLL = "F1 lost vs. icl [95 %]", "NLL (nats/token)"
 LEGEND = f"""F1 in per cent ± standard error over sets, at each budget (a share of the keys and values of `icl`). The
-other columns are for the budget of {AT}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question. *NLL*:
+other columns are for the budget of {BUDGET}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question. *NLL*:
 negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl`; for `rag`, the share
 of the tokens that a query reads. *CPU s*: processor time to read all contexts. Run
 `ttabench sweep results/english/keep.yaml` to reproduce it."""
@@ -165,9 +165,9 @@ def improvement(runs: Mapping[tuple[str, str], Sequence[StoredRun]], columns: Se
         none, icl = (runs.get((line, column), []) for line in ("none", "icl"))
         if len(none) != len(icl) or len(none) < 2 or none[0][1].main_metric == "ppl":
             continue
-        _, low, _ = gained(icl, none)
+        _, low, _ = paired_difference(icl, none)
         doubt = ", not significant" if low is not None and low <= 0 else ""
-        sentences.append(f"{column}: {gain(icl, none)}{doubt}")
+        sentences.append(f"{column}: {format_gain(icl, none)}{doubt}")
         tested &= low is not None
     if not sentences:
         return ""
@@ -175,7 +175,7 @@ def improvement(runs: Mapping[tuple[str, str], Sequence[StoredRun]], columns: Se
     return f"Improvement of icl over none in points, with {how}: {'; '.join(sentences)}.\n"
 
 
-def gained(
+def paired_difference(
     left: Sequence[StoredRun], right: Sequence[StoredRun]
 ) -> tuple[float, float | None, float | None]:
     """Return the difference of the main metric and its 95 % interval, paired by query.
@@ -197,42 +197,59 @@ def gained(
     return one - other, None, None
 
 
-def gain(left: Sequence[StoredRun], right: Sequence[StoredRun], scale: int = 100) -> str:
+def format_gain(left: Sequence[StoredRun], right: Sequence[StoredRun], scale: int = 100) -> str:
     """Format the difference of the main metric with its interval."""
-    value, low, high = gained(left, right)
+    value, low, high = paired_difference(left, right)
     shown = format_number(scale * value)
     if low is None or high is None:
         return shown
     return f"{shown} [{format_number(scale * low)}, {format_number(scale * high)}]"
 
 
-def measured(runs: Runs, name: str) -> list[str]:
-    """Return F1, F1 lost vs. icl, answer NLL, kept share and CPU seconds of a method at `AT`."""
-    line = name if name in runs else f"{name} {AT}"
+class Cells(NamedTuple):
+    """Formatted figures of a method."""
+
+    f1: str = ""
+    lost: str = ""
+    """F1 lost vs. `icl`, with its interval."""
+    nll: str = ""
+    """Answer NLL with its error."""
+    kept: str = ""
+    """Share of the bytes of the cache, in percent."""
+    seconds: str = ""
+    """CPU seconds of reading."""
+
+
+def format_figures(runs: Runs, name: str) -> Cells:
+    """Format the figures of a method at `BUDGET`; they are empty if it was not run."""
+    line = name if name in runs else f"{name} {BUDGET}"
     if line not in runs:
-        return [""] * 5
+        return Cells()
     (row,), ((_, record), *_) = compare_runs(runs[line]).method_rows, runs[line]
     share = {"icl": 1.0, "none": 0.0}.get(line, row.costs["kept_share"])
-    return [
+    return Cells(
         figure(runs[line]),
-        "" if line == "icl" else gain(runs["icl"], runs[line]),
+        "" if line == "icl" else format_gain(runs["icl"], runs[line]),
         figure(runs[line], "answer_nll"),
         "" if share is None else f"{100 * share:.1f}",
         format_number(record.cost["adapt_cpu_seconds"], 0),
-    ]
+    )
 
 
 def shown_rows(names: Sequence[str]) -> Iterator[tuple[str, str, str, str, str, str]]:
     """Yield one row per method on sets of four paragraphs, with the NLL without its error."""
     runs = column_of("keep", SETS[0])
     for name in names:
-        f1, lost, nll, kept, seconds = measured(runs, name)
+        f1, lost, nll, kept, seconds = format_figures(runs, name)
         yield f"`{name}`", f1, lost, nll.partition(" ")[0], kept, seconds
 
 
 def readme_table() -> str:
     """Return the table of the README."""
-    rows = [(*row[:4], row[5]) for row in shown_rows(README_ROWS)]
+    rows = [
+        (name, f1, lost, nll, seconds)
+        for name, f1, lost, nll, _, seconds in shown_rows(README_ROWS)
+    ]
     return table(("method", "F1 (%)", LOST, NLL, "CPU s"), rows, 1)
 
 
@@ -246,7 +263,7 @@ def larger_contexts() -> str:
     """Compare F1 lost vs. full context for more documents and another model."""
     columns = [column_of(*place) for place in LARGER.values()]
     rows = [
-        (f"`{name}`", *(measured(runs, name)[1] for runs in columns))
+        (f"`{name}`", *(format_figures(runs, name).lost for runs in columns))
         for name in ("kvzip", "attention_matching", "rag")
     ]
     return table((LOST, *LARGER), rows, 1)
@@ -257,7 +274,7 @@ def continued_text() -> str:
     columns = [
         (text, share, column_of(f"keep-{text}"))
         for text in ("dialogues", "books")
-        for share in (AT, "50 %")
+        for share in (BUDGET, "50 %")
     ]
     rows = []
     for name in ("none", "attention_matching", "kvzip", "snapkv", "window", "random_slots"):
@@ -265,15 +282,17 @@ def continued_text() -> str:
             (runs[name if name == "none" else f"{name} {share}"], runs["icl"])
             for _, share, runs in columns
         ]
-        rows.append((f"`{name}`", *(gain(*side, 1) for side in sides)))
+        rows.append((f"`{name}`", *(format_gain(*side, 1) for side in sides)))
     heads = [f"{text} at {share}" for text, share, _ in columns]
     return table(("perplexity above icl [95 %]", *heads), rows, 1)
 
 
 def combinations() -> str:
     """Compare each combination of two methods with `kvzip` alone at the same budget."""
-    runs, alone = column_of("keep", SETS[0]), f"kvzip {AT}"
-    rows = [(f"`{pair}`", figure(runs[pair]), gain(runs[pair], runs[alone])) for pair in PAIRS]
+    runs, alone = column_of("keep", SETS[0]), f"kvzip {BUDGET}"
+    rows = [
+        (f"`{pair}`", figure(runs[pair]), format_gain(runs[pair], runs[alone])) for pair in PAIRS
+    ]
     return table(("combination", "F1 (%)", f"F1 gained vs. {alone} [95 %]"), rows, 1)
 
 
@@ -281,12 +300,12 @@ def parts_of_combinations() -> str:
     """Compare each combination of two methods with its parts at the same budget."""
     runs, rows = column_of("keep", SETS[0]), []
     for pair in PAIRS:
-        for part in (part.replace("10 %", AT) for part in pair.split(" + ")):
+        for part in (part.replace("10 %", BUDGET) for part in pair.split(" + ")):
             (f1, nll), others = (
                 [figure(runs[line], metric) for metric in ("", "answer_nll")]
                 for line in (pair, part)
             )
-            rows.append((pair, f1, nll, part, *others, gain(runs[pair], runs[part])))
+            rows.append((pair, f1, nll, part, *others, format_gain(runs[pair], runs[part])))
     figures = ("F1", NLL)
     head = ("combination", *figures, "part alone", *figures, "F1 gained [95 %]")
     return table(head, rows, 1)
@@ -300,7 +319,7 @@ def memories() -> str:
         swapped, own = runs[f"{line} (swapped state)"], runs[line]
         states = (runs.get(f"{line} (empty state)", runs["none"]), swapped, own)
         values = [format_number(float(figure(state).partition(" ")[0])) for state in states]
-        rows.append((name, *values, gain(swapped, own, 1)))
+        rows.append((name, *values, format_gain(swapped, own, 1)))
     head = ("perplexity", "empty state", "swapped state", "own state", "swapped minus own [95 %]")
     return table(head, rows, 1)
 
@@ -312,15 +331,15 @@ def one_budget(suite: str, column: str) -> str:
     each, documents = record.config["task_options"]["group_documents"], record.task["documents"]
     rows = []
     for name in (name for name in PLAIN if name in runs):
-        f1, *others = measured(runs, name)
-        rows.append((name, f1, *("" for _ in PERCENT), *others))
+        f1, *others = format_figures(runs, name)
+        rows.append((name, f1, *("" for _ in BUDGETS), *others))
     for name in ORDER:
-        shares = [runs.get(f"{name} {share}") for share in PERCENT]
+        shares = [runs.get(f"{name} {share}") for share in BUDGETS]
         shown = [figure(own) if own else "" for own in shares]
         if any(shares):
-            rows.append((name, "", *shown, *measured(runs, name)[1:]))
-    budgets = (f"F1 at {share}" for share in PERCENT)
-    lost = f"F1 lost vs. icl at {AT} [95 %]"
+            rows.append((name, "", *shown, *format_figures(runs, name)[1:]))
+    budgets = (f"F1 at {share}" for share in BUDGETS)
+    lost = f"F1 lost vs. icl at {BUDGET} [95 %]"
     head = ("method", "F1, full context", *budgets, lost, NLL, "kept (%)", "CPU s")
     sets = f"{documents} paragraphs in {-(-documents // each)} disjoint sets of {each}."
     return f"{sets} {record.n} queries.\n\n{table(head, rows, 1)}"
