@@ -26,14 +26,10 @@ from ttabench.methods.spec import Recipe
 from ttabench.methods.trainable import answer_loss, training_item
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
+from ttabench.training.batches import curriculum_batches, make_batches
 from ttabench.training.config import TrainConfig, learning_rate
 from ttabench.training.loop import Muon, train
-from ttabench.training.stages import (
-    curriculum_batches,
-    make_batches,
-    request_for_task,
-    split_mixture,
-)
+from ttabench.training.stages import request_for_task, split_mixture
 
 
 def test_an_update_is_about_as_large_as_one_of_adam_and_vectors_move_as_with_adam() -> None:

@@ -48,7 +48,7 @@ def train(
     Args:
         batches: the episodes of each step, from the first step on, for at least `config.steps`
             steps. A resumed training skips the steps it has taken, so every call must get the same
-            batches (`stages.make_batches`).
+            batches (`batches.make_batches`).
         on_step: called after every step with its number (from 1), the named parts of the loss,
             their sum ("loss"), the norm of the gradient before clipping ("gradient"), the learning
             rate ("lr") and "tokens_per_second".

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_type_hints
 
@@ -29,7 +29,7 @@ from ttabench.core.types import Json, ProgressCallback, no_log, no_progress
 from ttabench.methods.checkpoints import HEADER_FILE, is_peft_folder, read_header
 from ttabench.methods.registry import find_method
 from ttabench.methods.settings import resolve_preset
-from ttabench.methods.spec import MethodSpec, Recipe
+from ttabench.methods.spec import MethodSpec, Recipe, Stage
 from ttabench.methods.states import SETTING_PREFIX
 from ttabench.readers.cards import load_yaml
 from ttabench.records.local_paths import source_name
@@ -37,6 +37,7 @@ from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.prompts import training_prompt
 from ttabench.run.request import NO_CHECKPOINT, RunRequest, UserPath
+from ttabench.training.batches import make_batches
 from ttabench.training.config import (
     RECORDED_RECIPE_FIELDS,
     TrainConfig,
@@ -64,14 +65,14 @@ OpenProgress: TypeAlias = Callable[[], AbstractContextManager[ProgressCallback]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class PlannedStage:
     """One training of a recipe, resolved: a method, on a base model, into a folder."""
 
     config: TrainConfig
     plans: Sequence[Plan]
     """Plan of the task, and those of further tasks."""
 
-    def on_top_of(self, before: Stage) -> Stage:
+    def on_top_of(self, before: PlannedStage) -> PlannedStage:
         """Return the stage on top of the previous one, after that was trained.
 
         Its parameters are trained further if it is the same method; otherwise its checkpoint goes
@@ -99,13 +100,13 @@ class Stage:
 class TrainPlan:
     """A training with all its settings checked; nothing is loaded yet."""
 
-    stages: Sequence[Stage]
+    stages: Sequence[PlannedStage]
     log: Callable[[str], None] = no_log
     """Receives notes, one line each."""
 
     def run(self, open_progress: OpenProgress = lambda: nullcontext(no_progress)) -> TrainRecord:
         """Train all stages and return the record of the last; finished stages return at once."""
-        before: Stage | None = None
+        before: PlannedStage | None = None
         for number, stage in enumerate(self.stages, 1):
             current = stage if before is None else stage.on_top_of(before)
             label = f"stage {number} of {len(self.stages)} trained"
@@ -131,7 +132,7 @@ class TrainPlan:
             self.log(f"No step is saved in {out}. The same command begins at step 1.")
 
     @restore_global_state()
-    def _train(self, stage: Stage, label: str, open_progress: OpenProgress) -> TrainRecord:
+    def _train(self, stage: PlannedStage, label: str, open_progress: OpenProgress) -> TrainRecord:
         # torch is imported only after all arguments were checked
         from ttabench.training.loop import train as train_method
         from ttabench.training.training_state import check_folder
@@ -199,40 +200,43 @@ def plan_training(
     return TrainPlan(stages=_plan_stages(request, config, out), log=log)
 
 
-def _plan_stages(request: RunRequest, config: TrainConfig, out: Path) -> list[Stage]:
-    """Plan the trainings of a recipe in order; only one, if there is already a checkpoint to
-    begin from.
-    """
+def _plan_stages(request: RunRequest, config: TrainConfig, out: Path) -> list[PlannedStage]:
+    """Plan the trainings of a recipe in order."""
     own = _plan_stage(request, replace(config, out=out))
-    if (first := config.first) is None:
+    first = config.first
+    earlier = None if first is None else _earlier_request(own, first)
+    if first is None or earlier is None:
         return [own]
-    task_options = {**request.task_options, **first.task_options}
+    earlier_config = replace(config, **vars(first.recipe))
+    return [*_plan_stages(earlier, earlier_config, out / FIRST_STAGE_FOLDER), own]
+
+
+def _earlier_request(own: PlannedStage, first: Stage) -> RunRequest | None:
+    """Return the request of the earlier stage.
+
+    None if there is already a checkpoint to begin from, or if the stage has the settings of the
+    earlier one.
+    """
+    request = own.plans[0].request
+    request = replace(request, task_options={**request.task_options, **first.task_options})
     if first.method != request.method:
-        has_checkpoint = bool(request.base_checkpoint)
-        before = replace(
+        if request.base_checkpoint:
+            return None
+        return replace(
             request,
             method=first.method,
             settings=first.settings,
             preset="",
             checkpoint=NO_CHECKPOINT,
-            task_options=task_options,
         )
-    else:
-        settings = own.plans[0].resolved.settings_object
-        # with equal settings, the earlier stage would be the requested training itself
-        has_checkpoint = request.checkpoint not in ("", NO_CHECKPOINT) or all(
-            getattr(settings, key) == value for key, value in first.settings.items()
-        )
-        before = replace(
-            request, settings={**request.settings, **first.settings}, task_options=task_options
-        )
-    if has_checkpoint:
-        return [own]
-    earlier_config = replace(config, **vars(first.recipe))
-    return [*_plan_stages(before, earlier_config, out / FIRST_STAGE_FOLDER), own]
+    settings = own.plans[0].resolved.settings_object
+    is_own = all(getattr(settings, key) == value for key, value in first.settings.items())
+    if is_own or request.checkpoint not in ("", NO_CHECKPOINT):
+        return None
+    return replace(request, settings={**request.settings, **first.settings})
 
 
-def _plan_stage(request: RunRequest, config: TrainConfig) -> Stage:
+def _plan_stage(request: RunRequest, config: TrainConfig) -> PlannedStage:
     """Resolve one training: its tasks, its method, and the origin of its data."""
     requests = (request, *(request_for_task(request, words) for words in config.also))
     plans = [make_plan(each, config.seed) for each in requests]
@@ -262,7 +266,7 @@ def _plan_stage(request: RunRequest, config: TrainConfig) -> Stage:
         data["begins"] = resolved.checkpoint_digest
     if plans[1:]:
         data["also"] = [_describe_task(plan) for plan in plans[1:]]
-    return Stage(config=replace(config, fresh=checkpoint is None, data=data), plans=plans)
+    return PlannedStage(config=replace(config, fresh=checkpoint is None, data=data), plans=plans)
 
 
 def _describe_task(plan: Plan) -> dict[str, Json]:
@@ -383,43 +387,3 @@ def request_for_task(request: RunRequest, words: str) -> RunRequest:
     name, _, source = named.partition("=")
     task_options = parse_assignments(options, "--also")
     return replace(request, task=name, source=source or request.source, task_options=task_options)
-
-
-def make_batches(
-    plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int
-) -> Iterator[list[Episode]]:
-    """Yield the episodes of each step; tasks take turns, one step each.
-
-    Each task goes through the recipe's documents separately. The stream ends when a task has no
-    more. In a mixture, each step of a task reads `batch_documents` chunks.
-    """
-    steps = -(-recipe.steps // len(plans))
-    tasks = []
-    for plan in plans:
-        streams = []
-        for index, documents in enumerate(recipe.documents):
-            episodes = plan.task.training_episodes(
-                seed + 1_000_003 * index, documents, recipe.questions, base
-            )
-            first = list(islice(episodes, 1)) if len(plans) > 1 else []
-            # a book in a mixture may have more chunks than `documents`
-            n_chunks = max((len(episode.chunks()) for episode in first), default=0)
-            streams.append((chain(first, episodes), recipe.episodes(max(documents, n_chunks))))
-        tasks.append(curriculum_batches(streams, steps, recipe.rounds))
-    yield from chain.from_iterable(zip(*tasks, strict=True))
-
-
-def curriculum_batches(
-    streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1
-) -> Iterator[list[Episode]]:
-    """Yield the batches of a curriculum: the steps are divided evenly among its parts, in sequence.
-
-    Args:
-        streams: for each part its episodes, and how many of them a step takes.
-        rounds: number of passes over all parts; many rounds mix them. If there are fewer steps than
-            parts times rounds, every step takes the next part.
-    """
-    turns = len(streams) * rounds
-    for step in range(steps):
-        stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
-        yield list(islice(stream, count))
