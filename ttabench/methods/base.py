@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from inspect import getmembers_static, isfunction
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 from torch import nn
 
 from ttabench.core.deprecation import renamed, warn_renamed
 from ttabench.core.errors import UserError
-from ttabench.core.plugins import FIX_PLUGIN_HINT, guard_plugin_function
+from ttabench.core.plugins import guard_plugin_function
 from ttabench.core.types import Chunk, Growth, Json, Query
 from ttabench.lm.forward.capabilities import require_capabilities
 from ttabench.lm.patch import Patch, State
@@ -163,24 +163,18 @@ class Method(Generic[SettingsT]):
         """Return the modules that are trained and saved."""
         return nn.ModuleDict()
 
-
-@cache
-def guard_class(cls: type[Method[Any]]) -> type[Method[Any]]:
-    """Return a subclass of a plugin's method in which the plugin's public functions are guarded.
-
-    Raises:
-        UserError: the class is not a subclass of `Method`.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, Method)):
-        raise UserError(f"{cls} is not a subclass of Method.", FIX_PLUGIN_HINT)
-    returns = {"begin": State, "adapt": State, "combine_states": State, "patch": Patch}
-    guarded_functions = {
-        name: guard_plugin_function(function, returns.get(name, object))
-        for name, function in getmembers_static(cls, isfunction)
-        if (name[0] != "_" or name == "__init__")
-        and not function.__module__.startswith("ttabench.")
-    }
-    return type(cls.__name__, (cls,), {**guarded_functions, "__module__": cls.__module__})
+    @classmethod
+    @cache
+    def guarded(cls) -> type[Self]:
+        """Return a subclass in which the public functions of a plugin are guarded."""
+        returns = {"begin": State, "adapt": State, "combine_states": State, "patch": Patch}
+        guarded_functions = {
+            name: guard_plugin_function(function, returns.get(name, object))
+            for name, function in getmembers_static(cls, isfunction)
+            if (name[0] != "_" or name == "__init__")
+            and not function.__module__.startswith("ttabench.")
+        }
+        return type(cls.__name__, (cls,), {**guarded_functions, "__module__": cls.__module__})
 
 
 def tokens_read(state: State) -> list[int]:

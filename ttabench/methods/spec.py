@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from importlib import import_module
 from typing import Annotated, Any
 
 from ttabench.core.declared import RECIPE_GROUP, OptionInfo
 from ttabench.core.deprecation import warn_renamed
-from ttabench.core.plugins import plugin_errors_as_user_errors
+from ttabench.core.errors import UserError
+from ttabench.core.plugins import FIX_PLUGIN_HINT, plugin_errors_as_user_errors
 from ttabench.core.registry import import_object
 from ttabench.core.types import Growth, Json
 from ttabench.cost import Cost, NoSettings, Shape, Workload
@@ -75,7 +75,11 @@ class MethodSpec:
             module = self.import_path.partition(":")[0]
             with plugin_errors_as_user_errors(module, f"loading method {self.name}"):
                 cls = import_object(self.import_path)
-        return import_module("ttabench.methods.base").guard_class(cls) if self.origin else cls
+        if not self.origin:
+            return cls
+        if not hasattr(cls, "guarded"):
+            raise UserError(f"{cls} is not a subclass of Method.", FIX_PLUGIN_HINT)
+        return cls.guarded()
 
 
 RENAMED_FIELDS = {
