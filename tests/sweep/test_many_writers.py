@@ -7,7 +7,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -77,10 +76,12 @@ def test_no_run_is_lost_damaged_or_made_twice(
 ) -> None:
     cells = {"methods": METHODS, "tasks": [TASK], "seeds": [0, 1, 2, 3]}
     jobs, out, log = suite.plan_jobs(suite.expand_suite(cells)), tmp_path / "runs", tmp_path / "log"
-    monkeypatch.setattr(engines, "make_plan", cache(engines.make_plan))
     import_module("pandas")
-    for job in jobs:  # Load once before the fork, like the model.
-        engines.make_plan(job.request, job.seed)
+    # Plan once before the fork, like the model.
+    plans = {
+        (job.request.method, job.seed): engines.make_plan(job.request, job.seed) for job in jobs
+    }
+    monkeypatch.setattr(engines, "make_plan", lambda request, seed: plans[request.method, seed])
     engines.MODEL_CACHE.get(jobs[0].request)
     process = multiprocessing.get_context("fork").Process
     writers = [
