@@ -76,13 +76,13 @@ def package(session: nox.Session) -> None:
     constraints = Path(CONSTRAINTS[1]).resolve()
     session.chdir(
         session.create_tmp()
-    )  # outside the checkout, whose folder `ttabench` would be found
+    )  # outside the checkout: its folder `ttabench` would be imported
     session.run("python", "-m", "venv", "--clear", "clean")
     session.run("clean/bin/pip", "install", "-c", str(constraints), str(wheel), external=True)
     ttabench = Path("clean/bin/ttabench")
     printed = session.run(str(ttabench), "--version", silent=True, external=True)
     if session.posargs and session.posargs[0] not in str(printed).split():
-        session.error(f"The tag says {session.posargs[0]}, the package {printed}")
+        session.error(f"The tag is {session.posargs[0]}, the package is {printed}")
     session.run(str(ttabench), "list", "methods", external=True)
     session.run(str(ttabench), "eval", "--method", "mac", "--task", "streamingqa", external=True)
 

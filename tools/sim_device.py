@@ -31,7 +31,7 @@ INDEXED = (
     "aten::_unsafe_index",
     "aten::_unsafe_index_put",
 )
-"""Operations whose second argument, the indices, may be on the CPU."""
+"""Operations with indices as second argument, which may be on the CPU."""
 JOINS = ("aten::cat", "aten::stack")
 """Operations that reject scalar tensors on the CPU."""
 

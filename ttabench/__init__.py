@@ -15,10 +15,10 @@ Public are the names of `__all__` here and in `ttabench.extend`, for methods, ta
 
 from typing import TYPE_CHECKING
 
-from ttabench.core import __version__ as __version__
 from ttabench.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ttabench.core import __version__ as __version__
     from ttabench.core.errors import UserError as UserError
     from ttabench.run.session import Session as Session
     from ttabench.stats.evaluation import load_metric as load_metric
@@ -32,15 +32,4 @@ if TYPE_CHECKING:
     from ttabench.training.config import TrainOptions as TrainOptions
     from ttabench.training.stages import train as train
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "run.session": "Session",
-            "sweep.api": "evaluate load compare Run ComparisonResult",
-            "training.stages": "train",
-            "training.config": "TrainOptions",
-            "stats.evaluation": "load_metric",
-            "core.errors": "UserError",
-            "core": "__version__",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

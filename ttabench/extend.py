@@ -83,29 +83,4 @@ if TYPE_CHECKING:
     from ttabench.readers.tokens import Tokens as Tokens
     from ttabench.stats.metrics import Metric as Metric, metric as metric
 else:
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "methods.base": "Method tokens_read",
-            "methods.trainable": "Trainable answer_loss",
-            "methods.spec": "MethodSpec Recipe",
-            "methods.eviction.scoring": "ScoringMethod",
-            "methods.eviction.spec": "BudgetSettings eviction_spec attention_sum_flops",
-            "lm.patch": "State Patch Prefix LowRank Dense Eviction",
-            "lm.model": "LM",
-            "lm.forward.tokens": "new_chunk_ids pad",
-            "lm.forward.patching": "forward prefill",
-            "methods.parts.kept": "append_ids stored_ids window_patch prefix_tensors prefix_from_tensors extend_prefix",
-            "methods.parts.one_forward": "episode_row row_loss",
-            "methods.parts.settings": "Amount as_budget check_amount in_tokens",
-            "core.errors": "require_at_least require_at_most",
-            "cost": "Cost Shape Workload NoSettings answer_flops closed_book_cost reread_cost FLOAT32_BYTES INT64_BYTES",
-            "core.types": "Chunk Query Episode Step StreamPosition Generate Choose Score Answer Json",
-            "readers.base": "Task Training",
-            "readers.cards": "Card ProtocolSettings",
-            "readers.sources": "Request load_table resolve_settings",
-            "readers.qa_stream": "QAStream",
-            "readers.tokens": "Tokens",
-            "stats.metrics": "Metric metric",
-        },
-    )
+    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -46,7 +46,7 @@ def labels(found: Comparison) -> list[str]:
     return [row.label for row in found.method_rows]
 
 
-def says(lines: tuple[str, ...], *words: str) -> int:
+def count_with(lines: tuple[str, ...], *words: str) -> int:
     """Number of lines with all of these words."""
     return sum(all(word in line for word in words) for line in lines)
 
@@ -127,7 +127,7 @@ def test_an_untrained_method_is_called_so(ttabench: Command, tmp_path: Path) -> 
     assert {row["method"] for row in found["runs"] if row["untrained"]} == lacking
     trained = {row["method"] for row in found["runs"] if row["trained_parameters"]}
     assert trained == {"camels", "camels+lora"}
-    assert says(found["notes"], *lacking) == 1
+    assert count_with(found["notes"], *lacking) == 1
     for form in ("table", "markdown", "csv"):
         assert ttabench("compare", "--out", tmp_path, "--format", form).out.count("ntrained") >= 1
     assert ttabench("list", "runs", "--out", tmp_path).out.count("untrained") == len(lacking)
@@ -144,8 +144,8 @@ def test_runs_with_a_limit_do_not_replace_the_baselines(tmp_path: Path) -> None:
     assert labels(found) == ["none", "icl", "mac"]
     assert [row.n for row in found.method_rows] == [60] * 3
     assert (verdict.leader, verdict.recovered) == ("mac", pytest.approx(2 / 3))
-    assert says(verdict.sentences, "60.0", "30.0 points")
-    assert says(verdict.notes, "--limit 8", "mac limit=8")
+    assert count_with(verdict.sentences, "60.0", "30.0 points")
+    assert count_with(verdict.notes, "--limit 8", "mac limit=8")
 
 
 def test_a_cut_context_is_no_baseline_and_never_leads(tmp_path: Path) -> None:
@@ -162,12 +162,12 @@ def test_a_cut_context_is_no_baseline_and_never_leads(tmp_path: Path) -> None:
     found, verdict = verdict_of("cut", icl=6000)
     assert baseline_row(found.method_rows, "icl") is None
     assert verdict.recovered is None
-    assert not says(verdict.sentences, "icl")
-    assert says(verdict.notes, "40 %", "icl")
+    assert not count_with(verdict.sentences, "icl")
+    assert count_with(verdict.notes, "40 %", "icl")
     assert "icl (cut)" in [row[0] for row in comparison_tables(found)[0].rows]
     _, verdict = verdict_of("both", icl=6000, mac=1)
     assert verdict.leader == "h2o"
-    assert says(verdict.notes, "99.9 %", "mac")
+    assert count_with(verdict.notes, "99.9 %", "mac")
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_full_context_below_a_method_is_noted(
 ) -> None:
     costs = {"truncated_tokens": cut, "tokens_read": 10000}
     notes = make_verdict(compare(made(tmp_path, "t", {"none": 0.0, **shares}, icl=costs))).notes
-    assert says(notes, "full-context", "60.0", "h2o (90.0)") == count
-    assert says(notes, "full-context") == count
+    assert count_with(notes, "full-context", "60.0", "h2o (90.0)") == count
+    assert count_with(notes, "full-context") == count
 
 
 def test_rows_are_ranked_on_groups_that_they_share(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_rows_are_ranked_on_groups_that_they_share(tmp_path: Path) -> None:
     for chosen, rows in ((folders, "3 of 4"), (folders[:6], "3 of 3")):
         verdict = make_verdict(compare(chosen))
         assert (verdict.leader, verdict.leads) == ("mac", True)
-        assert says(verdict.sentences, "85.0", "35.0", "2 ", rows)
+        assert count_with(verdict.sentences, "85.0", "35.0", "2 ", rows)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_without_samples_nothing_leads(tmp_path: Path) -> None:
         (folder / "samples.parquet").unlink()
     verdict = make_verdict(compare(folders))
     assert (verdict.leader, verdict.leads, verdict.recovered) == ("h2o", False, None)
-    assert not says(verdict.sentences, "p <")
+    assert not count_with(verdict.sentences, "p <")
 
 
 def test_of_several_rows_of_icl_none_is_the_baseline(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_of_several_rows_of_icl_none_is_the_baseline(tmp_path: Path) -> None:
         ]
     )
     assert baseline_row(found.method_rows, "icl") is None
-    assert says(make_verdict(found).notes, "icl")
+    assert count_with(make_verdict(found).notes, "icl")
 
 
 def test_chance_is_never_called_a_win(tmp_path: Path) -> None:

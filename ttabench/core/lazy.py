@@ -1,30 +1,39 @@
 """Modules that import their names at first use: `ttabench` and `ttabench.extend`.
 
-__getattr__, __dir__, __all__ = lazy_names(__name__, {"core.types": "Chunk Query"})
+A module lists its names once, in its block `if TYPE_CHECKING`, where type checkers read them:
+
+    if TYPE_CHECKING:
+        from ttabench.core.types import Chunk as Chunk
+    else:
+        __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
 def lazy_names(
-    module: str, names: Mapping[str, str]
+    module: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return the `__getattr__`, `__dir__` and `__all__` of a module.
+    """Return `__getattr__`, `__dir__` and `__all__` of a module from its imports for type checkers.
 
     Args:
         module: name of the module, for error messages.
-        names: names separated by blanks, by the module of ttabench that defines them.
+        file: its source file.
     """
-    owners = {name: owner for owner, words in names.items() for name in words.split()}
+    blocks = [node for node in ast.parse(Path(file).read_bytes()).body if isinstance(node, ast.If)]
+    imports = [node for node in blocks[0].body if isinstance(node, ast.ImportFrom)]
+    owners = {name.name: str(node.module) for node in imports for name in node.names}
 
     def get(name: str) -> Any:
         if name not in owners:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(import_module(f"ttabench.{owners[name]}"), name)
+        return getattr(import_module(owners[name]), name)
 
-    return get, partial(sorted, owners), list(owners)
+    return get, partial(sorted, owners), sorted(owners, key=str.lower)

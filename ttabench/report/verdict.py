@@ -55,7 +55,7 @@ class Verdict:
 
 Facts: TypeAlias = dict[str, Any]
 Rules: TypeAlias = Sequence[tuple[str, str]]
-"""Sentences, each with the fact that it needs. The first one whose fact is known is used."""
+"""Sentences, each with the fact that it needs. The first one with a known fact is used."""
 LEADER: Rules = (
     ("no_mean", "The {no_mean} comparison groups have no common mean: read each by itself."),
     ("improvement", "Baselines only: {icl} ({icl_value}) is {improvement}."),

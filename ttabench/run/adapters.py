@@ -14,7 +14,7 @@ ADAPTERS_FOLDER = Path(__file__).parents[1] / "assets" / "adapters"
 ADAPTER_FOLDERS = (ADAPTERS_FOLDER, Path(__file__).parents[2] / "results" / "adapters")
 """Folders with adapters at BASE/NAME. The second exists only in a checkout of the repository."""
 CHECKPOINT_TASK = {OWN_QUESTIONS_TASK: "streamingqa"}
-"""Task whose bundled checkpoints a task uses. Both have the same prompts."""
+"""Another task with the bundled checkpoints of a task. Both have the same prompts."""
 
 
 def bundled_adapters() -> dict[str, str]:

@@ -83,7 +83,7 @@ class SelfDistillation(Method[SettingsT]):
         raise NotImplementedError
 
     def openings(self) -> list[list[int]]:
-        """Return the token ids that may stand between the context and a training text."""
+        """Return the token ids between the context and a training text."""
         return [self.lm.encode(SEPARATOR, is_continuation=True)]
 
     def items(

@@ -22,7 +22,7 @@ from ttabench.lm.patch import Prefix, State
 
 @dataclass(frozen=True)
 class CacheTensors:
-    """Base class of caches: dataclasses whose fields are the tensors of a state."""
+    """Base class of caches: dataclasses with the tensors of a state as fields."""
 
     @classmethod
     def of(cls, state: State) -> Self | None:
@@ -187,7 +187,7 @@ def append_text(
     """Append new text to the kept cache.
 
     Args:
-        whole: prefix whose last slots are the new text.
+        whole: prefix that ends with the new text.
         mask_BT: bool, False for padding of the new text.
     """
     tokens = mask_BT.shape[1]

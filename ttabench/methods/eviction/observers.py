@@ -17,7 +17,7 @@ from torch import Tensor
 from ttabench.lm.attention import AttentionCall, pad_bias
 
 MAX_QUERIES_PER_BLOCK = 256
-"""Queries whose attention weights are in memory at a time."""
+"""Queries with attention weights in memory at a time."""
 
 
 class TextObserver:

@@ -1,4 +1,4 @@
-"""MyName: keeps the slots of the KV cache whose keys have the smallest norms.
+"""MyName: keeps the slots of the KV cache with the smallest norms of keys.
 
 Check it:  ttabench check ./my_name.py
 Run it:    ttabench eval --method ./my_name.py --task streamingqa --keep 0.2

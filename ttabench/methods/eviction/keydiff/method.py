@@ -1,4 +1,4 @@
-"""KeyDiff: keep the slots whose keys differ most from the mean key.
+"""KeyDiff: keep the slots with keys unlike the mean key.
 
 Park et al., arXiv 2504.15364 (section 3; also kvpress: `KeyDiffPress`).
 """
