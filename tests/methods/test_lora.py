@@ -81,9 +81,9 @@ def test_a_stored_state_goes_on_bit_by_bit(tmp_path: Path) -> None:
     state = read_apart(method, *TEXTS[:2])
     save_state(tmp_path, state, {"method": "templora", "settings": {"rank": 2, "decay": 0.0}})
     belongs = {"method": "templora", "settings": {"rank": 2}}
-    loaded = load_state(tmp_path, belongs, deprecated_settings={"decay": 0.0})
+    loaded = load_state(tmp_path, belongs, defaults={"decay": 0.0})
     with pytest.raises(UserError, match=r"decay=0\.0.*decay=0\.1"):
-        load_state(tmp_path, belongs, deprecated_settings={"decay": 0.1})
+        load_state(tmp_path, belongs, defaults={"decay": 0.1})
     ours, theirs = (method.adapt(each, [make_chunks(TEXTS[2])]).tensors for each in (state, loaded))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

@@ -78,12 +78,13 @@ def load_state(
     folder: Path,
     identity: Mapping[str, Any],
     device: str = "cpu",
-    deprecated_settings: Mapping[str, Json] | None = None,
+    defaults: Mapping[str, Json] | None = None,
 ) -> State:
     """Read a state and check that its header matches `identity` (see `IDENTITY_FIELDS`).
 
     Args:
-        deprecated_settings: see `MethodSpec.deprecated_settings`.
+        defaults: settings of the method that headers of other versions may lack, see
+            `default_settings`.
 
     Raises:
         UserError: the state does not match, or is damaged.
@@ -92,8 +93,8 @@ def load_state(
     from ttabench.lm.patch import State
 
     content = read_state_header(folder)
-    stored = _comparable_identity(content, identity, deprecated_settings or {})
-    given = _comparable_identity(identity, identity, deprecated_settings or {})
+    stored = _comparable_identity(content, identity, defaults or {})
+    given = _comparable_identity(identity, identity, defaults or {})
     for field, label in IDENTITY_FIELDS.items():
         if stored.get(field) != given.get(field):
             difference = _describe_difference(field, stored, given)
@@ -109,7 +110,7 @@ def load_state(
 
 
 def _comparable_identity(
-    header: Mapping[str, Any], expected: Mapping[str, Any], deprecated_settings: Mapping[str, Json]
+    header: Mapping[str, Any], expected: Mapping[str, Any], defaults: Mapping[str, Json]
 ) -> dict[str, Mapping[str, Any]]:
     """Return a header or an identity in the form in which both are compared.
 
@@ -122,7 +123,7 @@ def _comparable_identity(
     }
     settings = {
         key: value
-        for key, value in {**deprecated_settings, **header.get("settings", {})}.items()
+        for key, value in {**defaults, **header.get("settings", {})}.items()
         if key not in keys_compared_by_digest
     }
     # Headers of earlier versions have no inputs. Their fingerprint identifies the base model.

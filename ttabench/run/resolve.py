@@ -15,7 +15,13 @@ from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.checkpoints import is_peft_folder, read_header, settings_from_header
 from ttabench.methods.pair import PAIR_SEPARATOR, PairSpec, join_by_label, split_settings
-from ttabench.methods.settings import build_settings, json_values, parse_settings, resolve_preset
+from ttabench.methods.settings import (
+    build_settings,
+    default_settings,
+    json_values,
+    parse_settings,
+    resolve_preset,
+)
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import SETTING_PREFIX
 from ttabench.run.adapters import ADAPTER_FOLDERS, checkpoint_path, shipped_checkpoint
@@ -119,7 +125,7 @@ class ResolvedMethod:
             state: State = load_from_peft(lm, self.settings_object, folder)
             return state
         return load_state(
-            folder, self.state_identity(lm), str(lm.device), self.spec.deprecated_settings
+            folder, self.state_identity(lm), str(lm.device), default_settings(self.spec)
         )
 
 
