@@ -39,6 +39,7 @@ BARE = {
     "core.child": "open read_text",  # what a process said
     "core.plugins": "read_bytes",  # a module that is executed
     "core.environment": "read_text",
+    "core.lazy": "read_bytes",  # a module of the package
     "core.meter": "read_text",
     "readers.lm_eval": "read_bytes",  # inside `lm_eval_errors`, which wraps `reading_file`
 }
