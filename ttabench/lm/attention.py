@@ -147,7 +147,7 @@ def attend_continuation(
     own = attend_partial(
         query_BNTD, key_BHSD[:, :, before:], value_BHSD[:, :, before:], scaling, causal=True
     )
-    return merge_partials(past, own).transpose(1, 2)
+    return merge_partials(past, own).transpose(1, 2).contiguous()
 
 
 def attend_shared(
@@ -183,7 +183,7 @@ def attend_shared(
         total.view(count, rows, tokens).transpose(0, 1),
     )
     own_part = attend_partial(query_BNTD, key_BHSD, value_BHSD, scaling, bias=own_bias)
-    return merge_partials(shared_part, own_part).transpose(1, 2)
+    return merge_partials(shared_part, own_part).transpose(1, 2).contiguous()
 
 
 def mask_to_bias(mask_B1TS: Tensor, dtype: torch.dtype) -> Tensor:
@@ -309,7 +309,7 @@ def forward(
         assert extras.shared is None, "observers do not support a shared prefix"
         replacement = extras.watcher(call)
         if replacement is not None:
-            return replacement, None
+            return replacement.contiguous(), None  # as transformers promises its models
     assert bias is None or extras.shared is None, "a shared prefix has its own bias"
     # A single new token (T = 1) sees all slots and needs no mask. Without cached slots (S = T),
     # attention is causal.
@@ -332,7 +332,7 @@ def forward(
             out = scaled_dot_product_attention(
                 query, key, value, mask, dropout, scale=scaling, enable_gqa=True
             )
-            return out.transpose(1, 2), None
+            return out.transpose(1, 2).contiguous(), None
     shared = None if extras.shared is None else extras.shared[call.layer]
     if shared is None or not shared.keys.shape[2]:
         whole: tuple[Tensor, None] = sdpa_attention_forward(
