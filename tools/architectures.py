@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import torch
 
-from tools.tiny_architectures import KINDS, tiny_model
+from tools.tiny_architectures import (
+    KINDS,
+    RELEASED,
+    UNMADE,
+    released_model,
+    tiny_config,
+    tiny_model,
+)
 from ttabench.contract.case import byte_tokenizer
 from ttabench.contract.models import METHOD_SETTINGS, check_methods
 from ttabench.core.errors import UserError
@@ -37,15 +44,18 @@ def evaluate_methods(kind: str) -> dict[str, str]:
 
     The reference of the package is compared with transformers, too.
     """
+    if kind in UNMADE:
+        return {"made": UNMADE[kind]}
     ids_1T = torch.arange(60, 90)[None]
     try:
         lm = tiny_lm(kind)
         with torch.no_grad():
             logits_1TV = tiny_model(kind)(input_ids=ids_1T, use_cache=False).logits
     except UserError as error:
-        return {"made": f"refused: {error}"}
+        return {"made": str(error)}
     except Exception as error:  # sizes that do not fit together raise anything
-        return {"made": f"no: {' '.join(f'{type(error).__name__}: {error}'.split())[:100]}"}
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return {"made": reason.replace("|", "/")[:100]}
     results = check_methods(lm)
     with torch.no_grad():
         torch.testing.assert_close(
@@ -94,9 +104,37 @@ def table(results: Results) -> list[str]:
         ]
         lines.append(f"| {', '.join(kinds)} | {' | '.join(shown)} | {reason} |")
     right = sum(row["icl"] == "right" for row in made.values())
-    missing = [kind for kind in results if kind not in made]
-    count = f"{len(results)} architectures: {right} are right under icl; {len(missing)} could not be made tiny by rule"
-    return [*lines, "", f"{count} ({', '.join(missing)})."]
+    missing = {kind: row["made"] for kind, row in results.items() if kind not in made}
+    lines += [
+        "",
+        f"{len(results)} architectures: {right} are right under icl; {len(missing)} have no tiny model.",
+        "",
+        "| no tiny model | why |",
+        "| --- | --- |",
+    ]
+    for reason, kinds in groupby(sorted(missing, key=missing.__getitem__), missing.__getitem__):
+        lines.append(f"| {', '.join(kinds)} | {reason} |")
+    return [*lines, "", *released_table(list(made))]
+
+
+def released_table(kinds: Sequence[str]) -> list[str]:
+    """Return Markdown lines: the released model and the layers of each tiny model."""
+    lines = ["| architecture | released model | layers of the tiny model |", "| --- | --- | --- |"]
+    for kind in (kind for kind in kinds if kind in RELEASED):
+        config = tiny_config(kind).get_text_config()
+        layers = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
+        runs = [(len(list(run)), name) for name, run in groupby(layers)]
+        shown = ", ".join(f"{count} {name}" for count, name in runs)
+        if shared := getattr(config, "num_kv_shared_layers", 0):
+            shown += f"; the last {shared} share keys and values"
+        lines.append(f"| {kind} | {released_model(kind)} | {shown} |")
+    defaults = [
+        f"{kind} ({released_model(kind)})" if released_model(kind) else kind
+        for kind in kinds
+        if kind not in RELEASED
+    ]
+    lead = "All others have the default configuration, for which transformers names these models: "
+    return [*lines, "", f"{lead}{', '.join(defaults)}."]
 
 
 def stored_results() -> dict[str, dict[str, str]]:
@@ -104,14 +142,14 @@ def stored_results() -> dict[str, dict[str, str]]:
     results: dict[str, dict[str, str]] = {}
     text = PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0]
     for line in text.splitlines():
-        kinds, *marks, reason = [cell.strip() for cell in line.split("|")[1:-1]] or [""] * 2
-        if len(marks) == len(METHOD_SETTINGS) and set(marks) <= {"yes", "-"}:
+        cell, *marks, reason = [cell.strip() for cell in line.split("|")[1:-1]] or [""] * 3
+        kinds = [kind for kind in cell.split(", ") if kind in KINDS]
+        if len(marks) == len(METHOD_SETTINGS):
             row = ["right" if mark == "yes" else f"refused: (it) {reason}. " for mark in marks]
-            results |= {
-                kind: dict(zip(METHOD_SETTINGS, row, strict=True)) for kind in kinds.split(", ")
-            }
-    missing = text.rpartition(" rule (")[2].partition(")")[0]
-    return results | {kind: {"made": "no"} for kind in missing.split(", ")}
+            results |= {kind: dict(zip(METHOD_SETTINGS, row, strict=True)) for kind in kinds}
+        elif not marks:
+            results |= {kind: {"made": reason} for kind in kinds}
+    return results
 
 
 def write_table(results: Results) -> None:
