@@ -137,6 +137,8 @@ def test_every_choice_that_changes_figures_changes_the_id() -> None:
         {"split": "validation"},
         {"seed": 1},
         {"limit": 1},
+        {"max_context": 4096},
+        {"max_context": 8192},
         {"settings": {"truncate": "left"}},
         {"settings": {"truncate": "right"}},
         {"settings": {"max_tokens": 64}},

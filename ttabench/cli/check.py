@@ -83,10 +83,9 @@ def _check_model(typed: Mapping[str, Any], *, json: bool) -> bool:
     from ttabench.lm.forward.capabilities import get_capabilities
     from ttabench.lm.model import load
 
-    base = RunFields(
-        **{name: typed[name] for name in ("model", "device", "dtype") if name in typed}
-    )
-    lm = load(base.model, device=base.device, dtype=base.dtype)
+    names = ("model", "device", "dtype", "max_context")
+    base = RunFields(**{name: typed[name] for name in names if name in typed})
+    lm = load(base.model, device=base.device, dtype=base.dtype, max_context=base.max_context)
     capabilities, method_outcomes = get_capabilities(lm).record(), check_methods(lm)
     if json:
         header = {"model": base.model, "architecture": str(lm.config.model_type)}

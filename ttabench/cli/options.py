@@ -29,14 +29,14 @@ SELECTION_PANEL, OUTPUT_PANEL = "Run selection", "Comparison"
 READING_OPTIONS = (*READING_FIELDS, "device", "dtype")
 RUN_OPTIONS: Mapping[str, Collection[str]] = {
     "sweep": "preset settings checkpoint state base_checkpoint random_weights source split limit ask_only"
-    " task_options metric chat_template device dtype batch_size batch_contexts bos thinking"
-    " boost".split(),
+    " task_options metric chat_template device dtype batch_size batch_contexts bos max_context"
+    " thinking boost".split(),
     "train": "method task model preset settings base_checkpoint random_weights source split task_options"
-    " chat_template device dtype bos thinking".split(),
+    " chat_template device dtype bos max_context thinking".split(),
     "adapt": READING_OPTIONS,
     "ask": READING_OPTIONS,
-    "check": "preset settings model device dtype".split(),
-    "profile": "model random_weights device dtype".split(),
+    "check": "preset settings model device dtype max_context".split(),
+    "profile": "model random_weights device dtype max_context".split(),
 }
 """Options of `eval` that other commands have too: fields of `RunRequest` by command.
 

@@ -153,6 +153,7 @@ def profile(
         random_weights=base.random_weights,
         device=base.device,
         dtype=base.dtype,
+        max_context=base.max_context,
         task=task,
         load=load,
         lengths=parse_lengths(prefill),

@@ -76,6 +76,14 @@ def parse_tokens(text: str) -> int | None:
     return int(match[1]) * TOKEN_UNITS[match[2]] if match else None
 
 
+def parse_context_length(value: str | int) -> int:
+    """Parse the value of `--max-context`, such as `64k`. Raises ValueError if invalid."""
+    count = parse_tokens(str(value))
+    if count is None:
+        raise ValueError(f"{str(value)[:40]!r} must be a number of tokens, such as 8192 or 64k")
+    return count
+
+
 def parse_lengths(text: str) -> tuple[int, ...]:
     """Parse the value of `--prefill`, `1k,4k`, into ascending, distinct numbers of tokens."""
     counts = {part.strip(): parse_tokens(part) or 0 for part in text.split(",")}

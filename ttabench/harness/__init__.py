@@ -12,8 +12,8 @@ rest of the prompt is the query (see `reading`). With `icl`, log-likelihoods equ
 hf`, if its tokenizer begins texts with BOS as ours does.
 
 Model arguments: method, model, checkpoint, preset, task (for its bundled checkpoint),
-random_weights, dtype, bos, base_checkpoint, device, keep, keep_tokens, threads; `set.KEY=VALUE` for
-a setting of the method; `split`, see `reading.PromptSplitter`.
+random_weights, dtype, bos, max_context, base_checkpoint, device, keep, keep_tokens, threads;
+`set.KEY=VALUE` for a setting of the method; `split`, see `reading.PromptSplitter`.
 """
 
 from ttabench.core import is_importing_for_python_m, remove_current_folder_from_path

@@ -39,8 +39,8 @@ from ttabench.run.resolve import resolve_method
 
 NAME = "ttabench"
 REQUEST_ARGUMENTS = (
-    "method model checkpoint preset task dtype bos base_checkpoint random_weights device keep "
-    "keep_tokens"
+    "method model checkpoint preset task dtype bos max_context base_checkpoint random_weights "
+    "device keep keep_tokens"
 ).split()
 """Request fields that are model arguments of the same name."""
 HARNESS_ARGUMENTS = {"batch_size": str, "threads": int | None, "split": str}
@@ -251,8 +251,11 @@ def _request(typed_arguments: Mapping[str, str], size: str) -> RunRequest:
         queries = parse_batch_size(size)
     except ValueError as error:
         raise UserError(f"batch_size: {error}", "Use 1 or more, or auto.") from None
+    options = option_fields(RunRequest)
     fields = {
-        name: parse_value(typed_arguments[name], option_fields(RunRequest)[name].kind, name)
+        name: parse_value(
+            typed_arguments[name], options[name].info.kind or options[name].kind, name
+        )
         for name in REQUEST_ARGUMENTS
         if name in typed_arguments
     }

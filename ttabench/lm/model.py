@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,13 @@ from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub
 from ttabench.lm.loading.devices import find_device, find_dtype
+from ttabench.lm.positions import config_size, fix_frequencies, position_limits
 from ttabench.lm.texts import TextTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-DEFAULT_MAX_POSITIONS = 2**20
-"""Position limit of a model whose configuration has none."""
 NON_SAMPLING_SETTINGS = re.compile(
     r"_.*|(bos|eos|pad|decoder_start)_token_id|(transformers|use|cache|return|output|max)_.*"
 )
@@ -60,9 +59,11 @@ class LM(TextTokenizer):
         tokenizer: fast tokenizer whose ids fit the vocabulary of the model.
         name, tokenizer_name: names for records; the second defaults to the first.
         weights: remark on the weights for records, e.g. "Q4_1, dequantised"; may be empty.
+        max_context: `max_positions`. Rotary frequencies that depend on it are fixed in the model.
 
     Attributes:
         max_positions: longest window; position ids are below it.
+        frequencies: name of the rotary frequencies that `max_context` fixed, see `positions`.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
         text_vocab_size: first id beyond text tokens and end tokens; embedding tables may be larger.
         eos_ids: end tokens of an answer, from the tokenizer and the model's `generation_config`.
@@ -84,6 +85,7 @@ class LM(TextTokenizer):
         tokenizer_name: str = "",
         bos: str = "auto",
         weights: str = "",
+        max_context: int | None = None,
     ) -> None:
         super().__init__(tokenizer, tokenizer_name or name, bos)
         self.model = model.eval().requires_grad_(False)
@@ -96,12 +98,19 @@ class LM(TextTokenizer):
         self.name, self.random_weights, self.weights = name, random_weights, weights
         config = self.config = model.config.get_text_config(decoder=True)
         self.vocab_size: int = config.vocab_size
-        self.max_positions = _max_positions(config)
+        self.max_positions, self._longest_context = position_limits(config)
+        self.frequencies = ""
+        if max_context is not None:
+            if max_context > self._longest_context:
+                fault = f"--max-context {max_context} exceeds the {self._longest_context} positions"
+                raise UserError(f"{fault} of {name}.", f"Use at most {self._longest_context}.")
+            self.max_positions = max_context
+            self.frequencies = fix_frequencies(model, max_context)
         self.hidden_size: int = config.hidden_size
         self.layers: int = config.num_hidden_layers
-        self.heads: int = _config_size(config, "num_attention_heads") or 1
-        self.kv_heads: int = _config_size(config, "num_key_value_heads") or self.heads
-        self.head_dim: int = _config_size(config, "head_dim") or self.hidden_size // self.heads
+        self.heads: int = config_size(config, "num_attention_heads") or 1
+        self.kv_heads: int = config_size(config, "num_key_value_heads") or self.heads
+        self.head_dim: int = config_size(config, "head_dim") or self.hidden_size // self.heads
         self.eos_ids = frozenset({self.eos_id, *_generation_eos_ids(model)})
         # ids may have gaps, so their number is not enough
         largest = max(*tokenizer.get_vocab().values(), *self.bos_ids)
@@ -130,10 +139,10 @@ class LM(TextTokenizer):
 
     @property
     def position_limit(self) -> str:
-        """Position limit in words, with the reason if it is below that of the configuration."""
-        fewer = self.max_positions < (_config_size(self.config, "max_position_embeddings") or 0)
-        why = " (original_max_position_embeddings: the rotary angles of longer texts differ)"
-        return f"{self.max_positions} positions of {self.name}{why if fewer else ''}"
+        """Position limit in words, with the option that raises it."""
+        more = f" (up to {self._longest_context} with --max-context)"
+        has_more = self.max_positions < self._longest_context
+        return f"{self.max_positions} positions of {self.name}{more if has_more else ''}"
 
     @property
     def slot_bytes(self) -> int:
@@ -284,28 +293,6 @@ class LM(TextTokenizer):
         }
 
 
-def _config_size(config: Any, name: str) -> int | None:
-    """Return a size of a configuration; None if it is missing or differs by layer."""
-    with suppress(RuntimeError, ValueError):
-        value = getattr(config, name, None)
-        return value if isinstance(value, int) else None
-    return None
-
-
-def _max_positions(config: Any) -> int:
-    """Return the longest text in tokens. Longer ones change earlier keys (longrope, dynamic)."""
-    max_positions = (
-        max(0, _config_size(config, "max_position_embeddings") or 0) or DEFAULT_MAX_POSITIONS
-    )
-    rope = getattr(config, "rope_parameters", None) or {}
-    for angles in (rope, *rope.values()):  # one for all layers, or one for each type of layer
-        if isinstance(angles, dict) and angles.get("rope_type") in ("longrope", "dynamic"):
-            max_positions = min(
-                max_positions, angles.get("original_max_position_embeddings") or max_positions
-            )
-    return max_positions
-
-
 def _generation_eos_ids(model: PreTrainedModel) -> list[int]:
     """Return the end tokens of the model's `generation_config`."""
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -320,6 +307,7 @@ def load(
     dtype: str = "auto",
     seed: int = 0,
     bos: str = "auto",
+    max_context: int | None = None,
 ) -> LM:
     """Load a frozen base LM.
 
@@ -331,6 +319,7 @@ def load(
         dtype: "auto", "float32", "bfloat16" or "float16". "auto" is float32 on a CPU and the format
             of the checkpoint on a GPU.
         bos: start of a text, see `TextTokenizer`.
+        max_context: longest window in tokens, see `LM`.
     """
     where = find_device(device)
     kind, weights, tokenizer_source = find_dtype(dtype, where), "", name
@@ -348,4 +337,5 @@ def load(
         tokenizer_name=tokenizer_source,
         bos=bos,
         weights=weights,
+        max_context=max_context,
     )

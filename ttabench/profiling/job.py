@@ -60,6 +60,7 @@ class Job:
     """Selects the bundled checkpoint; has no other effect."""
     device: str = "auto"
     dtype: str = "auto"
+    max_context: int | None = None
     method_requests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Typed `RunRequest` fields by method."""
     lengths: tuple[int, ...] = ()
@@ -97,6 +98,8 @@ class Job:
         """Convert to JSON values, with settings and digests instead of the typed method options."""
         values = asdict(self)
         del values["method_requests"]
+        if self.max_context is None:  # not in the id of earlier profiles
+            del values["max_context"]
         values["methods"] = {
             name: {
                 "settings": dict(adapter.settings),

@@ -87,7 +87,13 @@ def measure_method(request: Mapping[str, Any], send: SendMessage) -> None:
 
 
 def _measure_lengths(request: Mapping[str, Any], job: Job, send: SendMessage) -> None:
-    lm = base.load(job.model, random_weights=job.random_weights, device=job.device, dtype=job.dtype)
+    lm = base.load(
+        job.model,
+        random_weights=job.random_weights,
+        device=job.device,
+        dtype=job.dtype,
+        max_context=job.max_context,
+    )
     name, lengths = request["method"], list(request["lengths"])
     send(("model", lm.describe()))
     lift_note = lift_positions(

@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
+from pydantic import BeforeValidator
+
+from ttabench.core.amounts import parse_context_length
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import (
     EXECUTION_GROUP,
@@ -33,6 +36,8 @@ DEVICE_NUMBER_PATTERNS = {
     "xpu": r"(:\d{1,3})?",
 }
 """Device numbers allowed after each device type."""
+MIN_CONTEXT_TOKENS = 64
+"""Limit for `--max-context`. The probe of a model needs 50 positions."""
 MAX_BOOST = 10**6
 MAX_QUERIES = 10**9
 """Limit for the queries of a run, and of a batch."""
@@ -136,6 +141,18 @@ class RunFields:
     ] = "auto"
     """Start of a text: "auto" for the tokenizer's default, "yes" for its BOS token, "no" for
     nothing."""
+    max_context: Annotated[
+        Annotated[int, BeforeValidator(parse_context_length)] | None,
+        OptionInfo(
+            "Longest text in tokens, such as 64k. Fixes rotary frequencies that depend on it. "
+            "(default: the tokens for which they do not change)",
+            EXECUTION_GROUP,
+            kind=int,
+            parse=parse_context_length,
+            metavar="N",
+        ),
+    ] = None
+    """See `lm.positions`."""
     thinking: Annotated[
         bool,
         OptionInfo(
@@ -168,6 +185,9 @@ class RunFields:
                 f"--batch-contexts must be at least 1, got {self.batch_contexts}.",
                 "Remove it for 1.",
             )
+        if self.max_context is not None and self.max_context < MIN_CONTEXT_TOKENS:
+            fault = f"--max-context must be at least {MIN_CONTEXT_TOKENS}, got {self.max_context}."
+            raise UserError(fault, "Remove it, or use a greater number.")
         if not 0 < self.boost <= MAX_BOOST:
             fault = f"--boost must be above 0 and at most {MAX_BOOST:,}, got {self.boost:g}."
             raise UserError(fault, "Remove it for 1.")

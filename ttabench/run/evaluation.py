@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 EvaluationResult: TypeAlias = RunResult[RunRecord]
+LOAD_OPTIONS = ("random_weights", "device", "dtype", "bos", "max_context")
+"""Fields of a request that are arguments of `lm.model.load`."""
 
 
-def base_model_key(request: RunRequest, *, chat_template: bool) -> tuple[str | bool, ...]:
+def base_model_key(
+    request: RunRequest, *, chat_template: bool
+) -> tuple[str | bool | int | None, ...]:
     """Return the options that decide which base model is loaded, and in which form."""
-    names = ("model", "base_checkpoint", "device", "dtype", "random_weights", "bos", "thinking")
+    names = ("model", "base_checkpoint", *LOAD_OPTIONS, "thinking")
     return (*(getattr(request, name) for name in names), chat_template)
 
 
@@ -51,10 +55,7 @@ class ModelCache:
         from ttabench.lm.model import load as load_lm
 
         self._lm = None  # two models may not fit into memory
-        load_options = {
-            name: getattr(request, name) for name in ("random_weights", "device", "dtype", "bos")
-        }
-        lm = load_lm(request.model, **load_options)
+        lm = load_lm(request.model, **{name: getattr(request, name) for name in LOAD_OPTIONS})
         if request.base_checkpoint:
             lm = merge_checkpoint(
                 lm, checkpoint_path(request.base_checkpoint, request.model), request.base_checkpoint

@@ -47,6 +47,7 @@ READING_FIELDS = (
     "checkpoint",
     "random_weights",
     "bos",
+    "max_context",
     "base_checkpoint",
     "chat_template",
     "thinking",
@@ -177,7 +178,8 @@ class RunRequest(RunFields):
     def base_model_options(self) -> str:
         """Options that select this base model, as a command line."""
         fields = [
-            option_fields(RunRequest)[name] for name in ("base_checkpoint", "bos", "chat_template")
+            option_fields(RunRequest)[name]
+            for name in ("base_checkpoint", "bos", "max_context", "chat_template")
         ]
         arguments = [
             word for field in fields for word in field.cli_arguments(getattr(self, field.name))

@@ -114,6 +114,7 @@ class ResolvedMethod:
             "start": lm.tokenizer.decode(list(lm.start_ids)),
             "inputs": {**lm.inputs, **self.setting_inputs()},
             **({"origin": self.spec.origin} if self.spec.origin else {}),
+            **({"frequencies": lm.frequencies} if lm.frequencies else {}),
         }
 
     def stored_state(self, folder: Path, lm: LM) -> State:

@@ -33,7 +33,7 @@ class Session(session.Session):
         model: name, folder, GGUF file or hub id of the base model.
         state: folder written by `save` or `ttabench adapt`, to continue from.
         task: task that sets the prompt and the method's bundled checkpoint.
-        checkpoint, preset, settings, device: as the options of `ttabench eval`.
+        checkpoint, preset, settings, device, max_context: as the options of `ttabench eval`.
 
     Raises:
         UserError: a name is unknown, or a setting, checkpoint or state does not fit. The message
@@ -52,6 +52,7 @@ class Session(session.Session):
         preset: str = "",
         settings: Mapping[str, object] | None = None,
         device: str = "auto",
+        max_context: int | None = None,
     ) -> None:
         request = RunRequest(
             method=method,
@@ -61,6 +62,7 @@ class Session(session.Session):
             preset=preset,
             settings=settings or {},
             device=device,
+            max_context=max_context,
         )
         self._prompt = resolve_prompt(request, load_card(request.task))
         resolved = resolve_method(request)

@@ -67,7 +67,7 @@ def _option_type(field: Option) -> Any:
     if field.name in OPTION_OF_FIELD:
         return dict[Key, Value | list[Value]]
     plain = next((kind for kind in get_args(field.kind) if kind is not type(None)), field.kind)
-    if field.info.parse is not None:
+    if field.name == "batch_size":
         return plain | Literal["auto"]
     return str if plain is Path else plain
 

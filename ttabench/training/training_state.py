@@ -176,6 +176,7 @@ def _training_identity(method: Trainable[Any], config: TrainConfig) -> dict[str,
         "recipe": config.recipe(),
         "data": dict(config.data),
         "base": {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)},
+        "frequencies": {"max-context": method.lm.frequencies} if method.lm.frequencies else {},
     }
     return dict(json.loads(json.dumps(identity)))
 

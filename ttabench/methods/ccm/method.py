@@ -227,7 +227,7 @@ class StreamMemory:
             fault = f"{self.sink_slots} first slots, {needed} exceed window={window}."
             raise UserError(fault, f"Use --set window={min_window} or more.")
         if window > max_window:
-            fault = f"window={window} + 1 exceeds the {lm.max_positions} positions of {lm.name}."
+            fault = f"window={window} + 1 exceeds the {lm.position_limit}."
             raise UserError(fault, f"Use --set window={max_window} or less.")
 
     def adapt(self, state: State, chunk_ids: Sequence[list[int]]) -> State:

@@ -18,7 +18,7 @@ from ttabench.cost import (
 from ttabench.methods.spec import MethodSpec
 
 RESERVED_TOKENS = 256
-"""Positions reserved for prompt and answer if `max_tokens` is not set."""
+"""Positions reserved for prompt and answer if `max_tokens` is not set; at most half of all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,15 @@ class InContextSettings:
     """If the context exceeds the window: error, left (drop the oldest tokens), or right (stop
     reading)."""
     max_tokens: int | None = None
-    """Maximum context tokens in the window. Default: positions minus 256 for prompt and answer."""
+    """Maximum context tokens in the window. Default: positions minus 256 for prompt and answer,
+    or half of them if they are fewer than 512."""
 
     def __post_init__(self) -> None:
         require_at_least(1, max_tokens=self.max_tokens)
 
     def limit(self, positions: int) -> int:
         """Return the maximum context tokens in the window of a model."""
-        return self.max_tokens or max(1, positions - RESERVED_TOKENS)
+        return self.max_tokens or max(1, positions // 2, positions - RESERVED_TOKENS)
 
 
 def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:

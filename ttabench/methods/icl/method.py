@@ -15,7 +15,7 @@ from ttabench.lm.forward.tokens import new_chunk_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Method
-from ttabench.methods.icl import ICL, RESERVED_TOKENS, InContextSettings
+from ttabench.methods.icl import ICL, InContextSettings
 from ttabench.methods.parts.kept import (
     append_ids,
     prefix_from_tensors,
@@ -49,7 +49,8 @@ class InContext(Method[InContextSettings]):
             fault = f"The context has {max(seen)} tokens, more than max_tokens={self.limit}"
             fault = f"{fault} of the {self.lm.position_limit}"
             if not self.settings.max_tokens:
-                fault = f"{fault} ({RESERVED_TOKENS} are reserved for prompt and answer)"
+                reserved = self.lm.max_positions - self.limit
+                fault = f"{fault}, with {reserved} reserved for prompt and answer"
             hint = (
                 "Use --set truncate=left (keep the last tokens) or truncate=right (stop reading), "
             )

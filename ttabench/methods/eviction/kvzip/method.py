@@ -199,10 +199,8 @@ class KVzip(EvictingMethod[KVzipSettings]):
         prompt_tokens = max(len(first_prompt), len(later_prompt)) + REPEATED_TAIL_TOKENS + len(end)
         limit = self.lm.max_positions - position - prompt_tokens
         if limit < 1:
-            fault = (
-                f"{self.lm.name} has {self.lm.max_positions} positions, too few to repeat a text"
-            )
-            raise UserError(f"{fault} of {position} tokens.", "Use --task-set documents=N.")
+            fault = f"The {self.lm.position_limit} are too few to repeat {position} tokens."
+            raise UserError(fault, "Use --task-set documents=N.")
         size = min(self.settings.repeat_chunk, limit)
         for begin in range(opening, len(ids), size):
             chunk = ids[begin : begin + size]

@@ -118,9 +118,8 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         if self.rotary is not None:
             free = lm.max_positions - self.sinks - recent
             if free < 1:
-                fault = f"{self.sinks} sinks and {recent} recent tokens use all positions"
-                fault = f"{fault} of {lm.name} ({lm.max_positions})."
-                raise UserError(fault, "Use --set recent=N with a smaller N.")
+                fault = f"{self.sinks} sinks and {recent} recent tokens use the {lm.position_limit}"
+                raise UserError(f"{fault}.", "Use --set recent=N with a smaller N.")
             self.chunk = min(self.chunk, free)
 
     @property
