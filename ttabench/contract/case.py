@@ -182,7 +182,8 @@ def query_logits(method: Method[Any], state: State, questions: Sequence[Query]) 
     patch = encode_patch(lm, method.patch(state, questions))
     start = text_start(lm, patch)
     ids, mask = pad([start + lm.encode(query.prompt) for query in questions], lm.pad_id, "right")
-    out, _ = forward(lm, patch, ids, mask)
+    # causal attention never sees padding after the text, so it needs no mask
+    out, _ = forward(lm, patch, ids)
     return [row[kept][len(start) :] for row, kept in zip(out, mask, strict=True)]
 
 

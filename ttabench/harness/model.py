@@ -30,7 +30,7 @@ from ttabench.lm.inference.answering import AUTO_BATCH_SIZE, BatchSize, generate
 from ttabench.lm.inference.scoring import score_options
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Method
-from ttabench.methods.session import Session
+from ttabench.methods.session import Session, needs_single_queries
 from ttabench.readers.lm_eval import decoding_limits, lm_eval_errors
 from ttabench.records.run_fields import parse_batch_size
 from ttabench.run.evaluation import ModelCache
@@ -72,7 +72,8 @@ class AdaptedLM(lm_eval.api.model.LM):  # type: ignore[misc]  # lm-eval is not t
         self.method, self.lm = method, method.lm
         self.batch_size = "auto" if batch_size == AUTO_BATCH_SIZE else batch_size
         """Requested queries per batch; lm-eval's results file has it along with `batch_sizes`."""
-        self.size = BatchSize(batch_size, method.lm.device.type)
+        rows = 1 if needs_single_queries(method) else batch_size
+        self.size = BatchSize(rows, method.lm.device.type)
         self.tokenizer, self.eot_token_id = self.lm.tokenizer, self.lm.eos_id
         self.prompts = prompts or PromptSplitter()
         self.reader = ContextReader(method, self.prompts)

@@ -218,6 +218,7 @@ class AttentionCall:
     """Arguments of the attention of one layer, after rotation of queries and keys. Read-only."""
 
     layer: int
+    """Index of the keys and values in the cache (`Capabilities.kv_layers`)."""
     query: Tensor
     """[B, N, T, D], N query heads."""
     key: Tensor
@@ -233,6 +234,18 @@ class AttentionCall:
     """[B or 1, H or N, P]: addition to the scores of the first P slots; the lowest number hides."""
     module: nn.Module | None = None
     """Attention module."""
+    is_sharing: bool = False
+    """True if the keys and values were made by an earlier layer, which observers saw before."""
+
+
+@dataclass(frozen=True)
+class LearnedLayer:
+    """Attention of a decoder layer, as learned from one forward."""
+
+    mask_function: MaskFunction | None
+    """None if causal."""
+    key: Tensor
+    """Keys of the forward: the same object in layers that share keys and values."""
 
 
 AttentionObserver: TypeAlias = Callable[[AttentionCall], Tensor | None]
@@ -243,6 +256,8 @@ AttentionObserver: TypeAlias = Callable[[AttentionCall], Tensor | None]
 class AttentionExtras:
     """Extra attention arguments for all layers of a forward, besides those of transformers."""
 
+    kv_layers: Mapping[int, int] = field(default_factory=dict)
+    """Index of the keys and values that a layer attends to; its own number by default."""
     shared: Sequence[SharedLayer] | None = None
     """Shared keys and values before the cache, one entry per layer."""
     bias: Sequence[Tensor] | None = None
@@ -257,8 +272,8 @@ class AttentionExtras:
     """Mask functions of layers with a local window, for observers that create their own masks."""
     watcher: AttentionObserver | None = None
     """Observer of every call."""
-    learned_masks: dict[int, MaskFunction | None] | None = None
-    """While masks are learned: mask function by layer, None for a causal one."""
+    learned_layers: dict[int, LearnedLayer] | None = None
+    """While layers are learned: what is known of each decoder layer that attends."""
 
 
 _attention_extras: ContextVar[AttentionExtras] = ContextVar(
@@ -303,6 +318,7 @@ def forward(
     # Cases in order: result of an observer; continued text, in two parts; sdpa of transformers,
     # with bias or causal mask if needed; shared prefix and own slots of a row, in two parts.
     extras = _attention_extras.get()
+    assert key.shape[-1] == value.shape[-1], "heads of keys and of values differ in size"
     call = _make_call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
     mask, scaling, bias = call.mask, call.scaling, call.bias
     if extras.watcher is not None:
@@ -350,37 +366,38 @@ def _make_call(
     scaling: float | None,
 ) -> AttentionCall:
     """Collect the arguments of one layer, with the mask of its window or of transformers."""
-    layer = module.layer_idx
-    assert isinstance(layer, int), "attention modules need a layer_idx"
-    if extras.learned_masks is not None:
-        assert layer not in extras.learned_masks, f"layer {layer} attends twice"
+    number = module.layer_idx
+    assert isinstance(number, int), "attention modules need a layer_idx"
+    layer = extras.kv_layers.get(number, number)
+    if extras.learned_layers is not None:
+        assert number not in extras.learned_layers, f"layer {number} attends twice"
         function = causal_mask_function if mask is None else _mask_functions[mask.shape[1] - 1]
-        extras.learned_masks[layer], mask = (
-            None if function is causal_mask_function else function,
-            None,
+        extras.learned_layers[number] = LearnedLayer(
+            None if function is causal_mask_function else function, parts[1]
         )
+        mask = None
     elif extras.masks is not None:
         assert mask is None, f"layer {layer} of {type(module).__name__} has its own mask"
         mask = extras.masks[layer]
         mask = mask if mask is None else mask.to(parts[0].device)
     scaling = parts[0].shape[-1] ** -0.5 if scaling is None else float(scaling)
     bias = None if extras.bias is None else extras.bias[layer]
-    return AttentionCall(
-        layer, *parts, mask, scaling, extras.local_masks.get(layer), bias, module=module
-    )
+    owner = next((first for first, index in extras.kv_layers.items() if index == layer), number)
+    local_mask = extras.local_masks.get(layer)
+    return AttentionCall(layer, *parts, mask, scaling, local_mask, bias, module, owner != number)
 
 
 @contextmanager
-def learn_mask_functions() -> Iterator[dict[int, MaskFunction | None]]:
-    """Learn the mask function of each layer from forwards in the block; None if causal.
+def learn_layers() -> Iterator[dict[int, LearnedLayer]]:
+    """Learn mask function and keys of each attention layer from one forward in the block.
 
     The number of mask heads identifies the function: models change masks, but not their heads.
     """
     _mask_functions.clear()
-    with attention_extras(learned_masks={}):
-        learned_masks = _attention_extras.get().learned_masks
-        assert learned_masks is not None
-        yield learned_masks
+    with attention_extras(learned_layers={}):
+        learned_layers = _attention_extras.get().learned_layers
+        assert learned_layers is not None
+        yield learned_layers
 
 
 _mask_functions: list[MaskFunction] = []
@@ -418,7 +435,7 @@ def _make_mask(*, mask_function: MaskFunction, **options: Any) -> Tensor | None:
     While masks are learned, the number of heads of the mask identifies its function.
     """
     extras = _attention_extras.get()
-    if extras.learned_masks is None:
+    if extras.learned_layers is None:
         made: Tensor | None = (
             None if extras.masks is not None else sdpa_mask(mask_function=mask_function, **options)
         )

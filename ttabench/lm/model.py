@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,7 @@ class LM(TextTokenizer):
 
     Attributes:
         max_positions: longest window; position ids are below it.
+        kv_layers: decoder layers with keys and values of their own, all in most models.
         frequencies: name of the rotary frequencies that `max_context` fixed, see `positions`.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
         text_vocab_size: first id beyond text tokens and end tokens; embedding tables may be larger.
@@ -108,6 +110,7 @@ class LM(TextTokenizer):
             self.frequencies = fix_frequencies(model, max_context)
         self.hidden_size: int = config.hidden_size
         self.layers: int = config.num_hidden_layers
+        self.kv_layers: Sequence[int] = range(self.layers)
         self.heads: int = config_size(config, "num_attention_heads") or 1
         self.kv_heads: int = config_size(config, "num_key_value_heads") or self.heads
         self.head_dim: int = config_size(config, "head_dim") or self.hidden_size // self.heads
@@ -147,7 +150,9 @@ class LM(TextTokenizer):
     @property
     def slot_bytes(self) -> int:
         """Bytes of keys and values per token, over all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * int(self.model.dtype.itemsize)
+        return (
+            2 * len(self.kv_layers) * self.kv_heads * self.head_dim * int(self.model.dtype.itemsize)
+        )
 
     @property
     def decoder(self) -> nn.Module:
@@ -242,11 +247,14 @@ class LM(TextTokenizer):
         The order is that of the model; the head is excluded.
         """
         # exact classes only: expert routers, which may derive from them, return more than a tensor
-        maps = {id(m) for m in self.blocks().modules() if type(m) in (nn.Linear, Conv1D)}
-        if not maps:
+        maps = [m for m in self.blocks().modules() if type(m) in (nn.Linear, Conv1D)]
+        # a weight that several modules share (Zamba) cannot be changed for one of them
+        owners = Counter(id(m.weight) for m in maps)
+        adapted = {id(m) for m in maps if owners[id(m.weight)] == 1}
+        if not adapted:
             fault = f"{self.name} ({self.config.model_type}) has no linear layers to adapt."
             raise UserError(fault, "Use none, icl or rag.")
-        return [name for name, m in self.model.named_modules() if id(m) in maps]
+        return [name for name, m in self.model.named_modules() if id(m) in adapted]
 
     def linear_shape(self, name: str) -> tuple[int, int]:
         """Return (input features, output features) of a linear map."""
@@ -258,11 +266,13 @@ class LM(TextTokenizer):
         """Return the decoder layers, in order."""
         inner = self.model.get_decoder()  # the text decoder of a multimodal model
         decoder = inner if isinstance(inner, PreTrainedModel) else self.decoder
-        lists = [
-            m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers
-        ]
-        if lists:
-            return lists[-1]  # image encoders come first
+        lists = {
+            name: m
+            for name, m in decoder.named_modules()
+            if isinstance(m, nn.ModuleList) and len(m) == self.layers
+        }
+        if lists:  # encoders of images are deeper, or come first
+            return lists[min(reversed(lists), key=lambda name: name.count("."))]
         fault = (
             f"{self.name} ({self.config.model_type}) has no list of {self.layers} decoder layers."
         )

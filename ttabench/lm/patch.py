@@ -68,18 +68,28 @@ class Prefix:
     """Positions of slots, int [B or 1, H or 1, P], one tensor per layer or one for all layers.
 
     None: consecutive, up to the text. Sliding windows of the model depend on them."""
+    model_cache: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the model's own cache holds besides these keys and values, see `lm.forward.model_cache`:
+    recurrent and convolution states [B, ...]; all of the cache for a model without such keys."""
+
+    @property
+    def slots(self) -> int:
+        """Slots of a row, padding included; tokens read if only `model_cache` holds them."""
+        if self.keys_LBHPD:
+            return int(self.keys_LBHPD[0].shape[2])
+        return int(self.next_position_B.max()) if self.model_cache else 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values, without slots hidden by the bias."""
+        """Bytes of keys and values, without slots hidden by the bias, and of the model's cache."""
         sizes = [
             keys.nbytes + values.nbytes
             for keys, values in zip(self.keys_LBHPD, self.values_LBHPD, strict=True)
         ]
-        if self.bias_LBHP is None:
-            return sum(sizes)
-        biases = zip(sizes, self.bias_LBHP, strict=True)
-        return sum(size * int((~bias.isneginf()).sum()) // bias.numel() for size, bias in biases)
+        if self.bias_LBHP is not None:
+            biases = zip(sizes, self.bias_LBHP, strict=True)
+            sizes = [size * int((~bias.isneginf()).sum()) // bias.numel() for size, bias in biases]
+        return sum(sizes) + sum(tensor.nbytes for tensor in self.model_cache.values())
 
     def select(self, rows_N: Tensor) -> Prefix:
         """Select batch rows. Shared tensors stay shared."""
@@ -91,6 +101,10 @@ class Prefix:
             next_position_B=select_tensor_rows(self.next_position_B, rows_N),
             mask_BP=None if self.mask_BP is None else select_tensor_rows(self.mask_BP, rows_N),
             eviction=eviction,
+            model_cache={
+                path: select_tensor_rows(tensor, rows_N)
+                for path, tensor in self.model_cache.items()
+            },
         )
 
     def map_layers(self, change: Callable[[Tensor], Tensor]) -> Prefix:
@@ -114,12 +128,9 @@ class Prefix:
 
     def _consecutive_positions(self) -> tuple[Tensor, ...]:
         """Return consecutive positions of unpadded slots up to the text, [B or 1, 1, P]."""
-        slots, device = (
-            self.keys_LBHPD[0].shape[2] if self.keys_LBHPD else 0,
-            self.next_position_B.device,
-        )
+        device = self.next_position_B.device
         real_BP = (
-            torch.ones(1, slots, dtype=torch.bool, device=device)
+            torch.ones(1, self.slots, dtype=torch.bool, device=device)
             if self.mask_BP is None
             else self.mask_BP
         )

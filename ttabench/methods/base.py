@@ -118,6 +118,8 @@ class Method(Generic[SettingsT]):
                 f"{self.name} does not support batching, got {rows} sequences.",
                 "Use one context at a time.",
             )
+        if rows > 1:
+            require_capabilities(self.lm, "rows")
         return State(rows, meta={name: [0] * rows for name in self.counts})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Chunk]]) -> State:

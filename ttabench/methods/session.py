@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ttabench.core.types import Answer, Chunk, Query
+from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.forward.patching import continues_text, encode_patch
 from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.inference.answering import answer_queries, gold_logprobs
@@ -21,6 +22,11 @@ MAX_CHUNKS_PER_ADAPT = 256
 
 Enough for methods to batch chunks by length, and few enough for a progress bar to move.
 """
+
+
+def needs_single_queries(method: Method[Any]) -> bool:
+    """True if every query has a patch of its own length, and the model cannot pad."""
+    return method.query_aware and not get_capabilities(method.lm).supports_batching
 
 
 class Session:
@@ -144,7 +150,7 @@ class Session:
         prefix = patch.prefix
         if prefix is None:
             return 0
-        slots = prefix.keys_LBHPD[0].shape[2]
+        slots = prefix.slots
         if prefix.mask_BP is not None:
             slots = int(prefix.mask_BP[row if len(prefix.mask_BP) > 1 else 0].sum())
         if prefix.bias_LBHP is not None:
@@ -162,6 +168,8 @@ class Session:
         Raises:
             UserError: a query does not fit the model's positions.
         """
+        if patch is None and needs_single_queries(self.method) and len(queries) > 1:
+            return [self.answer([query])[0] for query in queries]
         return answer_queries(self.lm, patch or self.patch(queries), queries)
 
     @torch.no_grad()
@@ -169,4 +177,6 @@ class Session:
         self, queries: Sequence[Query], patch: Patch | None = None
     ) -> list[tuple[float, int]]:
         """Return (summed log-probability, tokens) of the target answer of each query."""
+        if patch is None and needs_single_queries(self.method) and len(queries) > 1:
+            return [self.gold_likelihoods([query])[0] for query in queries]
         return gold_logprobs(self.lm, patch or self.patch(queries), queries)

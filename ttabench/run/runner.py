@@ -24,13 +24,14 @@ import torch
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter, largest_peak
 from ttabench.core.types import Chunk, Episode, ProgressCallback, Query
+from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.forward.patching import select_rows
 from ttabench.lm.inference.answering import BatchSize, group_by_mode, run_in_batches
 from ttabench.lm.inference.scoring import NonFiniteError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Method
-from ttabench.methods.session import Session
+from ttabench.methods.session import Session, needs_single_queries
 from ttabench.readers import Task
 from ttabench.records.folder import RunFolder
 from ttabench.records.samples import EpisodeCost, Sample, query_to_store
@@ -90,7 +91,8 @@ def run_episodes(
         UserError: the context or a query does not fit the model, or the task does not fit the
             method.
     """
-    size = BatchSize(context.batch_size, context.lm.device.type)
+    batch_size = 1 if needs_single_queries(context.method) else context.batch_size
+    size = BatchSize(batch_size, context.lm.device.type)
     counts = _ProgressCounts(
         on_progress, read=0 if context.ask_only else task.n_chunks, answered=task.n_queries
     )
@@ -138,7 +140,11 @@ def contexts_per_batch(context: RunContext) -> int:
     """Return the maximum number of contexts read in one batch."""
     method = context.method
     is_single = context.start is not None or context.ask_only or context.state_of != "own"
-    if is_single or not method.supports_batching or method.query_aware:
+    if (
+        is_single
+        or method.query_aware
+        or not (method.supports_batching and get_capabilities(context.lm).supports_batching)
+    ):
         return 1
     return context.batch_contexts
 

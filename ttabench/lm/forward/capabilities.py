@@ -180,6 +180,10 @@ class Capabilities:
     """Capabilities of a model, see the module docstring."""
 
     attention: str
+    """ "sdpa": our attention. "transformers": the model's own, with a KV cache of ours. "opaque": the
+    model's own, with its own cache object. "again": without a cache. "none": none is correct."""
+    no_hooks_because: str = ""
+    """Why our attention does not work, if that is known."""
     has_linear_head: bool = False
     """True if logits depend only on output embeddings and last hidden states."""
     supports_batching: bool = True
@@ -196,6 +200,16 @@ class Capabilities:
     """Rotations that move keys and queries to other positions; None if not possible."""
     kv_shapes: frozenset[tuple[int, int, int]] = frozenset()
     """(key/value heads, head size of keys, head size of values) of the layers."""
+    kv_layers: Mapping[int, int] = field(default_factory=dict)
+    """Index of the keys and values that each attention layer reads; empty if all have their own."""
+    own_layers: Mapping[int, Any] = field(default_factory=dict)
+    """Empty cache layers that hold more or less than keys and values, by decoder layer."""
+    cache_name: str = "past_key_values"
+    """Argument and output of the decoder that is its cache."""
+    continues_by_token: bool = False
+    """True if an opaque cache is continued correctly by single tokens alone (Mamba)."""
+    started_cache: Any = None
+    """Cache after one token, if caches hold more than keys and values."""
 
     @property
     def supports_hooks(self) -> bool:
@@ -207,6 +221,17 @@ class Capabilities:
         """True if reading can continue from keys and values."""
         return self.attention not in ("again", "none")
 
+    @property
+    def is_opaque(self) -> bool:
+        """True if the model's own cache object is kept as a whole."""
+        return self.attention == "opaque"
+
+    @property
+    def has_only_keys(self) -> bool:
+        """True if the context is in keys and values of every layer, and nowhere else."""
+        is_plain = self.started_cache is None and not self.own_layers
+        return self.supports_cache and is_plain
+
     def record(self) -> dict[str, Json]:
         """Return deviations from the usual way of running for a record; empty for most models."""
         unusual = {
@@ -214,6 +239,7 @@ class Capabilities:
             "head": "" if self.has_linear_head else "transformers",
             "rows": "" if self.supports_batching else "one by one",
             "local_layers": len(self.local_masks),
+            "kv_layers": len(set(self.kv_layers.values())),
         }
         return {name: value for name, value in unusual.items() if value}
 
@@ -226,8 +252,17 @@ MISSING_CAPABILITY_REASONS = {
         "Use none, lora or templora; with a KV cache also icl or rag.",
     ),
     "cache": (
-        "some layers have no KV cache, so reading cannot continue from one",
+        "its cache cannot be continued, so every query would read the context again",
         "Use none, lora or templora.",
+    ),
+    "keys": (
+        "keys and values of every layer do not hold its context alone: it has recurrent, "
+        "convolution or shared layers",
+        "Use icl, rag or templora, or an eviction method such as snapkv.",
+    ),
+    "rows": (
+        "texts of unequal length cannot share a batch: padding would change its states",
+        "Read one context at a time.",
     ),
     "gaps": ("its attention counts distances in slots, so none may be evicted", "Use icl or rag."),
     "embeddings": (
@@ -249,6 +284,8 @@ def require_capabilities(lm: LM, *parts: str) -> None:
     available = {
         "hooks": capabilities.supports_hooks,
         "cache": capabilities.supports_cache,
+        "keys": capabilities.has_only_keys,
+        "rows": capabilities.supports_batching,
         "gaps": capabilities.supports_gaps,
         "embeddings": capabilities.supports_embeddings,
     }
@@ -259,6 +296,9 @@ def require_capabilities(lm: LM, *parts: str) -> None:
 
 def _missing_capability_error(lm: LM, part: str) -> UserError:
     why, hint = MISSING_CAPABILITY_REASONS[part]
+    known: Capabilities | None = vars(lm).get("_capabilities")
+    if part == "hooks" and known is not None and known.no_hooks_because:
+        why = f"{why} ({known.no_hooks_because})"
     return UserError(f"{lm.name} ({lm.config.model_type}) cannot be used here: {why}.", hint)
 
 
@@ -289,6 +329,13 @@ def apply_capabilities(lm: LM, capabilities: Capabilities) -> None:
     """Use these capabilities from now on."""
     vars(lm)["_capabilities"] = capabilities
     lm.has_linear_head, lm.capabilities = capabilities.has_linear_head, capabilities.record()
+    indices = list(capabilities.kv_layers.values())
+    first = [
+        layer
+        for place, layer in enumerate(capabilities.kv_layers)
+        if indices.index(indices[place]) == place
+    ]
+    lm.kv_layers = first or range(lm.layers)
     if len(capabilities.kv_shapes) == 1:
         ((lm.kv_heads, lm.head_dim, _),) = capabilities.kv_shapes
     lm.set_attention(ATTENTION_NAME if capabilities.supports_hooks else lm.native_attention)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +21,7 @@ from torch import Tensor
 from ttabench.core import environment
 from ttabench.core.environment import is_out_of_memory, quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.lm.attention import (
-    AttentionCall,
-    MaskFunction,
-    learn_mask_functions,
-    observe_attention,
-)
+from ttabench.lm.attention import AttentionCall, learn_layers, observe_attention
 from ttabench.lm.forward.capabilities import (
     MISSING_CAPABILITY_REASONS,
     Angles,
@@ -35,6 +32,7 @@ from ttabench.lm.forward.capabilities import (
     learn_rotary,
     record_angles,
 )
+from ttabench.lm.forward.model_cache import cache_tensors, holds_keys, own_layers
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Layout, Window
 from ttabench.lm.model import LM
@@ -53,14 +51,21 @@ PROBE_WINDOW_TOKENS = 8
 """Length of the model's sliding windows while it is probed."""
 TEXT_TOKENS, FIRST_PART_TOKENS, SHARED_TOKENS, SHIFT_POSITIONS = 18, 11, 5, 32
 """Tokens of the text, of its first part, and shared by both texts; shift of moved keys."""
+CACHE_NAMES = "past_key_values", "cache_params", "state"
+"""Names of the cache in the forward functions of transformers."""
 GAP_SLOTS = 2**13
 """Padded slots between two tokens in the probe: any window with fewer slots is detected."""
 
 
 def probe_capabilities(lm: LM) -> Capabilities:
     """Probe the capabilities of a model."""
-    with torch.no_grad(), torch.random.fork_rng(), quiet_loading(), _in_float32(lm):
-        return _probe(lm)
+    with torch.no_grad(), torch.random.fork_rng(), quiet_loading():
+        with _in_float32(lm):
+            capabilities = _probe(lm)
+        if capabilities.started_cache is not None:  # in the number format of the model
+            apply_capabilities(lm, capabilities)
+            capabilities = replace(capabilities, started_cache=_start_cache(lm))
+    return capabilities
 
 
 @contextmanager
@@ -93,14 +98,11 @@ def _probe(lm: LM) -> Capabilities:
     if capabilities.attention == "none":
         return capabilities
     apply_capabilities(lm, capabilities)
-    angles, local = _learn_angles_and_masks(lm, capabilities)
-    capabilities = replace(capabilities, local_masks=local)
+    if not capabilities.supports_hooks:
+        return capabilities
+    capabilities, angles = _learn_layers(lm, capabilities)
     apply_capabilities(lm, capabilities)
-    return (
-        replace(capabilities, rotary=_learn_rotary(lm, angles, texts[0]))
-        if capabilities.supports_hooks
-        else capabilities
-    )
+    return replace(capabilities, rotary=_learn_rotary(lm, angles, texts[0]))
 
 
 def _make_texts(lm: LM) -> list[Tensor]:
@@ -147,20 +149,29 @@ def reference_logprobs(lm: LM, ids_1T: Tensor) -> Tensor:
 
 def _first_correct(lm: LM, texts: Sequence[Tensor], reference: Sequence[Tensor]) -> Capabilities:
     """Return the first way that passes all checks, else the first that passes row by row."""
-    unbatched = Capabilities(attention="none")
-    for attention, positions in (
-        ("sdpa", True),
-        ("transformers", True),
-        ("transformers", False),
-        ("again", False),
+    unbatched, fault = Capabilities(attention="none"), ""
+    for attention, positions, by_token in (
+        ("sdpa", True, False),
+        ("transformers", True, False),
+        ("transformers", False, False),
+        ("opaque", True, False),
+        ("opaque", False, False),
+        ("opaque", True, True),
+        ("again", False, False),
     ):
+        tried = Capabilities(
+            attention=attention,
+            no_hooks_because=fault,
+            takes_positions=positions,
+            continues_by_token=by_token,
+        )
         try:
-            capabilities = _check_capabilities(
-                lm, Capabilities(attention=attention, takes_positions=positions), texts, reference
-            )
+            capabilities = _check_capabilities(lm, tried, texts, reference)
         except Exception as error:  # an error means that this way does not work
             if is_out_of_memory(error):
                 raise
+            if attention == "sdpa" and isinstance(error, AssertionError):
+                fault = str(error)
             continue
         if capabilities.supports_batching:
             return capabilities
@@ -174,9 +185,12 @@ def _check_capabilities(
     """Check a way, and return it with its capabilities. Raises an exception if it fails."""
     apply_capabilities(lm, capabilities)
     if capabilities.supports_hooks:
-        capabilities = replace(
-            capabilities, local_masks=_learn_angles_and_masks(lm, capabilities)[1]
-        )
+        capabilities = _learn_layers(lm, capabilities)[0]
+        apply_capabilities(lm, capabilities)
+    if capabilities.is_opaque:
+        names = signature(lm.decoder.forward).parameters
+        (name,) = [name for name in CACHE_NAMES if name in names]
+        capabilities = replace(capabilities, cache_name=name)
         apply_capabilities(lm, capabilities)
     hidden = Window(lm, None, 1, retain=False).feed(texts[0])
     assert _is_equal(lm, lm.logits(hidden), reference[0]), "other logits"
@@ -190,6 +204,10 @@ def _check_capabilities(
     ), "other logits after a cache"
     if not capabilities.supports_cache:
         return replace(capabilities, supports_batching=False)
+    if capabilities.is_opaque or any(map(cache_tensors, capabilities.own_layers.values())):
+        capabilities = replace(capabilities, started_cache=_start_cache(lm))
+        apply_capabilities(lm, capabilities)
+        assert _copies_correctly(lm, texts, reference), "other logits after a copied cache"
     rows, prefix = False, window.prefix()
     with suppress(Exception):
         cuts = [
@@ -222,7 +240,7 @@ def _check_hooks(
         lambda call: seen.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))
     ):
         shared.feed(first)
-    assert seen == capabilities.kv_shapes, "attention gets other keys than the cache"
+    assert seen == capabilities.kv_shapes, "attention gets other keys than those of the cache"
     behind = Window(lm, shared.prefix(), 2)
     assert _reads_correctly(
         lm, behind, texts, reference, [(SHARED_TOKENS, texts[1].shape[1])] * 2
@@ -244,6 +262,8 @@ def _check_hooks(
     # with small random weights, positions change keys, but hardly the logits
     moved = any((keys[1][layer] - key).norm() > 1e-2 * key.norm() for layer, key in keys[0].items())
     gaps = broken or moved or not _is_equal(lm, lm.logits(hidden), reference[0][:SHARED_TOKENS])
+    # attention without positions (NoPE) is that of models that do not count slots either
+    gaps = gaps or _reads_correctly_over_gap(lm, texts, reference)
     return replace(capabilities, supports_embeddings=embeds, supports_gaps=gaps)
 
 
@@ -271,6 +291,26 @@ def _reads_correctly(
     )
 
 
+def _start_cache(lm: LM) -> Any:
+    """Return the cache of a text of one token."""
+    window = Window(lm, None, 1)
+    window.feed(torch.full((1, 1), min(16, lm.vocab_size - 1), device=lm.device))
+    return window.cache
+
+
+def _copies_correctly(lm: LM, texts: Sequence[Tensor], reference: Sequence[Tensor]) -> bool:
+    """True if two texts can be read on from a copy of their cache with exchanged rows, twice."""
+    first, end = texts[1].shape[1] - 4, texts[1].shape[1]
+    ids_2T = torch.cat([ids_1T[:, :end] for ids_1T in texts])
+    window, exchanged_2 = Window(lm, None, 2), torch.tensor([1, 0], device=lm.device)
+    window.feed(ids_2T[:, :first])
+    prefix = window.prefix().select(exchanged_2)
+    return all(
+        _reads_correctly(lm, Window(lm, prefix, 2), texts[::-1], reference[::-1], [cut] * 2)
+        for cut in ((first, end), (first, end - 1, end))
+    )
+
+
 def _reads_correctly_over_gap(lm: LM, texts: Sequence[Tensor], reference: Sequence[Tensor]) -> bool:
     """True if padding after the first token has no effect. Windows that count slots would fail."""
     window, slots = Window(lm, None, 1), min(GAP_SLOTS, lm.max_positions - SHARED_TOKENS)
@@ -281,7 +321,7 @@ def _reads_correctly_over_gap(lm: LM, texts: Sequence[Tensor], reference: Sequen
         for part in (first.keys_LBHPD, first.values_LBHPD)
     )
     mask_1P = torch.arange(slots, device=lm.device)[None] == 0
-    padded = Prefix(keys, values, first.next_position_B, mask_BP=mask_1P)
+    padded = replace(first, keys_LBHPD=keys, values_LBHPD=values, mask_BP=mask_1P)
     return _reads_correctly(
         lm, Window(lm, padded, 1, retain=False), texts[:1], reference, [(1, SHARED_TOKENS)]
     )
@@ -296,19 +336,28 @@ def _is_equal(lm: LM, logits_1TV: Tensor, expected: Tensor) -> bool:
     return bool((is_close | (own == expected) | (own.isnan() & expected.isnan())).all())
 
 
-def _learn_angles_and_masks(
-    lm: LM, capabilities: Capabilities
-) -> tuple[list[Angles], dict[int, MaskFunction]]:
-    """Learn angle functions and mask functions of the model from one short forward."""
+def _learn_layers(lm: LM, capabilities: Capabilities) -> tuple[Capabilities, list[Angles]]:
+    """Learn cache layers, mask functions and angle functions of the model from a short forward."""
     ids_1T = torch.full((1, 2), min(16, lm.vocab_size - 1), device=lm.device)
-    with record_angles(lm) as angles, learn_mask_functions() as local:
+    with record_angles(lm) as angles, learn_layers() as learned:
         lm.decoder(input_ids=ids_1T, use_cache=False)
-    assert not capabilities.supports_hooks or local.keys() == set(range(lm.layers)), (
-        "layers that do not attend through the interface"
-    )
-    return angles, {
-        layer: local_mask for layer, local_mask in local.items() if local_mask is not None
+    own = own_layers(lm)
+    made = [layer for layer in range(lm.layers) if holds_keys(own.get(layer))]
+    attending = sorted(learned)
+    assert made, "no layer has keys and values"
+    assert set(made) <= learned.keys(), "layers that do not attend through the interface"
+    # a layer without keys of its own attends to those of an earlier one
+    kv_layers = {
+        layer: next(i for i, owner in enumerate(made) if learned[owner].key is learned[layer].key)
+        for layer in attending
     }
+    functions = {
+        kv_layers[layer]: function
+        for layer in attending
+        if (function := learned[layer].mask_function) is not None
+    }
+    found = replace(capabilities, own_layers=own, local_masks=functions, kv_layers={})
+    return (replace(found, kv_layers=kv_layers) if own else found), angles
 
 
 def _learn_rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | None:
@@ -321,7 +370,7 @@ def _learn_rotary(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> Rotary | 
             with observe_attention(lambda call, seen=seen: seen.update({call.layer: call})):  # type: ignore[misc]
                 Window(lm, begun, len(ids_B1)).feed(ids_B1)
             readings.append(seen)
-        calls = [(readings[0][layer], readings[1][layer]) for layer in range(lm.layers)]
+        calls = [(readings[0][layer], readings[1][layer]) for layer in range(len(lm.kv_layers))]
         return learn_rotary(lm, angles, calls, at_B1, SHIFT_POSITIONS)
     return None
 

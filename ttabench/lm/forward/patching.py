@@ -273,10 +273,7 @@ def _checkpointed_forward(
         (attributes, {name: attributes[name].copy() for name in _MODULE_STATE})
         for attributes in modules
     ]
-    initial += [
-        (attributes, {name: attributes[name] for name in ("keys", "values")})
-        for attributes in caches
-    ]
+    initial += [(attributes, _copy_dicts(attributes)) for attributes in caches]
     # context variables hold the attention extras
     run_in_context, calls = partial(copy_context().run, forward), count()
 
@@ -289,13 +286,21 @@ def _checkpointed_forward(
         ]
         try:
             for attributes, saved in initial:
-                attributes.update(saved)
+                attributes.update(_copy_dicts(saved))
             return run_in_context(*args, **kwargs)
         finally:
             for attributes, saved in current:
                 attributes.update(saved)
 
     return checkpoint(run_layer, *args, use_reentrant=False, **kwargs)
+
+
+def _copy_dicts(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy attributes, and dictionaries among them (recurrent states by number)."""
+    return {
+        name: value.copy() if isinstance(value, dict) else value
+        for name, value in attributes.items()
+    }
 
 
 def gradient_step_bytes(lm: LM, tokens: int) -> int:
@@ -458,7 +463,7 @@ def patch_batch_size(patch: Patch) -> int:
     """Return the number of rows of a patch. Each of its parts has this number of rows, or 1."""
     tensors = [patch.tokens_BT, patch.tokens_mask_BT]
     if patch.prefix is not None:
-        tensors += [patch.prefix.keys_LBHPD[0], patch.prefix.next_position_B]
+        tensors += [*patch.prefix.keys_LBHPD[:1], patch.prefix.next_position_B]
     for delta in patch.deltas.values():
         tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else []
     sizes = {1, *(len(tensor) for tensor in tensors if tensor is not None)}

@@ -15,14 +15,16 @@ L layers · H heads · D width of a head, or of hidden states · C width of the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
 
 from ttabench.lm.attention import (
     SharedLayer,
@@ -33,6 +35,13 @@ from ttabench.lm.attention import (
     observe_attention,
 )
 from ttabench.lm.forward.capabilities import get_capabilities, require_capabilities
+from ttabench.lm.forward.model_cache import (
+    CacheLayer,
+    cache_tensors,
+    concatenate_slots,
+    fill_cache,
+    new_layer,
+)
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, select_tensor_rows
 
@@ -76,97 +85,17 @@ class Layout:
         return (visible_BTS & real_BS[:, None] | own_TS & padded_BT1)[:, None]
 
 
-class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
-    """Keys and values of one layer: own prefix of each row, then new tokens.
-
-    Args:
-        prefix: keys and values of the prefix; None if there is none, or if all rows share it.
-        shared: slots of a shared prefix. They are counted here, and stored in a `SharedLayer`.
-        capacity: slots to reserve for new tokens. Without gradients, one buffer is then filled in
-            place: a decoding step copies one slot instead of the window.
-        retain: False to discard new keys and values after the layer used them, to save memory.
-    """
-
-    def __init__(
-        self, prefix: tuple[Tensor, Tensor] | None, *, shared: int, capacity: int, retain: bool
-    ) -> None:
-        super().__init__()
-        self.shared, self.capacity, self.retain = shared, capacity, retain
-        self.buffers: list[Tensor] | None = None
-        if prefix is not None:
-            self.keys, self.values = prefix
-
-    def get_seq_length(self) -> int:
-        """Return the number of slots before the next token."""
-        return self.shared + self.own_length()
-
-    def own_length(self) -> int:
-        """Return the number of slots in this layer, without those of a shared prefix."""
-        return 0 if self.keys is None else int(self.keys.shape[2])
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Add T tokens. Returns the keys and values [B, H, P + T, D] that they attend to."""
-        if self.capacity and not torch.is_grad_enabled():
-            both = self._write(key_states, value_states)
-        else:
-            both = (
-                concatenate_slots(self.keys, key_states),
-                concatenate_slots(self.values, value_states),
-            )
-        if self.retain:
-            self.keys, self.values = both
-        return both
-
-    def _write(self, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        # The buffer is [B, H, P + capacity, D]. New slots follow old ones; the result is a view.
-        start = self.own_length()
-        end = start + keys_BHTD.shape[2]
-        if self.buffers is None:
-            (rows, heads), slots = keys_BHTD.shape[:2], start + self.capacity
-            self.buffers = [
-                new.new_empty(rows, heads, slots, new.shape[3]) for new in (keys_BHTD, values_BHTD)
-            ]
-            for buffer_BHSD, old_BHPD in zip(self.buffers, (self.keys, self.values), strict=True):
-                if old_BHPD is not None:
-                    buffer_BHSD[:, :, :start] = old_BHPD
-        for buffer_BHSD, new_BHTD in zip(self.buffers, (keys_BHTD, values_BHTD), strict=True):
-            buffer_BHSD.narrow(2, start, end - start).copy_(new_BHTD)
-        keys_BHSD, values_BHSD = (buffer_BHSD.narrow(2, 0, end) for buffer_BHSD in self.buffers)
-        return keys_BHSD, values_BHSD
-
-    def select(self, rows: Tensor) -> None:
-        """Select batch rows, in this order."""
-        rows = rows if self.keys is None else rows.to(self.keys.device)
-        length = self.own_length()
-        if self.buffers is not None:
-            self.buffers = [buffer.index_select(0, rows) for buffer in self.buffers]
-            self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
-        elif length:
-            self.keys, self.values = (
-                self.keys.index_select(0, rows),
-                self.values.index_select(0, rows),
-            )
-
-
-def concatenate_slots(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
-    """Concatenate old and new slots. A single old row is shared by all new rows."""
-    if old_BHPD is None:
-        return new_BHTD
-    return torch.cat([old_BHPD.expand(new_BHTD.shape[0], -1, -1, -1), new_BHTD], dim=2)
-
-
 def keys_and_values(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
     """Return keys and values of a prefix by layer, on the device and in the format of the model."""
     layers = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
-    assert len(layers) in (0, lm.layers), (
-        f"prefix of {len(layers)} layers on a model of {lm.layers}"
+    assert len(layers) in (0, len(lm.kv_layers)), (
+        f"prefix of {len(layers)} layers on a model of {len(lm.kv_layers)}"
     )
-    layers_with_device = zip(layers, lm.layer_devices, strict=False)
+    layers_with_device = zip(layers, lm.kv_layers, strict=False)
     return [
         (keys.to(device, lm.dtype), values.to(device, lm.dtype))
-        for (keys, values), device in layers_with_device
+        for (keys, values), number in layers_with_device
+        for device in [lm.layer_devices[number]]
     ]
 
 
@@ -178,8 +107,11 @@ def _finite_bias(lm: LM, prefix: Prefix) -> list[Tensor] | None:
     if prefix.bias_LBHP is None or not prefix.keys_LBHPD[0].shape[2]:
         return None
     lowest = torch.finfo(lm.dtype).min
-    biases_with_device = zip(prefix.bias_LBHP, lm.layer_devices, strict=True)
-    return [bias.to(device, lm.dtype).clamp(min=lowest) for bias, device in biases_with_device]
+    biases_with_layer = zip(prefix.bias_LBHP, lm.kv_layers, strict=True)
+    return [
+        bias.to(lm.layer_devices[number], lm.dtype).clamp(min=lowest)
+        for bias, number in biases_with_layer
+    ]
 
 
 class Window:
@@ -209,19 +141,21 @@ class Window:
         if eviction is not None and rows > 1 and len(next_B) == 1:
             eviction = eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
         self._bias, row_pairs = _finite_bias(lm, prefix), keys_and_values(lm, prefix)
-        if row_pairs:
+        if row_pairs or prefix.model_cache:
             require_capabilities(lm, "cache")
         if self._bias is not None or is_observed() or eviction is not None:
             require_capabilities(lm, "hooks")
         # local attention windows depend on the positions of all slots
         positions_LBHP = prefix.positions() if self._capabilities.local_masks else None
         mask_BP = None if prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
-        bare_prefix = replace(prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=positions_LBHP)
+        bare_prefix = replace(
+            prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=positions_LBHP, model_cache={}
+        )
         bare_prefix = bare_prefix.map_layers(lambda layer: layer.to(lm.device))
         self._bare_prefix = replace(
             bare_prefix, next_position_B=next_B, mask_BP=mask_BP, eviction=eviction
         )
-        """Everything read so far except keys and values. Bias and eviction: of the prefix only."""
+        """Everything read so far except the cache. Bias and eviction: of the prefix only."""
         self._shared: list[SharedLayer] | None = None
         """Keys and values of a shared prefix, one entry per layer; None if each row has a copy."""
         if self._shares_prefix(prefix):
@@ -239,12 +173,27 @@ class Window:
         # a buffer cannot shrink under an eviction
         buffer_capacity = capacity if retain and eviction is None else 0
         shared_slots = self._shared[0].keys.shape[2] if self._shared else 0
-        pairs_by_layer = list(row_pairs) or [None] * lm.layers  # type: ignore[list-item]
-        self._layers = [
-            CacheLayer(pair, shared=shared_slots, capacity=buffer_capacity, retain=retain)
-            for pair in pairs_by_layer
-        ]
-        self._cache = Cache(layers=list(self._layers))
+        self._has_padding = False
+        own, pairs = self._capabilities.own_layers, iter(row_pairs)
+        self.cache: Any = Cache(
+            layers=[
+                new_layer(
+                    own.get(number),
+                    next(pairs, None) if number in lm.kv_layers else None,
+                    shared=shared_slots,
+                    capacity=buffer_capacity,
+                    retain=retain,
+                )
+                for number in range(lm.layers)
+            ]
+        )
+        """Cache object of transformers; None for an opaque one before the model makes it."""
+        self._layers = [layer for layer in self.cache.layers if isinstance(layer, CacheLayer)]
+        """Keys and values, in the order of `lm.kv_layers`."""
+        if self._capabilities.is_opaque:
+            self.cache, self._layers = None, []
+        if prefix.model_cache:
+            self._set_model_cache(prefix.model_cache, torch.arange(rows, device=lm.device))
         self._ids_BS: Tensor | None = None
         """All ids fed, for a model that reads the whole text every time."""
 
@@ -277,6 +226,7 @@ class Window:
         assert ids_BT.shape[0] == self.rows, (
             f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         )
+        self._check_padding(mask_BT)
         positions_BT, added_B = self._token_positions(ids_BT, mask_BT)
         mask = mask_BS = self._extended_mask(ids_BT, mask_BT)
         next_B = self._bare_prefix.next_position_B + added_B
@@ -295,7 +245,7 @@ class Window:
             real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
             next_B = torch.maximum(self._bare_prefix.next_position_B, real_BT.amax(1) + 1)
             if layout.visible_BTS is not None:
-                slots = self._cache.get_seq_length() + ids_BT.shape[1]
+                slots = self._cached_slots + ids_BT.shape[1]
                 mask = layout.mask(ids_BT.shape[1], slots, mask_BS)
                 if layout.visible_BTS.shape[2] == slots and self._shared is not None:
                     self._shared = [
@@ -311,6 +261,32 @@ class Window:
         if eviction_step is not None:
             self._keep_prefix(eviction_step.remaining_prefix(self.prefix(), evict=self._evict))
         return hidden_BTD
+
+    def _check_padding(self, mask_BT: Tensor | None) -> None:
+        """Raise a UserError if the model cannot pad, and padding precedes what is read or kept."""
+        if self._capabilities.supports_batching:
+            return
+        if self._has_padding or (mask_BT is not None and not bool(mask_BT[:, 0].all())):
+            require_capabilities(self.lm, "rows")
+        # padding after the text harms only what is read later
+        self._has_padding = mask_BT is not None
+
+    @property
+    def _cached_slots(self) -> int:
+        """Slots before the next token, padding included; 0 for an opaque cache."""
+        return self._layers[0].get_seq_length() if self._layers else 0
+
+    @property
+    def _holds_more(self) -> bool:
+        """True if the cache holds more than keys and values."""
+        return self._capabilities.started_cache is not None and self.cache is not None
+
+    def _set_model_cache(self, tensors: Mapping[str, Tensor], rows_N: Tensor) -> None:
+        """Fill the parts of the cache that are not keys and values."""
+        like = self._capabilities.started_cache
+        if self.cache is None:
+            self.cache = deepcopy(like)
+        fill_cache(self.cache, like, tensors, rows_N)
 
     def _keep_prefix(self, prefix: Prefix) -> None:
         """Replace everything read so far by the slots that remain after an eviction."""
@@ -351,13 +327,16 @@ class Window:
             mask: visible slots, [B, S] for all tokens or [B, 1, T, S] by token.
         """
         cache: dict[str, Any] = {
-            "past_key_values": self._cache,
+            "past_key_values": self.cache,
             "use_cache": True,
             "attention_mask": None,
         }
+        if self._capabilities.is_opaque:
+            return self._run_opaque(ids_BT, positions_BT)
         if self._capabilities.supports_hooks:
             visible = self._visibility_mask(ids_BT.shape[1], mask)
             with attention_extras(
+                kv_layers=self._capabilities.kv_layers,
                 shared=self._shared,
                 bias=self._bias,
                 continues_unmasked=self._continues_unmasked,
@@ -375,6 +354,17 @@ class Window:
         cache |= {"past_key_values": None, "use_cache": False}
         return self._run_decoder(self._ids_BS, positions_1S, None, **cache)[:, -ids_BT.shape[1] :]
 
+    def _run_opaque(self, ids_BT: Tensor, positions_BT: Tensor) -> Tensor:
+        """Run the decoder on its own cache object."""
+        by_token = self._capabilities.continues_by_token and self.cache is not None
+        hidden = []
+        size = 1 if by_token else ids_BT.shape[1]
+        parts = zip(torch.split(ids_BT, size, 1), torch.split(positions_BT, size, 1), strict=True)
+        for part_ids, part_positions in parts:
+            cache = {self._capabilities.cache_name: self.cache, "use_cache": True}
+            hidden.append(self._run_decoder(part_ids, part_positions, None, **cache))
+        return torch.cat(hidden, dim=1)
+
     def _run_decoder(
         self, ids_BT: Tensor, positions_BT: Tensor, embeddings_BTC: Tensor | None, **cache: Any
     ) -> Tensor:
@@ -383,14 +373,17 @@ class Window:
         )
         if self._capabilities.takes_positions:
             inputs["position_ids"] = positions_BT
-        hidden_BTD: Tensor = self.lm.decoder(**inputs, **cache)[0]
+        output = self.lm.decoder(**inputs, **cache)
+        if self._capabilities.is_opaque:
+            self.cache = output[self._capabilities.cache_name]
+        hidden_BTD: Tensor = output[0]
         return hidden_BTD.to(positions_BT.device)
 
     def _visibility_mask(self, tokens: int, mask: Tensor | None) -> Tensor | None:
         """Return the slots that each token sees, bool [B or 1, 1, T, S]; None for a causal mask."""
         if mask is not None and mask.dim() == 4:
             return mask
-        cached_slots = self._layers[0].get_seq_length()
+        cached_slots = self._cached_slots
         if tokens == 1 or (mask is None and (not cached_slots or self._continues_unmasked)):
             return mask if mask is None else mask[:, None, None]
         causal = causal_mask(tokens, cached_slots + tokens, self.lm.device)
@@ -402,7 +395,7 @@ class Window:
         Layers with local attention see only slots in their window. Adds the positions of the new
         tokens to those of the cached slots.
         """
-        masks = [visible] * self.lm.layers
+        masks = [visible] * len(self._layers)
         if self._bare_prefix.positions_LBHP is None:
             return masks
         tokens, query_positions = positions_BT.shape[1], positions_BT[:, None, :, None]
@@ -453,7 +446,7 @@ class Window:
         return (next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), added_B
 
     def _extended_mask(self, ids_BT: Tensor, mask_BT: Tensor | None) -> Tensor | None:
-        cached_BS, cached_slots = self._bare_prefix.mask_BP, self._cache.get_seq_length()
+        cached_BS, cached_slots = self._bare_prefix.mask_BP, self._cached_slots
         if mask_BT is None and cached_BS is None:
             return None
         if cached_BS is None:
@@ -463,6 +456,7 @@ class Window:
 
     def prefix(self) -> Prefix:
         """Return everything read so far, one row per batch row."""
+        self._check_padding(None)
         require_capabilities(self.lm, "cache")
         pairs = [(layer.keys, layer.values) for layer in self._layers]
         if self._shared is not None:
@@ -470,8 +464,8 @@ class Window:
                 (concatenate_slots(shared.keys, keys), concatenate_slots(shared.values, values))
                 for shared, (keys, values) in zip(self._shared, pairs, strict=True)
             ]
-        keys_LBHSD, values_LBHSD = zip(*pairs, strict=True)
-        slots = keys_LBHSD[0].shape[2]
+        keys_LBHSD, values_LBHSD = zip(*pairs, strict=True) if pairs else ((), ())
+        slots = self._cached_slots
         bare = self._bare_prefix.map_layers(
             lambda part: pad(part, (0, slots - part.shape[2])).expand(self.rows, -1, -1)
         )
@@ -481,12 +475,18 @@ class Window:
             values_LBHPD=values_LBHSD,
             next_position_B=bare.next_position_B.expand(self.rows),
             mask_BP=None if bare.mask_BP is None else bare.mask_BP.expand(self.rows, -1),
+            model_cache={
+                path: tensor.clone()
+                for path, tensor in (cache_tensors(self.cache) if self._holds_more else {}).items()
+            },
         )
 
     def select(self, rows_N: Tensor) -> None:
         """Select rows, in this order. Rows may repeat."""
         for layer in self._layers:
             layer.select(rows_N)
+        if self._holds_more:
+            self._set_model_cache(cache_tensors(self.cache), rows_N)
         self.rows, self._bare_prefix = len(rows_N), self._bare_prefix.select(rows_N)
         if self._bias is not None:
             self._bias = [select_tensor_rows(bias, rows_N) for bias in self._bias]

@@ -124,7 +124,8 @@ def _score_in_batches(
     patch = patching.encode_patch(lm, patch, len(items))
     results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    for batch in batches_by_length(lm, lengths, batch_size):
+    prompts = [len(prompt) for prompt, _ in items]
+    for batch in batches_by_length(lm, lengths, batch_size, prompts):
         scores = _score_options(
             lm, patching.select_rows(patch, batch), [items[i] for i in batch], read
         )
@@ -350,15 +351,25 @@ def _gather_logprobs(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
     return -cross_entropy(logits_NV.to(kind), targets_N, reduction="none")
 
 
-def batches_by_length(lm: LM, lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+def batches_by_length(
+    lm: LM, lengths: Sequence[int], size: int, prompts: Sequence[int] | None = None
+) -> Iterator[list[int]]:
     """Yield batches of at most `size` row indices, longest rows first.
 
     If a row does not fit into memory, the first batch shows it.
+
+    Args:
+        prompts: lengths of what is padded in front, `lengths` by default. They are equal in a batch
+            if the model does not support padding.
     """
-    size = size if get_capabilities(lm).supports_batching else 1
+    prompts = lengths if prompts is None else prompts
+    needs_equal = not get_capabilities(lm).supports_batching
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    for begin in range(0, len(order), size):
-        yield order[begin : begin + size]
+    keys = {i: prompts[i] if needs_equal else 0 for i in order}
+    for key in dict.fromkeys(keys.values()):
+        rows = [i for i in order if keys[i] == key]
+        for begin in range(0, len(rows), size):
+            yield rows[begin : begin + size]
 
 
 class NonFiniteError(UserError):

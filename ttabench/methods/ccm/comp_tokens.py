@@ -33,7 +33,7 @@ CompT = TypeVar("CompT", bound=GistingSettings)
 class AttentionMemory(TrainableLora[LoraT]):
     """LoRA on the attention projections, with a memory that is used as a prefix."""
 
-    required_capabilities = ("hooks", "embeddings", "shape")
+    required_capabilities = ("keys", "hooks", "embeddings", "shape")
 
     def __init__(self, lm: LM, settings: LoraT) -> None:
         super().__init__(lm, settings, None if settings.targets else attention_linear_names(lm))

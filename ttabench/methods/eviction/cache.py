@@ -9,30 +9,43 @@ Shape letters: L layers · B rows · H key/value heads · S slots · P slots kep
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ttabench.lm.forward.capabilities import Rotary
 from ttabench.lm.patch import Prefix, State
+from ttabench.methods.parts.kept import model_cache_of, name_model_cache
 
 
 @dataclass(frozen=True)
 class CacheTensors:
     """Base class of caches: dataclasses with the tensors of a state as fields."""
 
+    model_cache: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True)
+    """Recurrent states of a hybrid model after the text, see `Prefix.model_cache`."""
+
     @classmethod
     def of(cls, state: State) -> Self | None:
         """Return the cache of a state, or None if nothing was read."""
-        return cls(**state.tensors) if state.tensors else None
+        if not state.tensors:
+            return None
+        own = {part.name for part in fields(cls)} & state.tensors.keys()
+        return cls(
+            **{name: state.tensors[name] for name in own}, model_cache=model_cache_of(state.tensors)
+        )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the state."""
+        """Return the tensors of the fields."""
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {name: tensor for name, tensor in parts.items() if tensor is not None}
+        return {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the state."""
+        return {**self.tensors(), **name_model_cache(self.model_cache)}
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,12 @@ class EvictedCache(CacheTensors):
         mask_BP = None if bool(valid_BP.all()) else valid_BP
         layers = tuple(keys.unbind(0)), tuple(self.values.unbind(0))
         return Prefix(
-            *layers, next_position_B, mask_BP, holds_bos=True, positions_LBHP=positions_LBHP
+            *layers,
+            next_position_B,
+            mask_BP,
+            holds_bos=True,
+            positions_LBHP=positions_LBHP,
+            model_cache=self.model_cache,
         )
 
     def select(self, rows_N: Tensor) -> EvictedCache:
@@ -88,9 +106,10 @@ class EvictedCache(CacheTensors):
                 return tensor.index_select(dim, rows_N)
             return tensor.expand(*tensor.shape[:dim], len(rows_N), *tensor.shape[dim + 1 :])
 
-        return EvictedCache(
-            **{name: pick(part, int(name != "next")) for name, part in self.tensors().items()}
-        )
+        parts: dict[str, Any] = {
+            name: pick(part, int(name != "next")) for name, part in self.tensors().items()
+        }
+        return replace(self, **parts)
 
     def compact(self) -> EvictedCache:
         """Move the padding of each row to the front, so that its slots are contiguous."""
@@ -134,9 +153,11 @@ class EvictedCache(CacheTensors):
         chosen_LBHP = slots_LBHP.clamp(min=0)
         parts = self.tensors()
         next_B = parts.pop("next")
-        parts = {name: _gather_slots(part, chosen_LBHP) for name, part in parts.items()}
-        parts["index"] = parts["index"].masked_fill(slots_LBHP < 0, -1)
-        return EvictedCache(**parts, next=next_B.expand(parts["keys"].shape[1]))
+        taken: dict[str, Any] = {
+            name: _gather_slots(part, chosen_LBHP) for name, part in parts.items()
+        }
+        taken["index"] = taken["index"].masked_fill(slots_LBHP < 0, -1)
+        return replace(self, **taken, next=next_B.expand(taken["keys"].shape[1]))
 
 
 def amounts_by_row(amounts: Callable[[int], Sequence[int]], read_B: Tensor) -> tuple[Tensor, ...]:
@@ -201,7 +222,7 @@ def append_text(
     new_B = mask_BT.sum(1)
     read_B = new_B if kept is None else kept.next + new_B
     index_BT = ((read_B - new_B)[:, None] + offset_BT).masked_fill(~mask_BT, -1).int()
-    new = EvictedCache(keys, values, index_BT[None, :, None], read_B)
+    new = EvictedCache(keys, values, index_BT[None, :, None], read_B, model_cache=whole.model_cache)
     return new if kept is None else concat_caches(kept, new)
 
 
@@ -210,7 +231,9 @@ def concat_caches(one: EvictedCache, other: EvictedCache) -> EvictedCache:
     keys = torch.cat([one.keys, other.keys], 3)
     values = torch.cat([one.values, other.values], 3)
     index = other.index.expand(one.index.shape[0], -1, one.index.shape[2], -1)
-    return EvictedCache(keys, values, torch.cat([one.index, index], 3), other.next)
+    return EvictedCache(
+        keys, values, torch.cat([one.index, index], 3), other.next, model_cache=other.model_cache
+    )
 
 
 @dataclass(frozen=True)
@@ -258,4 +281,5 @@ class RaggedCache(CacheTensors):
             holds_bos=True,
             bias_LBHP=None if self.bias is None and bool(mask_LBHP.all()) else bias_LBHP,
             positions_LBHP=tuple(positions_LBHP.unbind(0)),
+            model_cache=self.model_cache,
         )

@@ -114,7 +114,7 @@ class EvictingMethod(Method[SettingsT]):
             before + len(row) for before, row in zip(state.meta["tokens_read"], rows, strict=True)
         ]
         return State(
-            state.rows, {} if kept is None else kept.tensors(), {"tokens_read": tokens_read}
+            state.rows, {} if kept is None else kept.state_tensors(), {"tokens_read": tokens_read}
         )
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # base class

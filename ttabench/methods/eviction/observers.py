@@ -66,6 +66,9 @@ class QueryStore(TextObserver):
     """Observer that stores the queries of columns with a counted token, scaled, [L, B, N, T, D]."""
 
     def _add(self, before: Tensor | None, call: AttentionCall, counted_BT: Tensor) -> Tensor:
+        if call.is_sharing:
+            assert before is not None, "a layer shares keys of an earlier one"
+            return before
         counted_T = counted_BT.any(0).to(call.query.device)
         queries_BNTD = call.query[:, :, counted_T] * call.scaling
         return queries_BNTD if before is None else torch.cat([before, queries_BNTD], dim=2)

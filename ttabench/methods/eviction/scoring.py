@@ -74,7 +74,7 @@ class ScoringMethod(EvictingMethod[SettingsT]):
         (observed_B,) = amounts_by_row(lambda read: [self.observed_tokens(read)], read_B)
         counted_BT = newest_slots(mask_BT, observed_B)
         observers = {
-            name: observer(self.lm.layers, kept_slots, counted_BT)
+            name: observer(len(self.lm.kv_layers), kept_slots, counted_BT)
             for name, observer in OBSERVERS.items()
             if name in self._inputs
         }

@@ -172,7 +172,7 @@ class KvPress(Method[KvPressSettings]):
     spec = KVPRESS
     granularity = "full"
     supports_batching = False
-    required_capabilities = ("hooks", "gaps", "shape")
+    required_capabilities = ("keys", "hooks", "gaps", "shape")
     requested: ClassVar[Press]
 
     def __init__(self, lm: LM, settings: KvPressSettings) -> None:
@@ -219,10 +219,10 @@ class KvPress(Method[KvPressSettings]):
 
     def patch(self, state: State, queries: Sequence[Query]) -> Patch:  # noqa: ARG002  # base class
         """Return the compressed cache as a prefix."""
-        tensors = state.tensors
-        if "counts" in tensors:
-            return Patch(prefix=RaggedCache(**tensors).prefix())
-        return Patch(prefix=prefix_from_tensors(tensors))
+        if "counts" not in state.tensors:
+            return Patch(prefix=prefix_from_tensors(state.tensors))
+        cache = RaggedCache.of(state)
+        return Patch(prefix=None if cache is None else cache.prefix())
 
     def _compress(self, ids: list[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Return keys, values [H, P, D] and the mask of visible slots [H, P] of every layer."""

@@ -40,7 +40,7 @@ class Mac(Trainable[MacSettings]):
 
     spec = MAC
     counts = ("tokens_read", "truncated_documents")
-    required_capabilities = ("cache", "shape")
+    required_capabilities = ("keys", "shape")
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__(lm, settings)

@@ -25,6 +25,9 @@ RENAMED_FUNCTIONS = {
 }
 """Present names of functions of this module by their earlier names."""
 
+CACHE_PREFIX = "cache."
+"""Beginning of the names of state tensors that are parts of the model's own cache."""
+
 if not TYPE_CHECKING:  # else a type checker accepts any name of this module
     __getattr__ = renamed(__name__, RENAMED_FUNCTIONS)
 
@@ -35,7 +38,7 @@ def prefix_tensors(prefix: Prefix) -> dict[str, Tensor]:
     tensors |= stack_layers("values", prefix.values_LBHPD)
     if prefix.mask_BP is not None and not bool(prefix.mask_BP.all()):
         tensors["mask"] = prefix.mask_BP
-    return tensors
+    return tensors | name_model_cache(prefix.model_cache)
 
 
 def prefix_from_tensors(tensors: Mapping[str, Tensor]) -> Prefix | None:
@@ -43,7 +46,22 @@ def prefix_from_tensors(tensors: Mapping[str, Tensor]) -> Prefix | None:
     if "next" not in tensors:
         return None
     keys, values = unstack_layers(tensors, "keys"), unstack_layers(tensors, "values")
-    return Prefix(keys, values, tensors["next"], tensors.get("mask"), holds_bos=True)
+    mask_BP, model_cache = tensors.get("mask"), model_cache_of(tensors)
+    return Prefix(keys, values, tensors["next"], mask_BP, holds_bos=True, model_cache=model_cache)
+
+
+def name_model_cache(model_cache: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return `Prefix.model_cache` as state tensors."""
+    return {f"{CACHE_PREFIX}{path}": tensor for path, tensor in model_cache.items()}
+
+
+def model_cache_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of `name_model_cache` among those of a state, by their paths."""
+    return {
+        name.removeprefix(CACHE_PREFIX): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(CACHE_PREFIX)
+    }
 
 
 def stack_layers(name: str, parts: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -38,7 +38,7 @@ class QueryTraining(Method[QueryTrainingSettings]):
     spec = QTTT
     granularity = "segment"
     supports_batching = False
-    required_capabilities = ("cache",)
+    required_capabilities = ("keys",)
 
     def __init__(self, lm: LM, settings: QueryTrainingSettings) -> None:
         super().__init__(lm, settings)

@@ -95,7 +95,7 @@ class Still(Trainable[StillSettings]):
     spec = STILL
     granularity = "segment"
     supports_batching = False
-    required_capabilities = ("cache", "hooks", "gaps", "shape")
+    required_capabilities = ("keys", "hooks", "gaps", "shape")
 
     def __init__(self, lm: LM, settings: StillSettings) -> None:
         super().__init__(lm, settings)

@@ -36,7 +36,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
 
     spec = STREAMADAPTER
     unswapped_tensors = ("tokens", "lengths")
-    required_capabilities = ("cache", "shape")
+    required_capabilities = ("keys", "shape")
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
         super().__init__(lm, settings)

@@ -71,8 +71,11 @@ class Repetition:
 
     def __call__(self, call: AttentionCall) -> None:
         """Score the slots of one layer, and keep up to `kept_queries` evenly spaced queries."""
-        self.scores[call.layer] = self._score(call)
-        if not self.kept_queries:
+        scores = self._score(call)
+        if call.is_sharing:
+            scores = torch.maximum(scores, self.scores[call.layer].to(scores.device))
+        self.scores[call.layer] = scores
+        if call.is_sharing or not self.kept_queries:
             return
         tokens = call.query.shape[2]
         sampled = torch.linspace(
@@ -140,7 +143,7 @@ class KVzip(EvictingMethod[KVzipSettings]):
         """
         scores = text.scores.flatten()
         kept_tokens = self.settings.kept_tokens(int(text.prefix.next_position_B))
-        budget = kept_tokens * self.lm.layers * self.lm.kv_heads
+        budget = kept_tokens * len(self.lm.kv_layers) * self.lm.kv_heads
         order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :budget]
         best = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, value=True)
         return (best & (scores > -math.inf)).view_as(text.scores)
@@ -217,7 +220,12 @@ def pack_slots(text: ScoredText, stays_LHP: Tensor, **changed: Tensor) -> Ragged
         name: getattr(text, name)[stays_LHP] for name in ("keys", "values", "index", "scores")
     }
     counts_L1H = stays_LHP.sum(-1, dtype=torch.int32)[:, None]
-    return RaggedCache(**{**parts, **changed}, counts=counts_L1H, next=text.prefix.next_position_B)
+    return RaggedCache(
+        **{**parts, **changed},
+        counts=counts_L1H,
+        next=text.prefix.next_position_B,
+        model_cache=text.prefix.model_cache,
+    )
 
 
 FIT_STEPS = 60
@@ -274,7 +282,7 @@ class AttentionMatching(KVzip):
     def _evict(self, text: ScoredText) -> RaggedCache:
         is_kept_LHP = self._select_slots(text)
         bias, values = [], []
-        for layer in range(self.lm.layers):
+        for layer in range(len(text.keys)):
             earlier_bias_HP = torch.zeros_like(text.scores[layer])
             queries = [chunk.queries[layer] for chunk in text.chunks]
             if text.prefix.bias_LBHP is not None:  # earlier biases, -inf for padding

@@ -20,7 +20,7 @@ class RandomSlots(ScoringMethod[RandomSlotsSettings]):
 
     def score(self, positions: Tensor) -> Tensor:
         """Hash seed, position, layer and head to numbers in [0, 1)."""
-        layers, heads = self.lm.layers, self.lm.kv_heads
+        layers, heads = len(self.lm.kv_layers), self.lm.kv_heads
         number_LH1 = torch.arange(1, layers * heads + 1, device=positions.device)
         number_LH1 = number_LH1.view(layers, heads, 1)
         seeded = _hash32(_hash32(number_LH1) ^ (self.settings.seed & 0xFFFFFFFF))

@@ -77,7 +77,7 @@ class SnapKV(ScoringMethod[SnapKVSettings]):
         start = prefix_with_room(self.lm, kept, mask_BT, self.rotary)
         budget_B, window_B = amounts_by_row(self.settings.amounts, kept.next)
         slots = kept.index.shape[-1]
-        sums = ColumnSums(self.lm.layers, slots, newest_slots(mask_BT, window_B))
+        sums = ColumnSums(len(self.lm.kv_layers), slots, newest_slots(mask_BT, window_B))
         with observe_attention(sums):
             window = Window(self.lm, start, len(queries), retain=False)
             window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
