@@ -29,7 +29,7 @@ from ttabench.methods.states import load_state, save_state
 
 HYBRID = ["qwen3_5_text", "lfm2", "falcon_h1"]
 SHARED = ["gemma3n_text", "gemma4_text"]
-OPAQUE = ["minimax", "mamba", "mamba2"]
+OPAQUE = ["minimax", "mamba", "deepseek_v4"]
 
 
 def tiny(kind: str) -> LM:

@@ -31,6 +31,7 @@ from ttabench.lm.inference.scoring import NonFiniteError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Method
+from ttabench.methods.parts.kept import model_cache_of
 from ttabench.methods.session import Session, needs_single_queries
 from ttabench.readers import Task
 from ttabench.records.folder import RunFolder
@@ -364,7 +365,9 @@ class _EpisodeRun:
             return None
         kept_slots: float = self.rows[row].read_slots
         if len(self.rows) == 1:  # in a batch, state bytes include padding to the longest sequence
-            kept_slots = max(state.nbytes / context.lm.slot_bytes, kept_slots)
+            # recurrent states of hybrid models are no slots
+            recurrent = sum(part.nbytes for part in model_cache_of(state.tensors).values())
+            kept_slots = max((state.nbytes - recurrent) / context.lm.slot_bytes, kept_slots)
         return kept_slots, tokens_read + len(context.lm.start_ids)
 
 

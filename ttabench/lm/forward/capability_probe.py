@@ -9,6 +9,7 @@ Shape letters: B rows · T tokens · S slots · V vocabulary · L layers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -47,6 +48,10 @@ MAX_LOGPROB_DIFFERENCE = {
 """Tolerance of log-probabilities; for half precision that of their mean difference."""
 MAX_FLOAT32_BYTES = 2**33
 """Memory limit for float32 copies of half-precision weights while a model is probed on a CPU."""
+WINDOW_NAMES = re.compile(
+    r"(?!.*(?:pattern|layers|num|conv)).*window.*|attention_chunk_size|local_attention"
+)
+"""Names of windows in configurations. One that has another name is found by `GAP_SLOTS`."""
 PROBE_WINDOW_TOKENS = 8
 """Length of the model's sliding windows while it is probed."""
 TEXT_TOKENS, FIRST_PART_TOKENS, SHARED_TOKENS, SHIFT_POSITIONS = 18, 11, 5, 32
@@ -119,13 +124,10 @@ def _make_texts(lm: LM) -> list[Tensor]:
 @contextmanager
 def _short_windows(lm: LM) -> Iterator[None]:
     """Shorten the model's own windows, so that the text exceeds them, for both sides."""
-    windows = {
-        name: getattr(lm.config, name, None) for name in ("sliding_window", "attention_chunk_size")
-    }
     long = {
         name: value
-        for name, value in windows.items()
-        if isinstance(value, int) and value > PROBE_WINDOW_TOKENS
+        for name, value in vars(lm.config).items()
+        if WINDOW_NAMES.fullmatch(name) and type(value) is int and value > PROBE_WINDOW_TOKENS
     }
     try:
         for name in long:

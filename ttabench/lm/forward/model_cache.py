@@ -10,7 +10,7 @@ as tensors of one element.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -166,61 +166,68 @@ def new_layer(own: Any, *args: Any, **options: Any) -> Any:
     return deepcopy(own)
 
 
-def cache_tensors(node: Any, path: str = "") -> dict[str, Tensor]:
+def cache_tensors(cache: Any) -> dict[str, Tensor]:
     """Return tensors and numbers of a cache by path, without keys and values of a `CacheLayer`."""
-    found: dict[str, Tensor] = {}
-    for key, value in _children(node):
+    found = {path: torch.as_tensor(value) for path, value in _leaves(cache)}
+    return {path: value if value.dim() else value[None] for path, value in found.items()}
+
+
+def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Tensor | int]]:
+    for name, value in _children(node):
         if isinstance(value, Tensor | int):
-            tensor = torch.as_tensor(value)
-            found[f"{path}{key}"] = tensor if tensor.dim() else tensor[None]
+            yield f"{path}{name}", value
         else:
-            found |= cache_tensors(value, f"{path}{key}.")
-    return found
+            yield from _leaves(value, f"{path}{name}.")
 
 
-def _children(node: Any) -> list[tuple[Any, Any]]:
+def _children(node: Any) -> list[tuple[str, Any]]:
+    if isinstance(node, list | tuple):
+        node = dict(enumerate(node))
     if isinstance(node, Mapping):
-        return list(node.items())
-    if isinstance(node, list):
-        return list(enumerate(node))
+        return [(str(key), value) for key, value in node.items()]
     if isinstance(node, SKIPPED) or not hasattr(node, "__dict__"):
         return []
     skipped = EMPTY_CACHE_LAYER if isinstance(node, CacheLayer) else ()
-    return [(key, value) for key, value in vars(node).items() if key not in skipped]
+    return [(name, value) for name, value in vars(node).items() if name not in skipped]
 
 
 SKIPPED = PreTrainedConfig, nn.Module, type, DummyLayer
 EMPTY_CACHE_LAYER = vars(CacheLayer(None, shared=0, capacity=0, retain=True))
 
 
-def fill_cache(
-    cache: Any, like: Any, tensors: Mapping[str, Tensor], rows_N: Tensor, path: str = ""
-) -> None:
+def fill_cache(cache: Any, like: Any, tensors: Mapping[str, Tensor], rows_N: Tensor) -> None:
     """Set tensors and numbers of a cache to copies of `tensors`, with these rows of them.
 
     A single row serves all of `rows_N`.
 
     Args:
-        like: cache of this model that has read a text. It gives types, devices and number formats.
+        like: cache of this model after one token. It gives types, devices and number formats.
 
     Raises:
-        KeyError: `tensors` lacks a part.
+        KeyError: `tensors` are not those of such a cache.
     """
-    for key, old in _children(like):
-        is_container = isinstance(cache, Mapping | list)
-        if not isinstance(old, Tensor | int):
-            child = cache[key] if is_container else getattr(cache, key)
-            fill_cache(child, old, tensors, rows_N, f"{path}{key}.")
-            continue
-        value: Any = tensors[f"{path}{key}"]
-        if not isinstance(old, Tensor):
-            value = type(old)(value.item())
-        elif not old.dim():
-            value = value[0].to(old)
+    known = dict(_leaves(like))
+    if missing := sorted(known.keys() - tensors.keys()):
+        raise KeyError(missing[0])
+    for path, tensor in tensors.items():
+        *parents, last = path.split(".")
+        node = cache
+        for name in parents:
+            node = dict(_children(node))[name]
+        value = _leaf_value(tensor, known.get(path), rows_N)
+        if isinstance(node, Mapping | list):
+            node[int(last) if last.isdigit() else last] = value  # type: ignore[index]
         else:
-            chosen_N = rows_N.new_zeros(len(rows_N)) if len(value) == 1 else rows_N
-            value = value.to(old).index_select(0, chosen_N.to(old.device))
-        if is_container:
-            cache[key] = value
-        else:
-            setattr(cache, key, value)
+            setattr(node, last, value)
+
+
+def _leaf_value(tensor: Tensor, known: Tensor | int | None, rows_N: Tensor) -> Tensor | int:
+    """Return the value to set in place of a known one; None if a cache gets it later."""
+    if known is None:
+        known = tensor if tensor.is_floating_point() or tensor.numel() > 1 else int(tensor)
+    if not isinstance(known, Tensor):
+        return type(known)(tensor.item())
+    if not known.dim():
+        return tensor[0].to(known)
+    chosen_N = rows_N.new_zeros(len(rows_N)) if len(tensor) == 1 else rows_N
+    return tensor.to(known).index_select(0, chosen_N.to(known.device))
