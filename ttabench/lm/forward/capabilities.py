@@ -329,13 +329,10 @@ def apply_capabilities(lm: LM, capabilities: Capabilities) -> None:
     """Use these capabilities from now on."""
     vars(lm)["_capabilities"] = capabilities
     lm.has_linear_head, lm.capabilities = capabilities.has_linear_head, capabilities.record()
-    indices = list(capabilities.kv_layers.values())
-    first = [
-        layer
-        for place, layer in enumerate(capabilities.kv_layers)
-        if indices.index(indices[place]) == place
-    ]
-    lm.kv_layers = first or range(lm.layers)
+    owners = dict[int, int]()
+    for layer, index in capabilities.kv_layers.items():
+        owners.setdefault(index, layer)
+    lm.kv_layers = list(owners.values()) or range(lm.layers)
     if len(capabilities.kv_shapes) == 1:
         ((lm.kv_heads, lm.head_dim, _),) = capabilities.kv_shapes
     lm.set_attention(ATTENTION_NAME if capabilities.supports_hooks else lm.native_attention)
