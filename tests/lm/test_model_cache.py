@@ -77,10 +77,10 @@ def test_the_state_of_a_recurrent_model_does_not_grow() -> None:
     assert len(sizes) == 1
 
 
-@pytest.mark.parametrize("kind", HYBRID)
+@pytest.mark.parametrize("kind", [*HYBRID, "granitemoehybrid", "deepseek_v3"])
 @torch.no_grad()
 def test_eviction_equals_a_cache_of_transformers_without_these_slots(kind: str) -> None:
-    """Recurrent states stay. Keys keep their positions."""
+    """Recurrent states stay. Keys, or latents of keys, keep their positions."""
     lm = tiny(kind)
     text, prompt = "Mira Tolen keeps nine grey geese by the mill, and a heron.", ids(6, 1)
     spec = find_method("window")
@@ -160,6 +160,13 @@ def test_methods_keep_their_promises(kind: str, method: str) -> None:
 @pytest.mark.parametrize("method", ["mac", "ccm", "cartridge", "qttt"])
 def test_methods_that_make_or_cut_keys_are_refused(method: str) -> None:
     spec = find_method(method)
-    for kind in ("qwen3_5_text", "gemma3n_text", "minimax"):
+    for kind in ("qwen3_5_text", "gemma3n_text", "minimax", "deepseek_v3"):
         with pytest.raises(UserError, match="recurrent"):
             spec.load()(tiny(kind), spec.test_settings)
+
+
+@pytest.mark.parametrize("method", ["keydiff", "expected_attention", "attention_matching"])
+def test_methods_that_use_the_keys_themselves_are_refused_for_latents(method: str) -> None:
+    spec = find_method(method)
+    with pytest.raises(UserError, match="latents"):
+        spec.load()(tiny("deepseek_v3"), spec.test_settings or spec.Settings())

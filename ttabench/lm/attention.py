@@ -318,7 +318,6 @@ def forward(
     # Cases in order: result of an observer; continued text, in two parts; sdpa of transformers,
     # with bias or causal mask if needed; shared prefix and own slots of a row, in two parts.
     extras = _attention_extras.get()
-    assert key.shape[-1] == value.shape[-1], "heads of keys and of values differ in size"
     call = _make_call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
     mask, scaling, bias = call.mask, call.scaling, call.bias
     if extras.watcher is not None:

@@ -202,6 +202,8 @@ class Capabilities:
     """(key/value heads, head size of keys, head size of values) of the layers."""
     kv_layers: Mapping[int, int] = field(default_factory=dict)
     """Index of the keys and values that each attention layer reads; empty if all have their own."""
+    has_latent_keys: bool = False
+    """True if the cache holds latents, from which attention computes keys and values (MLA)."""
     own_layers: Mapping[int, Any] = field(default_factory=dict)
     """Empty cache layers that hold more or less than keys and values, by decoder layer."""
     cache_name: str = "past_key_values"
@@ -230,7 +232,8 @@ class Capabilities:
     def has_only_keys(self) -> bool:
         """True if the context is in keys and values of every layer, and nowhere else."""
         is_plain = self.started_cache is None and not self.own_layers
-        return self.supports_cache and is_plain
+        is_latent = any(key_size != value_size for _, key_size, value_size in self.kv_shapes)
+        return self.supports_cache and is_plain and not (is_latent or self.has_latent_keys)
 
     def record(self) -> dict[str, Json]:
         """Return deviations from the usual way of running for a record; empty for most models."""
@@ -257,8 +260,12 @@ MISSING_CAPABILITY_REASONS = {
     ),
     "keys": (
         "keys and values of every layer do not hold its context alone: it has recurrent, "
-        "convolution or shared layers",
+        "convolution, shared or latent layers",
         "Use icl, rag or templora, or an eviction method such as snapkv.",
+    ),
+    "plain_keys": (
+        "its cache holds latents, from which attention computes the keys",
+        "Use snapkv, h2o, window or kvzip.",
     ),
     "rows": (
         "texts of unequal length cannot share a batch: padding would change its states",
@@ -286,6 +293,7 @@ def require_capabilities(lm: LM, *parts: str) -> None:
         "cache": capabilities.supports_cache,
         "keys": capabilities.has_only_keys,
         "rows": capabilities.supports_batching,
+        "plain_keys": not capabilities.has_latent_keys,
         "gaps": capabilities.supports_gaps,
         "embeddings": capabilities.supports_embeddings,
     }

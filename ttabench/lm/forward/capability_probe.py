@@ -56,6 +56,8 @@ PROBE_WINDOW_TOKENS = 8
 """Length of the model's sliding windows while it is probed."""
 TEXT_TOKENS, FIRST_PART_TOKENS, SHARED_TOKENS, SHIFT_POSITIONS = 18, 11, 5, 32
 """Tokens of the text, of its first part, and shared by both texts; shift of moved keys."""
+LONG_TEXT_TOKENS = 96
+"""Tokens of a text for opaque caches, which may select or compress what they hold."""
 CACHE_NAMES = "past_key_values", "cache_params", "state"
 """Names of the cache in the forward functions of transformers."""
 GAP_SLOTS = 2**13
@@ -107,18 +109,20 @@ def _probe(lm: LM) -> Capabilities:
         return capabilities
     capabilities, angles = _learn_layers(lm, capabilities)
     apply_capabilities(lm, capabilities)
+    if capabilities.has_latent_keys:  # only a part of what is cached would be rotated
+        return capabilities
     return replace(capabilities, rotary=_learn_rotary(lm, angles, texts[0]))
 
 
 def _make_texts(lm: LM) -> list[Tensor]:
     """Make two texts that start alike; the second is shorter."""
-    made = torch.Generator().manual_seed(0)
-    least = min(lm.vocab_size - 1, 16)
-    ids_1T = torch.randint(least, lm.vocab_size, (1, TEXT_TOKENS), generator=made).to(lm.device)
-    other_1T = torch.randint(least, lm.vocab_size, (1, TEXT_TOKENS - 7), generator=made).to(
-        lm.device
-    )
+    ids_1T, other_1T = _random_ids(lm, TEXT_TOKENS), _random_ids(lm, TEXT_TOKENS - 7, seed=1)
     return [ids_1T, torch.cat([ids_1T[:, :SHARED_TOKENS], other_1T[:, SHARED_TOKENS:]], dim=1)]
+
+
+def _random_ids(lm: LM, tokens: int, seed: int = 0) -> Tensor:
+    made, least = torch.Generator().manual_seed(seed), min(lm.vocab_size - 1, 16)
+    return torch.randint(least, lm.vocab_size, (1, tokens), generator=made).to(lm.device)
 
 
 @contextmanager
@@ -206,6 +210,13 @@ def _check_capabilities(
     ), "other logits after a cache"
     if not capabilities.supports_cache:
         return replace(capabilities, supports_batching=False)
+    if capabilities.is_opaque:
+        text_1T = _random_ids(lm, min(LONG_TEXT_TOKENS, lm.max_positions))
+        cuts = (0, text_1T.shape[1] // 2, text_1T.shape[1] - 1, text_1T.shape[1])
+        long_reference = [reference_logprobs(lm, text_1T)]
+        assert _reads_correctly(lm, Window(lm, None, 1), [text_1T], long_reference, [cuts]), (
+            "other logits of a long text after a cache"
+        )
     if capabilities.is_opaque or any(map(cache_tensors, capabilities.own_layers.values())):
         capabilities = replace(capabilities, started_cache=_start_cache(lm))
         apply_capabilities(lm, capabilities)
@@ -242,7 +253,8 @@ def _check_hooks(
         lambda call: seen.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))
     ):
         shared.feed(first)
-    assert seen == capabilities.kv_shapes, "attention gets other keys than those of the cache"
+    is_known = capabilities.has_latent_keys or seen == capabilities.kv_shapes
+    assert is_known, "attention gets other keys than those of the cache"
     behind = Window(lm, shared.prefix(), 2)
     assert _reads_correctly(
         lm, behind, texts, reference, [(SHARED_TOKENS, texts[1].shape[1])] * 2
@@ -341,9 +353,11 @@ def _is_equal(lm: LM, logits_1TV: Tensor, expected: Tensor) -> bool:
 def _learn_layers(lm: LM, capabilities: Capabilities) -> tuple[Capabilities, list[Angles]]:
     """Learn cache layers, mask functions and angle functions of the model from a short forward."""
     ids_1T = torch.full((1, 2), min(16, lm.vocab_size - 1), device=lm.device)
-    with record_angles(lm) as angles, learn_layers() as learned:
-        lm.decoder(input_ids=ids_1T, use_cache=False)
     own = own_layers(lm)
+    apply_capabilities(lm, replace(capabilities, own_layers=own))
+    cache = Window(lm, None, 1).cache
+    with record_angles(lm) as angles, learn_layers() as learned:
+        lm.decoder(input_ids=ids_1T, past_key_values=cache, use_cache=True)
     made = [layer for layer in range(lm.layers) if holds_keys(own.get(layer))]
     attending = sorted(learned)
     assert made, "no layer has keys and values"
@@ -358,7 +372,10 @@ def _learn_layers(lm: LM, capabilities: Capabilities) -> tuple[Capabilities, lis
         for layer in attending
         if (function := learned[layer].mask_function) is not None
     }
-    found = replace(capabilities, own_layers=own, local_masks=functions, kv_layers={})
+    is_latent = any(cache.layers[layer].keys.shape != learned[layer].key.shape for layer in made)
+    found = replace(
+        capabilities, own_layers=own, local_masks=functions, kv_layers={}, has_latent_keys=is_latent
+    )
     return (replace(found, kv_layers=kv_layers) if own else found), angles
 
 

@@ -199,7 +199,7 @@ class Window:
 
     def _shares_prefix(self, prefix: Prefix) -> bool:
         """True if several rows share a prefix of one row, and no row evicts slots."""
-        if is_observed() or prefix.eviction is not None or not self._capabilities.supports_hooks:
+        if is_observed() or prefix.eviction is not None or not self._has_plain_attention:
             return False
         if self._capabilities.local_masks and any(
             positions_BHP.shape[1] > 1 for positions_BHP in prefix.positions_LBHP or ()
@@ -299,9 +299,14 @@ class Window:
         )
 
     @property
+    def _has_plain_attention(self) -> bool:
+        """True if our attention gets the cached keys and values themselves."""
+        return self._capabilities.supports_hooks and not self._capabilities.has_latent_keys
+
+    @property
     def _continues_unmasked(self) -> bool:
         """True if unpadded tokens after cached slots need no mask in memory."""
-        uses_own_attention = self._capabilities.supports_hooks and self._shared is None
+        uses_own_attention = self._has_plain_attention and self._shared is None
         return uses_own_attention and (
             self.lm.device.type == "cuda" or can_merge_partials(self.lm.device)
         )

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.lm.attention import AttentionCall
+from ttabench.lm.forward.capabilities import require_capabilities
 from ttabench.lm.model import LM
 from ttabench.methods.eviction.cache import EvictedCache, amounts_by_row, newest_slots
 from ttabench.methods.eviction.evicting import EvictingMethod, SettingsT, extend_cache
@@ -59,6 +60,8 @@ class ScoringMethod(EvictingMethod[SettingsT]):
         for name in self._inputs:
             if name not in PARAMETERS:
                 raise UnknownName(f"parameter of {self.name}.score", name, PARAMETERS)
+        if {"keys", "values", "queries"} & {*self._inputs}:
+            require_capabilities(lm, "plain_keys")
 
     def always_kept(self, read: int) -> tuple[int, int]:  # noqa: ARG002  # base class
         """Return how many first and last slots are kept whatever their scores."""

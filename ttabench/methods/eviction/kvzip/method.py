@@ -61,6 +61,8 @@ class Repetition:
 
     text: int
     """Number of slots before the repetition: kept slots and the new text."""
+    heads: int
+    """Key/value heads of the cache."""
     chunk: tuple[int, int]
     """First slot of the chunk, and the slot after its end."""
     kept_queries: int = 0
@@ -98,7 +100,8 @@ class Repetition:
             weights[0, ..., sinks : sinks + end - first].amax((1, 2))
             for _, weights in attention_weights(call, range(tokens), columns)
         ]
-        return torch.stack(blocks).amax(0)
+        # several heads of attention may share one latent of the cache
+        return torch.stack(blocks).amax(0).unflatten(0, (self.heads, -1)).amax(1)
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,8 @@ class KVzip(EvictingMethod[KVzipSettings]):
         kept_queries = self.query_tokens // len(planned)
         for first, end, tokens in planned:
             chunk_slots = kept_slots + first, kept_slots + end
-            chunks.append(Repetition(kept_slots + len(ids), chunk_slots, kept_queries))
+            heads = prefix.keys_LBHPD[0].shape[1]
+            chunks.append(Repetition(kept_slots + len(ids), heads, chunk_slots, kept_queries))
             with torch.no_grad(), observe_attention(chunks[-1]):
                 window = Window(self.lm, prefix, 1, capacity=len(tokens), retain=False)
                 window.feed(torch.tensor([tokens], device=self.lm.device))
@@ -276,6 +280,7 @@ class AttentionMatching(KVzip):
     """
 
     spec = ATTENTION_MATCHING
+    required_capabilities = (*KVzip.required_capabilities, "plain_keys")
     query_tokens = 1024
 
     @torch.no_grad()
