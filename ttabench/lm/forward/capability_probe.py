@@ -212,11 +212,11 @@ def _check_capabilities(
         return replace(capabilities, supports_batching=False)
     if capabilities.is_opaque:
         text_1T = _random_ids(lm, min(LONG_TEXT_TOKENS, lm.max_positions))
-        cuts = (0, text_1T.shape[1] // 2, text_1T.shape[1] - 1, text_1T.shape[1])
+        end = text_1T.shape[1]
         long_reference = [reference_logprobs(lm, text_1T)]
-        assert _reads_correctly(lm, Window(lm, None, 1), [text_1T], long_reference, [cuts]), (
-            "other logits of a long text after a cache"
-        )
+        assert _reads_correctly(
+            lm, Window(lm, None, 1), [text_1T], long_reference, [(0, end // 2, end - 1, end)]
+        ), "other logits of a long text after a cache"
     if capabilities.is_opaque or any(map(cache_tensors, capabilities.own_layers.values())):
         capabilities = replace(capabilities, started_cache=_start_cache(lm))
         apply_capabilities(lm, capabilities)

@@ -101,7 +101,7 @@ class Repetition:
             for _, weights in attention_weights(call, range(tokens), columns)
         ]
         # several heads of attention may share one latent of the cache
-        return torch.stack(blocks).amax(0).unflatten(0, (self.heads, -1)).amax(1)
+        return group_heads(torch.stack(blocks).amax(0), self.heads).amax(1)
 
 
 @dataclass(frozen=True)
