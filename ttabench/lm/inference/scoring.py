@@ -124,8 +124,8 @@ def _score_in_batches(
     patch = patching.encode_patch(lm, patch, len(items))
     results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    prompts = [len(prompt) for prompt, _ in items]
-    for batch in batches_by_length(lm, lengths, batch_size, prompts):
+    shapes = [(len(prompt), length) for (prompt, _), length in zip(items, lengths, strict=True)]
+    for batch in batches_by_length(lm, lengths, batch_size, shapes):
         scores = _score_options(
             lm, patching.select_rows(patch, batch), [items[i] for i in batch], read
         )
@@ -352,22 +352,25 @@ def _gather_logprobs(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
 
 
 def batches_by_length(
-    lm: LM, lengths: Sequence[int], size: int, prompts: Sequence[int] | None = None
+    lm: LM, lengths: Sequence[int], size: int, shapes: Sequence[object] | None = None
 ) -> Iterator[list[int]]:
     """Yield batches of at most `size` row indices, longest rows first.
 
     If a row does not fit into memory, the first batch shows it.
 
     Args:
-        prompts: lengths of what is padded in front, `lengths` by default. They are equal in a batch
-            if the model does not support padding.
+        shapes: what is equal in a batch if the model does not support padding, `lengths` by
+            default.
     """
-    prompts = lengths if prompts is None else prompts
-    needs_equal = not get_capabilities(lm).supports_batching
+    shapes = lengths if shapes is None else shapes
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    keys = {i: prompts[i] if needs_equal else 0 for i in order}
-    for key in dict.fromkeys(keys.values()):
-        rows = [i for i in order if keys[i] == key]
+    groups = [order]
+    if not get_capabilities(lm).supports_batching:
+        groups = [
+            [i for i in order if shapes[i] == shape]
+            for shape in dict.fromkeys(shapes[i] for i in order)
+        ]
+    for rows in groups:
         for begin in range(0, len(rows), size):
             yield rows[begin : begin + size]
 
