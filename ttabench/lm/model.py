@@ -109,7 +109,8 @@ class LM(TextTokenizer):
             self.max_positions = max_context
             self.frequencies = fix_frequencies(model, max_context)
         self.hidden_size: int = config.hidden_size
-        self.layers: int = config.num_hidden_layers
+        # the decoder of a model with an encoder may have another depth (Blenderbot)
+        self.layers: int = config_size(config, "decoder_layers") or config.num_hidden_layers
         self.kv_layers: Sequence[int] = range(self.layers)
         self.heads: int = config_size(config, "num_attention_heads") or 1
         self.kv_heads: int = config_size(config, "num_key_value_heads") or self.heads
