@@ -17,15 +17,15 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import read_json
 
 NANO_CONFIG = Path(__file__).parent / "assets" / "nano" / "config.json"
-GATED_MODEL_TYPES = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma", "gemma3_text")
+GATED_MODEL_TYPES = "llama mistral phi3 qwen2 qwen3 smollm3 gemma gemma3_text".split()
 """Architectures with three feed-forward matrices (gate, up, down) instead of two."""
 FUSED_QKV_NAMES = {"gpt2": "c_attn", "phi3": "qkv_proj"}
 """Fused map for queries, keys and values, by architecture."""
 EXTRA_LEARNED_POSITIONS = {"gpt2": 0, "opt": 2}
 """Unusable extra rows of the position table, for architectures with one. These have biases too."""
-MIXED_WINDOW_MODEL_TYPES = ("gemma2", "gemma3_text")
-"""Architectures that mix layers with and without a sliding window."""
-NO_BOS_MODEL_TYPES = ("gpt2", "qwen2", "qwen3")
+COVERED_MODEL_TYPES = (*GATED_MODEL_TYPES, *EXTRA_LEARNED_POSITIONS)
+"""Architectures that the formula covers: attention and one feed-forward in every layer."""
+NO_BOS_MODEL_TYPES = ("gpt2", "qwen2", "qwen3", "smollm3")
 """Architectures whose texts start without a BOS token."""
 
 
@@ -168,11 +168,19 @@ class Shape:
 
 
 def shape_from(config: Mapping[str, Any], model_type: str) -> Shape:
-    """Read the shape from a transformers configuration with the names of Llama, GPT-2 or OPT."""
+    """Read the shape from a transformers configuration with the names of Llama, GPT-2 or OPT.
+
+    Raises:
+        ValueError: the formula does not cover this architecture.
+    """
+    if model_type not in COVERED_MODEL_TYPES:
+        raise ValueError(f"no cost formula for {model_type}")
     hidden = int(_first_value(config, "hidden_size", "n_embd"))
     heads = int(_first_value(config, "num_attention_heads", "n_head"))
     positions = _first_value(config, "max_position_embeddings", "n_positions")
-    windowed = model_type not in MIXED_WINDOW_MODEL_TYPES and config.get("use_sliding_window", True)
+    # Gemma 3 mixes layers with and without a window, also in configurations without `layer_types`
+    is_mixed = model_type == "gemma3_text" or len(set(config.get("layer_types") or ())) > 1
+    windowed = not is_mixed and config.get("use_sliding_window", True)
     sliding_window = config.get("sliding_window") if windowed else None
     if not isinstance(positions, int | None) or not isinstance(sliding_window, int | None):
         raise TypeError("positions and windows must be integers")
@@ -200,7 +208,7 @@ def _first_value(config: Mapping[str, Any], *names: str, default: int | None = N
 
 
 def shape_of(model: str) -> Shape | None:
-    """Return the shape of a known model or local folder; None if only the hub has it."""
+    """Return the shape of a known model or local folder; None if unknown or not covered."""
     if model in ARCHITECTURES:
         known = ARCHITECTURES[model]
         shape = shape_from(known.config, known.model_type)

@@ -18,10 +18,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.tiny import tiny_gpt2, tinyllama_shaped
+from tests.tiny import byte_tokenizer, tiny_gpt2, tinyllama_shaped
 from tests.tiny_methods import TEXTS, TINY_SETTINGS, make_chunks, make_queries
+from tools.tiny_architectures import tiny_model
 from ttabench.core.types import Generate
-from ttabench.cost import Cost, Shape, Workload, shape_from
+from ttabench.cost import COVERED_MODEL_TYPES, Cost, Shape, Workload, shape_from
 from ttabench.lm.forward.patching import continues_text, encode_patch
 from ttabench.lm.forward.tokens import chunk_ids, prompt_ids
 from ttabench.lm.inference.answering import answer_queries
@@ -152,7 +153,9 @@ def shape(lm: LM) -> Shape:
 
 @cache
 def built(base: str) -> LM:
-    return BASES[base]()
+    if base in BASES:
+        return BASES[base]()
+    return LM(tiny_model(base), byte_tokenizer(), base, random_weights=True)
 
 
 @cache
@@ -212,7 +215,7 @@ def test_nothing_read_is_a_closed_book() -> None:
         assert paper.ask_flops == none.ask_flops + learned == found.ask_flops, name
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", [*BASES, *COVERED_MODEL_TYPES])
 def test_a_shape_knows_the_linear_maps_of_its_model(base: str) -> None:
     lm = built(base)
     found = [
@@ -220,6 +223,12 @@ def test_a_shape_knows_the_linear_maps_of_its_model(base: str) -> None:
     ] * lm.layers
     there = [(name.rpartition(".")[2], *lm.linear_shape(name)) for name in lm.linear_names()]
     assert sorted(found) == sorted(there)
+    assert shape(lm).slot_floats == lm.slot_bytes / lm.dtype.itemsize
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_shape_knows_the_start_and_the_positions_of_its_model(base: str) -> None:
+    lm = built(base)
     assert shape(lm).bos_tokens == len(lm.bos_ids)
     assert shape(lm).positions == lm.max_positions
 

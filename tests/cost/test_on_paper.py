@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.conftest import Command, error_line
+from tools.tiny_architectures import tiny_model
 from ttabench.methods.registry import methods
 from ttabench.profiling.analytic import analytic_rows
 from ttabench.profiling.job import STREAM_PRESET, Load
@@ -30,6 +33,17 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
     }
     wanted = analytic_rows("llama-3-8b", WITH_COST, [1024, 65536], Load(), presets=streams)
     assert rows == wanted
+
+
+@pytest.mark.parametrize(
+    "kind",
+    "qwen3_5_text lfm2 granitemoehybrid gemma3n_text gemma4_text mamba2 deepseek_v3 mixtral".split(),
+)
+def test_an_architecture_without_a_formula_is_refused(
+    ttabench: Command, kind: str, tmp_path: Path
+) -> None:
+    tiny_model(kind).config.save_pretrained(tmp_path)
+    assert str(tmp_path) in error_line(ttabench(*ANALYTIC, "--model", tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -97,9 +97,7 @@ def analytic_rows(
     Raises:
         UserError: the architecture or dtype is unknown, or the settings have no cost formula.
     """
-    shape = cost.shape_of(model)
-    if shape is None:
-        raise UnknownName("architecture", model, model_names())
+    shape = _known_shape(model)
     require_known("dtype", dtype, cost.DTYPE_BYTES)
     rows = []
     for name in dict.fromkeys(methods):
@@ -130,6 +128,20 @@ def analytic_rows(
                 }
             )
     return rows
+
+
+def _known_shape(model: str) -> Shape:
+    """Return the shape of a model. Raises a UserError if the formulas do not cover it."""
+    if (shape := cost.shape_of(model)) is not None:
+        return shape
+    covered = ", ".join(cost.COVERED_MODEL_TYPES)
+    raise UnknownName(
+        "architecture",
+        model,
+        model_names(),
+        fault=f"No analytic cost is known for {model!r}.",
+        hint=f"Use a name of `ttabench list models`, or a folder with one of: {covered}.",
+    )
 
 
 def _row(method_cost: Cost, shape: Shape, work: Workload) -> Row:
@@ -170,7 +182,7 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
     for stage in plan.stages:
         recipe, resolved = stage.config, stage.plans[0].resolved
         model = stage.plans[0].config.model
-        shape = cost.shape_of(model)
+        shape = _known_shape(model)
         cost_formula, steps, lessons = resolved.spec.cost, recipe.steps, len(recipe.documents)
         trained = tokens = flops = longest = 0
         for documents in recipe.documents:
@@ -181,7 +193,6 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
             )
             if not (
                 cost_formula
-                and shape
                 and (method_cost := cost_formula(resolved.settings_object, shape, work))
             ):
                 fault = f"The cost of {resolved.spec.name} on {model} is unknown."
