@@ -8,8 +8,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.lm.test_patching import full_patch
 from tests.tiny import random_lm, tiny_llama
+from ttabench.contract.models import check_method
+from ttabench.lm.forward.capability_probe import reference_logprobs
 from ttabench.lm.forward.patching import encode_patch, forward, select_rows, text_start
 from ttabench.lm.inference.answering import generate
+from ttabench.lm.inference.scoring import option_logprobs, token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 
@@ -38,7 +41,8 @@ def test_greedy_of_a_batch_equals_each_row_alone(lm: LM, rows: int, batch_size: 
         assert found[index] == by_hand(lm, alone, prompt, 8)
 
 
-def test_padding_of_the_embedding_table_is_never_written() -> None:
+def padded_lm() -> LM:
+    """Model with 300 embedding rows for 259 ids, whose last rows are the most likely."""
     config = LlamaConfig(
         vocab_size=300,
         hidden_size=32,
@@ -50,9 +54,26 @@ def test_padding_of_the_embedding_table_is_never_written() -> None:
     lm = random_lm(LlamaForCausalLM, config, "padded", 0)
     with torch.no_grad():
         lm.model.lm_head.weight[259:] *= 100
+    return lm
+
+
+def test_padding_of_the_embedding_table_is_never_written() -> None:
+    lm = padded_lm()
     (written,) = generate(lm, Patch(), [lm.encode("Ada")], max_new_tokens=20)
     assert written
     assert max(written) < lm.text_vocab_size == 259
+
+
+def test_log_probabilities_count_the_padding_of_the_embedding_table() -> None:
+    lm = padded_lm()
+    own, want = lm.encode("Ada"), lm.encode("Voss")
+    expected = reference_logprobs(lm, torch.tensor([[*lm.start_ids, *own, *want]]))
+    expected = expected[-len(want) - 1 : -1].gather(1, torch.tensor(want)[:, None])[:, 0]
+    (scored,) = token_logprobs(lm, Patch(), [(own, want)])
+    (chosen,) = option_logprobs(lm, Patch(), [(own, [want])])
+    torch.testing.assert_close(scored, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(chosen.sum(), expected.sum(), atol=1e-3, rtol=1e-4)
+    assert check_method("icl", lm) == "right"
 
 
 def test_stops_at_eos() -> None:

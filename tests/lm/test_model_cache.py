@@ -23,9 +23,12 @@ from ttabench.lm.forward.window import Window
 from ttabench.lm.inference.scoring import answer_nll, token_logprobs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.methods.lora import LoraSettings
 from ttabench.methods.parts.kept import prefix_from_tensors, prefix_tensors
 from ttabench.methods.registry import find_method
 from ttabench.methods.states import load_state, save_state
+from ttabench.training.config import TrainConfig
+from ttabench.training.loop import train
 
 HYBRID = ["qwen3_5_text", "lfm2", "falcon_h1"]
 SHARED = ["gemma3n_text", "gemma4_text"]
@@ -170,3 +173,16 @@ def test_methods_that_use_the_keys_themselves_are_refused_for_latents(method: st
     spec = find_method(method)
     with pytest.raises(UserError, match="latents"):
         spec.load()(tiny("deepseek_v3"), spec.test_settings or spec.Settings())
+
+
+@pytest.mark.parametrize("method", ["templora", "distill", "uniform", "cpt", "camels"])
+def test_models_without_gradients_refuse_gradient_steps(method: str) -> None:
+    spec, lm = find_method(method), tiny("reformer")
+    with pytest.raises(UserError, match="reformer"):
+        spec.load()(lm, spec.test_settings or spec.Settings())
+
+
+def test_models_without_gradients_are_not_trained() -> None:
+    lora = find_method("lora").load()(tiny("reformer"), LoraSettings())
+    with pytest.raises(UserError, match="reformer"):
+        train(lora, [], TrainConfig(steps=1))

@@ -19,6 +19,7 @@ from ttabench.core.environment import isolated_rng
 from ttabench.core.errors import UserError
 from ttabench.core.signals import postpone_signals
 from ttabench.core.types import Episode
+from ttabench.lm.forward.capabilities import require_capabilities
 from ttabench.lm.forward.patching import gradient_checkpointing
 from ttabench.lm.forward.tokens import chunk_ids, gold_ids, prompt_ids
 from ttabench.lm.model import LM
@@ -64,6 +65,7 @@ def train(
         raise UserError("--best needs validation episodes.", "Remove --best.")
     if not isinstance(method, Trainable):
         raise untrainable_error(method.name)
+    require_capabilities(method.lm, "gradients")
     with (
         training_state.lock_folder(config.out, resume=config.resume)
         if config.out

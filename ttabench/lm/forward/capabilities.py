@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
@@ -276,6 +277,10 @@ MISSING_CAPABILITY_REASONS = {
         "it does not accept embeddings instead of tokens",
         "Use icl, window, snapkv or h2o.",
     ),
+    "gradients": (
+        "gradients of its output do not reach changed weights",
+        "Use none, or a method that takes no gradient steps.",
+    ),
     "shape": ("its layers have keys and values of different shapes", "Use icl, rag or templora."),
     "none": (
         "no supported way to run it reproduces the logits of its own forward",
@@ -296,10 +301,29 @@ def require_capabilities(lm: LM, *parts: str) -> None:
         "plain_keys": not capabilities.has_latent_keys,
         "gaps": capabilities.supports_gaps,
         "embeddings": capabilities.supports_embeddings,
+        "gradients": "gradients" in parts and passes_gradients(lm),
     }
     for part in parts:
+        if part == "keys" and not capabilities.supports_cache:
+            raise _missing_capability_error(lm, "cache")
         if not available.get(part, len(capabilities.kv_shapes) < 2):
             raise _missing_capability_error(lm, part)
+
+
+def passes_gradients(lm: LM) -> bool:
+    """Return True if gradients of the logits reach the outputs of linear maps."""
+    added = torch.zeros((), device=lm.device, requires_grad=True)
+    ids_1T = torch.full((1, 2), min(16, lm.vocab_size - 1), device=lm.device)
+
+    def add(_module: nn.Module, _args: Any, out: Any) -> Tensor | None:
+        # expert routers return more than a tensor
+        return out + added.to(out) if isinstance(out, Tensor) else None
+
+    with ExitStack() as undo, torch.enable_grad(), torch.random.fork_rng():
+        for module in lm.decoder.modules():
+            if isinstance(module, nn.Linear | Conv1D):
+                undo.callback(module.register_forward_hook(add).remove)
+        return bool(lm.model(input_ids=ids_1T, use_cache=False).logits.requires_grad)
 
 
 def _missing_capability_error(lm: LM, part: str) -> UserError:

@@ -66,7 +66,7 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
     spec = CARTRIDGE
     student_reads_prompt = True
     from_peft = staticmethod(from_peft)
-    required_capabilities = ("keys", "shape")
+    required_capabilities = ("keys", "shape", "gradients")
 
     def __init__(self, lm: LM, settings: CartridgeSettings) -> None:
         super().__init__(lm, settings)

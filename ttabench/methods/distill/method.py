@@ -68,6 +68,7 @@ class SelfDistillation(Method[SettingsT]):
     """
 
     granularity = "segment"
+    required_capabilities: tuple[str, ...] = ("gradients",)
     supports_batching = False
     layout: Mapping[str, torch.Size]
     """Shape of each part of the student's parameters by name, in storage order."""

@@ -53,6 +53,7 @@ class GradientDescent(Method[DescentT]):
 
     counts = ("tokens_read", "truncated_documents")
     supports_batching = False
+    required_capabilities = ("gradients",)
 
     def __init__(self, lm: LM, settings: DescentT) -> None:
         super().__init__(lm, settings)

@@ -38,7 +38,7 @@ class QueryTraining(Method[QueryTrainingSettings]):
     spec = QTTT
     granularity = "segment"
     supports_batching = False
-    required_capabilities = ("keys",)
+    required_capabilities = ("keys", "gradients")
 
     def __init__(self, lm: LM, settings: QueryTrainingSettings) -> None:
         super().__init__(lm, settings)

@@ -44,6 +44,7 @@ class TempLora(Method[TempLoraSettings]):
     spec = TEMPLORA
     unswapped_tensors = ("tokens", "lengths")
     supports_batching = False
+    required_capabilities = ("gradients",)
 
     def __init__(self, lm: LM, settings: TempLoraSettings) -> None:
         super().__init__(lm, settings)
