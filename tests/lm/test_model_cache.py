@@ -186,3 +186,17 @@ def test_models_without_gradients_are_not_trained() -> None:
     lora = find_method("lora").load()(tiny("reformer"), LoraSettings())
     with pytest.raises(UserError, match="reformer"):
         train(lora, [], TrainConfig(steps=1))
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("in_place_ttt", "gemma3n_text"),
+        ("doc_to_lora", "gemma4_text"),
+        ("generative_adapter", "gemma4_text"),
+    ],
+)
+def test_layers_with_other_linear_maps_are_refused(method: str, kind: str) -> None:
+    spec = find_method(method)
+    with pytest.raises(UserError, match="shape"):
+        spec.load()(tiny(kind), spec.test_settings or spec.Settings())

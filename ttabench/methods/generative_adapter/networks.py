@@ -48,11 +48,6 @@ class GenerativeAdapterNetworks(nn.Module):
             if name.rpartition(".")[2] in OUTPUT_PROJECTIONS
         ]
         self.names = [name for (name,) in group_by_layer(lm, maps)]
-        if len({lm.linear_shape(name) for name in self.names}) > 1:
-            fault = (
-                f"{lm.name} ({lm.config.model_type}) has output projections of different shapes."
-            )
-            raise UserError(fault, "Use --method templora.")
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             self.layer_generators = [

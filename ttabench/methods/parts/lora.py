@@ -48,7 +48,7 @@ def group_by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
     """Group linear maps, given in model order, by decoder layer.
 
     Raises:
-        UserError: layers have different numbers of these maps, or none.
+        UserError: layers have different numbers or shapes of these maps, or none.
     """
     maps_a_layer = len(names) // lm.layers
     if not names or maps_a_layer * lm.layers != len(names):
@@ -56,7 +56,11 @@ def group_by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
         fault = f"{fault} in each of {lm.layers} layers, but has {len(names)}."
         raise UserError(fault, "Use none, icl, rag, or lora with other --set targets.")
     begins = range(0, len(names), maps_a_layer)
-    return [list(names[begin : begin + maps_a_layer]) for begin in begins]
+    layers = [list(names[begin : begin + maps_a_layer]) for begin in begins]
+    if len({tuple(map(lm.linear_shape, layer)) for layer in layers}) > 1:
+        fault = f"{lm.name} ({lm.config.model_type}) has layers whose linear maps differ in shape."
+        raise UserError(fault, "Use none, icl, rag or templora.")
+    return layers
 
 
 def init_factors(
