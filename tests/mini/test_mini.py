@@ -9,9 +9,16 @@ import pytest
 
 from tools.nano import corpus
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
-from ttabench.mini.world import KINDS, SPLITS, entities, name_parts, rng
+from ttabench.mini.world import KINDS, RELATIONS, SPLITS, entities, name_parts, rng
 
 QA = {"streamingqa": qa.streamingqa, "squad_seq": qa.squad_seq, "archivalqa": qa.archivalqa}
+
+
+CONTEXTS = {
+    "longhealth": qa.longhealth,
+    "quality": qa.quality,
+    "fact_consolidation": qa.fact_consolidation,
+}
 
 
 def names_in(text: str) -> set[str]:
@@ -37,6 +44,7 @@ def everything(split: str) -> dict[str, object]:
     """A sample of every family in one split."""
     return {
         **{name: make(split, 0, 12) for name, make in QA.items()},
+        **{name: make(split, 0, 4) for name, make in CONTEXTS.items()},
         "superglue": [
             demonstrations.superglue(task, split, 0, 8, 8)
             for task in demonstrations.LABELS_PER_TASK
@@ -68,7 +76,13 @@ def test_training_text_of_the_nano_lm_names_training_entities_only() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others(split: str) -> None:
-    for make in (*QA.values(), dialogue.msc, dialogue.dailydialog, profiles.lamp):
+    for make in (
+        *QA.values(),
+        *CONTEXTS.values(),
+        dialogue.msc,
+        dialogue.dailydialog,
+        profiles.lamp,
+    ):
         assert make(split, 3, 4) == make(split, 3, 4)
         assert make(split, 3, 4) != make(split, 4, 4)
 
@@ -83,6 +97,38 @@ def test_every_answer_stands_in_its_document_once_as_a_fact_of_the_entity_asked_
         assert (gold["text"][0] if isinstance(gold, dict) else str(gold)) in text
         (asked,) = names_in(str(row["question"]))
         assert names_in(text) == {asked}
+
+
+def test_options_of_hard_questions_are_all_in_the_context() -> None:
+    for patient in qa.longhealth("test", 0, 4):
+        text = " ".join(patient["texts"].values())
+        for choice in patient["questions"]:
+            options = [choice[f"answer_{letter}"] for letter in "abcde"]
+            assert len({*options, choice["correct"]}) == 5
+            assert choice["correct"] in text
+    for article in qa.quality("test", 0, 4):
+        assert {choice["difficult"] for choice in article["questions"]} == {0, 1}
+        for choice in article["questions"]:
+            told = [option in article["article"] for option in choice["options"]]
+            assert told[choice["gold_label"] - 1]
+            assert sum(told) == (4 if choice["difficult"] else 1)
+
+
+def test_the_answer_is_the_newer_of_two_facts() -> None:
+    for pool in qa.fact_consolidation("test", 0, 4):
+        lines = pool["context"].splitlines()
+        assert [line.partition(".")[0] for line in lines] == [*map(str, range(len(lines)))]
+        for question, (answer,) in zip(pool["questions"], pool["answers"], strict=True):
+            (person,) = names_in(question)
+            (relation,) = (one for one in RELATIONS["person"] if answer in one.values)
+            told = [
+                value
+                for line in lines
+                for value in relation.values
+                if person in line and f" {value}." in line
+            ]
+            assert len(set(told)) == 2
+            assert told[-1] == answer
 
 
 def test_demonstrations_leave_every_label_equally_likely() -> None:

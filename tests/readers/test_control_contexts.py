@@ -32,6 +32,9 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
     ("recall", {"tokens": 1500, "piece": 256, "books": 1}),
     ("shared_context", {"contexts": 2, "people": 3, "piece": "4k"}),
     ("shared_context", {"contexts": 1, "people": 3, "piece": "4k", "mode": "turns"}),
+    ("longhealth", {"contexts": 2, "people": 3}),
+    ("quality", {"contexts": 2, "people": 3, "piece": "4k"}),
+    ("fact_consolidation", {"contexts": 2, "people": 4, "piece": "4k"}),
     *(
         ("msc", {"conversations": number, "ask": ask})
         for ask in ("questions", "turns")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,157 @@ def test_babilong_and_longmemeval_load_as_published(tmp_path: Path) -> None:
     assert "".join(step.text for step in episode.chunks()) == text
     assert [ask.subtask for ask in episode.queries()] == ["multi-session"]
     assert bound.dropped == {"judged by a language model": 2}
+
+
+PATIENTS = {
+    f"patient_{number:02d}": {
+        "name": name,
+        "birthday": "1970-01-01",
+        "diagnosis": "Cough",
+        "texts": {
+            "text_0": f"**Dear colleague,**\n{name} coughs.",
+            "text_1": f"{name} took {drug}.",
+        },
+        "questions": [
+            {
+                "No": 0,
+                "question": f"What did {name} take?",
+                **{
+                    f"answer_{letter}": option
+                    for letter, option in zip("abcde", DRUGS, strict=True)
+                },
+                "correct": f"{drug} ",
+                "answer_location": {"text_1": {"start": [0.1], "end": [0.9]}},
+            }
+        ],
+    }
+    for DRUGS in [("Aspirin", "Codeine", "Honey", "Ibuprofen", "Tea")]
+    for number, (name, drug) in enumerate([("Bo Lind", "Codeine"), ("Ada Voss", "Tea")], start=1)
+}
+
+
+def test_longhealth_reads_a_document_per_chunk(tmp_path: Path) -> None:
+    (tmp_path / "LongHealth").mkdir()
+    (tmp_path / "LongHealth" / "benchmark_v5.json").write_text(json.dumps(PATIENTS))
+    task = load("longhealth", source=str(tmp_path))
+    one, two = task.episodes(LM)
+    assert [episode.key for episode in (one, two)] == [
+        f"longhealth/test/{name}" for name in PATIENTS
+    ]
+    texts = PATIENTS["patient_01"]["texts"]
+    assert [chunk.text.strip() for chunk in one.chunks()] == list(texts.values())
+    assert "".join(chunk.text for chunk in one.chunks()) == "\n\n".join(texts.values())
+    (query,) = one.queries()
+    assert query.prompt == (
+        "What did Bo Lind take?\nA. Aspirin\nB. Codeine\nC. Honey\nD. Ibuprofen\nE. Tea\n\n"
+        "The correct answer is"
+    )
+    wants = wants_of_kind([query, *two.queries()], Choose)
+    assert [(want.options, want.gold) for want in wants] == [
+        ((" A", " B", " C", " D", " E"), gold) for gold in (1, 4)
+    ]
+    assert (task.card.main_metric, task.card.chance, task.unit) == ("acc", 0.2, "context")
+    (swapped, _) = task.swapped_episodes(LM)
+    assert [chunk.text for chunk in swapped.chunks()] == [chunk.text for chunk in two.chunks()]
+    halves = load("longhealth", source=str(tmp_path), options={"tokens": 40, "piece": 30})
+    sizes = [len(LM.encode(chunk.text)) for chunk in next(halves.episodes(LM)).chunks()]
+    assert sum(sizes) == 40
+    assert max(sizes) <= 30
+
+
+ARTICLES = [
+    {
+        "article_id": "20007",
+        "set_unique_id": f"20007_{writer}",
+        "writer_id": writer,
+        "title": "A Town",
+        "article": "Bo sat in Yarm.\nAda stood.",
+        "questions": [
+            {
+                "question": question,
+                "options": ["Ada", "Bo", "Cy", "Di"],
+                "gold_label": label,
+                "writer_label": label,
+                "difficult": difficult,
+            }
+        ],
+    }
+    for writer, question, label, difficult in (("1", "Who sat?", 2, 0), ("2", "Who stood?", 1, 1))
+]
+
+
+@pytest.mark.parametrize("place", ["", "QuALITY.v1.0.1.htmlstripped.dev"])
+def test_the_two_rows_of_an_article_are_one_context(tmp_path: Path, place: str) -> None:
+    write_jsonl(tmp_path / "QuALITY.v1.0.1.htmlstripped.dev", ARTICLES)
+    write_jsonl(tmp_path / "QuALITY.v1.0.1.htmlstripped.train", ARTICLES[:1])
+    source = str(tmp_path / place)
+    task = load("quality", source=source)
+    (episode,) = task.episodes(LM)
+    assert shown(episode)[0] == ARTICLES[0]["article"]
+    assert [query.subtask for query in episode.queries()] == ["easy", "hard"]
+    assert [want.gold for want in wants_of_kind(episode.queries(), Choose)] == [1, 0]
+    (hard,) = load("quality", source=source, options={"kinds": "hard"}).episodes(LM)
+    assert [query.question for query in hard.queries()] == ["Who stood?"]
+    if not place:
+        (train,) = load("quality", source=source, split="train").episodes(LM)
+        assert len(train.queries()) == 1
+    options = {"choices": "texts", "mode": "turns", "prompt": "bare"}
+    (texts,) = load("quality", source=source, options=options).episodes(LM)
+    assert shown(texts)[1:] == ["? Who sat?", "Who sat? Bo", "? Who stood?"]
+    assert wants_of_kind(texts.queries(), Choose)[0].options == (" Ada", " Bo", " Cy", " Di")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "fault"),
+    [
+        ("quality", {"gold_label": 5}, "test.jsonl line 1: a turn has no answer"),
+        ("quality", {"gold_label": 0}, "a turn has no answer"),
+        ("quality", {"options": "Ada"}, "not among its 1 options"),
+        ("longhealth", {"correct": "Milk"}, "'Milk' is not among its 5 options"),
+        ("longhealth", {"answer_c": {}}, "neither a text nor a list"),
+        ("longhealth", {"question": None}, "a turn has no question"),
+    ],
+)
+def test_a_question_that_cannot_be_scored_is_refused(
+    tmp_path: Path, name: str, change: dict[str, Any], fault: str
+) -> None:
+    row = ARTICLES[0] if name == "quality" else PATIENTS["patient_01"]
+    (question,) = row["questions"]
+    changed = {**row, "questions": [{**question, **change}]}
+    with pytest.raises(UserError, match=fault):
+        load(name, source=str(write_jsonl(tmp_path / "test.jsonl", [changed])))
+
+
+def test_documents_must_be_texts_and_kinds_must_be_known(tmp_path: Path) -> None:
+    row = {**PATIENTS["patient_01"], "texts": {"text_0": 5}}
+    with pytest.raises(UserError, match="text_0 must be text"):
+        load("longhealth", source=str(write_jsonl(tmp_path / "a.jsonl", [row])))
+    path = write_jsonl(tmp_path / "b.jsonl", ARTICLES)
+    with pytest.raises(UserError, match="'difficult'"):
+        load("quality", source=str(path), options={"kinds": "difficult"})
+
+
+def test_fact_consolidation_loads_as_published(tmp_path: Path) -> None:
+    rows = [
+        {
+            "context": f"Here is a list of facts:\n0. Bo sat in Yarm.\n1. Bo sat in {place}.",
+            "questions": ["where did Bo sit?"],
+            "answers": [[place]],
+            "metadata": {"source": f"factconsolidation_sh_{size}"},
+        }
+        for place, size in (("Selby", "6k"), ("Kelby", "32k"))
+    ]
+    folder = tmp_path / "MemoryAgentBench" / "data"
+    folder.mkdir(parents=True)
+    pq.write_table(
+        pa.Table.from_pylist(rows), folder / "Conflict_Resolution-00000-of-00001.parquet"
+    )
+    options = {"kinds": "factconsolidation_sh_32k"}
+    task = load("fact_consolidation", source=str(tmp_path), options=options)
+    (episode,) = task.episodes(LM)
+    (query,) = episode.queries()
+    assert query.prompt.endswith(
+        "Based on the provided Knowledge Pool, where did Bo sit? \nAnswer:"
+    )
+    assert (query.answers, query.want.max_new_tokens) == (("Kelby",), 10)  # type: ignore[union-attr]
+    assert task.card.main_metric == "contains_em"

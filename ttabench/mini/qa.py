@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
@@ -175,4 +176,137 @@ def shared_context(
         context = "\n\n".join(made.text for made in texts)
         key = f"{split}-{seed}-{number}"
         rows.append({"id": key, "context": context, "multi_turns": multi_turns})
+    return rows
+
+
+class Choice(NamedTuple):
+    """A multiple-choice question about a fact."""
+
+    question: str
+    options: list[str]
+    answer: str
+    is_hard: bool
+    """True if the context states every option, each of another person."""
+
+
+def _choices(
+    task: str,
+    split: str,
+    seed: int,
+    contexts: int,
+    people: int,
+    facts: int,
+    turns: int,
+    options: int,
+) -> Iterator[tuple[str, list[str], list[Choice]]]:
+    """Yield (key, a document per person, choices about their facts). Half of the choices are hard,
+    if enough people have a fact of its relation.
+    """
+    if turns > people * facts:
+        raise ValueError(f"{people} people with {facts} facts each are too few for {turns} turns")
+    for number in range(contexts):
+        source = rng(task, split, seed, number)
+        texts = documents(source, "person", split, people, facts)
+        stated = [fact for made in texts for fact in made.facts]
+        choices = list[Choice]()
+        for turn, fact in enumerate(source.sample(stated, turns)):
+            told = {other.value for other in stated if other.relation == fact.relation}
+            hard = sorted(told - {fact.value})
+            easy = sorted(set(fact.relation.values) - told)
+            is_hard = turn % 4 > 1 and len(hard) >= options - 1
+            wrong = source.sample(hard if is_hard else easy, options - 1)
+            shown = source.sample([fact.value, *wrong], options)
+            choices.append(Choice(fact.question(source.randrange(2)), shown, fact.value, is_hard))
+        yield f"{split}-{seed}-{number}", [made.text for made in texts], choices
+
+
+def longhealth(
+    split: str, seed: int, contexts: int = 16, people: int = 12, facts: int = 4, turns: int = 8
+) -> list[Row]:
+    """Generate rows of LongHealth: {id, texts {text_0}, questions [{question, answer_a, correct}]}."""
+    return [
+        {
+            "id": key,
+            "texts": {f"text_{number}": text for number, text in enumerate(texts)},
+            "questions": [
+                {
+                    "question": choice.question,
+                    **dict(zip(map("answer_{}".format, "abcde"), choice.options, strict=True)),
+                    "correct": choice.answer,
+                }
+                for choice in choices
+            ],
+        }
+        for key, texts, choices in _choices(
+            "longhealth", split, seed, contexts, people, facts, turns, 5
+        )
+    ]
+
+
+def quality(
+    split: str, seed: int, contexts: int = 16, people: int = 12, facts: int = 4, turns: int = 8
+) -> list[Row]:
+    """Generate rows of QuALITY: {article_id, article, questions [{question, options, gold_label,
+    difficult}]}.
+    """
+    return [
+        {
+            "article_id": key,
+            "article": "\n\n".join(texts),
+            "questions": [
+                {
+                    "question": choice.question,
+                    "options": choice.options,
+                    "gold_label": choice.options.index(choice.answer) + 1,
+                    "difficult": int(choice.is_hard),
+                }
+                for choice in choices
+            ],
+        }
+        for key, texts, choices in _choices(
+            "quality", split, seed, contexts, people, facts, turns, 4
+        )
+    ]
+
+
+def _other_values(fact: Fact) -> list[str]:
+    return [value for value in fact.relation.values if value != fact.value]
+
+
+def fact_consolidation(
+    split: str, seed: int, contexts: int = 16, people: int = 6, facts: int = 4, turns: int = 8
+) -> list[Row]:
+    """Generate rows of MemoryAgentBench: {context, questions, answers, metadata {source}}.
+
+    A context is a list of numbered facts. Half of them change later, and questions are about these.
+    """
+    rows: list[Row] = []
+    for number in range(contexts):
+        source = rng("fact_consolidation", split, seed, number)
+        old = [
+            fact
+            for made in documents(source, "person", split, people, facts)
+            for fact in made.facts
+        ]
+        if turns > len(old) // 2:
+            raise ValueError(f"{len(old) // 2} facts that change are too few for {turns} turns")
+        changed = {
+            fact: replace(fact, value=source.choice(_other_values(fact)))
+            for fact in source.sample(old, len(old) // 2)
+        }
+        order = source.sample([*old, *changed], len(old) + len(changed))
+        told = list[Fact]()
+        for fact in order:
+            told.append(changed[fact] if fact in told else fact)
+        statements = (fact.statement(source.randrange(3)) for fact in told)
+        lines = (f"{serial}. {statement}" for serial, statement in enumerate(statements))
+        asked = source.sample(list(changed), turns)
+        rows.append(
+            {
+                "context": "\n".join(lines),
+                "questions": [fact.question(source.randrange(2)) for fact in asked],
+                "answers": [[changed[fact].value] for fact in asked],
+                "metadata": {"source": "factconsolidation_sh"},
+            }
+        )
     return rows

@@ -1,5 +1,5 @@
-"""File formats: csv, tsv, jsonl, json (also SQuAD's nesting), each also .gz, and parquet; read as
-rows with a location.
+"""File formats: csv, tsv, jsonl, json (also SQuAD's nesting, and rows by id), each also .gz, and
+parquet; read as rows with a location.
 
 for row in read_rows(Path("test.csv")):
     row.location   # "test.csv line 12", for error messages
@@ -179,13 +179,17 @@ def _read_json(path: Path) -> Iterator[RawRow]:
         position.line = 0
         value = _parse_json(text)
         if isinstance(value, dict):
-            if not value.keys() & {"data", "golds"}:
+            if "data" in value:
+                value = list(_flatten_squad(value["data"]))
+            elif "golds" in value:  # LaMP's right answers
+                value = value["golds"]
+            elif value and all(isinstance(row, dict) for row in value.values()):  # rows by id
+                value = [{"id": name, **row} for name, row in value.items()]
+            else:
                 raise UserError(
-                    f"{path} is neither a list of rows nor SQuAD's {{'data': [...]}}.",
+                    f"{path} has neither rows, rows by id, nor SQuAD's {{'data': [...]}}.",
                     "Use another file.",
                 )
-            # "golds": LaMP's right answers
-            value = list(_flatten_squad(value["data"])) if "data" in value else value["golds"]
         yield from (_row_of_object(f"{path} row {number}", row) for number, row in enumerate(value))
 
 

@@ -12,10 +12,10 @@ Modes (`mode`):
 
 Each context is one episode. The sub-tasks of SCBench have their own prompts, answer lengths and
 metrics (`SUB_TASKS`, from `scbench/` of github.com/microsoft/MInference). Options are chosen by
-their letters.
+their letters, or by their texts (`choices`).
 
-Rows as published, also of MemoryAgentBench (arXiv 2507.05257), BABILong (2406.10149) and
-LongMemEval (2410.10813):
+Rows as published, also of MemoryAgentBench (arXiv 2507.05257), BABILong (2406.10149), LongMemEval
+(2410.10813), LongHealth (2401.14490) and QuALITY (2112.08608):
 
     SCBench           {"id": 0, "context": "...",
                        "multi_turns": [{"input": "...", "answer": "...", "options": [...]}]}
@@ -25,14 +25,24 @@ LongMemEval (2410.10813):
     LongMemEval       {"question_id": "1", "question_type": "multi-session",
                        "question": "...", "answer": "...", "haystack_dates": ["..."],
                        "haystack_sessions": [[{"role": "user", "content": "..."}]]}
+    LongHealth        {"patient_01": {"texts": {"text_0": "...", "text_1": "..."},
+                                      "questions": [{"question": "...", "answer_a": "...", ...,
+                                                     "answer_e": "...", "correct": "..."}]}}
+    QuALITY           {"article_id": "20007", "article": "...",
+                       "questions": [{"question": "...", "options": ["...", ...],
+                                      "gold_label": 1, "difficult": 0}]}
+
+Rows with the same id and text are one context: QuALITY has two rows per article.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
@@ -40,7 +50,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import PositiveInt
 
 from ttabench.core.errors import UserError, require_known
-from ttabench.core.types import Chunk, Episode, Generate, Json, Query, Step, StreamPosition
+from ttabench.core.types import Choose, Chunk, Episode, Generate, Json, Query, Step, StreamPosition
 from ttabench.mini.world import names_in
 from ttabench.readers.base import (
     Task,
@@ -50,9 +60,10 @@ from ttabench.readers.base import (
     make_unique,
     pick_evenly,
     sample_rows,
+    select_names,
 )
 from ttabench.readers.cards import Card, ProtocolSettings
-from ttabench.readers.formats import RawRow, short_repr
+from ttabench.readers.formats import RawRow, read_json_lines, require_text, short_repr
 from ttabench.readers.sources import RawTable, Request, load_rows, parse_table, resolve_settings
 from ttabench.readers.tokens import TokenCount, TokenizedText, TokenLimit, Tokens
 
@@ -60,6 +71,9 @@ SUB_TASK_PREFIX = "scbench_"
 """Start of the published names of sub-tasks."""
 ABSTENTION_SUFFIX, JUDGED_KINDS = "_abs", ("single-session-preference",)
 """LongMemEval questions that need a judge: suffix of their ids, and kinds."""
+DOCUMENT_SEPARATOR = "\n\n"
+QUALITY_FORMATS = dict.fromkeys((".train", ".dev"), read_json_lines)
+"""Formats by the suffixes of QuALITY's files."""
 
 
 class SubTask(NamedTuple):
@@ -119,6 +133,8 @@ class ContextWithTurns:
     id: str
     text: str
     turns: tuple[Turn, ...]
+    document_starts: tuple[int, ...] = ()
+    """Characters at which a document of the text begins. A chunk holds text of one document."""
 
     def texts(self) -> tuple[str, ...]:
         """Return every text that is read, queried or compared with."""
@@ -133,44 +149,62 @@ class ContextWithTurns:
 
 
 def parse_contexts(card: Card, data: RawTable) -> list[ContextWithTurns]:
-    """Parse contexts in file order; repeated ids end in #2, #3, ..."""
-    seen = Counter[str]()
+    """Parse contexts in file order. Rows with the same id and text are one context; other repeated
+    ids end in #2, #3, ...
+    """
 
     def row_of(raw: RawRow) -> ContextWithTurns | str:
-        text = _context_text(card, raw)
+        documents = _documents(card, raw)
         turns = tuple(map(_parse_turn, _published_turns(card, raw)))
         name = raw.cell(card.columns["id"])
         if "sessions" in card.columns and (
             str(name).endswith(ABSTENTION_SUFFIX) or turns[0].kind in JUDGED_KINDS
         ):
             return "judged by a language model"
-        if not text.strip() or not turns:
+        if not documents or not turns:
             return "no context" if turns else "no question"
         number = raw.location.rpartition(" ")[2]
+        sizes = (len(document) + len(DOCUMENT_SEPARATOR) for document in documents[:-1])
         return ContextWithTurns(
-            id=make_unique(number if name is None else str(name), seen), text=text, turns=turns
+            id=number if name is None else str(name),
+            text=DOCUMENT_SEPARATOR.join(documents),
+            turns=turns,
+            document_starts=tuple(accumulate(sizes)),
         )
 
-    return parse_table(data, row_of)
+    merged = dict[tuple[str, str], ContextWithTurns]()
+    for context in parse_table(data, row_of):
+        earlier = merged.setdefault((context.id, context.text), context)
+        if earlier is not context:
+            both = replace(context, turns=earlier.turns + context.turns)
+            merged[context.id, context.text] = both
+    seen = Counter[str]()
+    return [replace(context, id=make_unique(context.id, seen)) for context in merged.values()]
 
 
-def _context_text(card: Card, raw: RawRow) -> str:
-    """Return the context: a text, or dated sessions of a chat as one text."""
+def _documents(card: Card, raw: RawRow) -> list[str]:
+    """Return the documents of a context that have text; dated sessions of a chat are one."""
     sessions: Any = raw.cell(card.columns.get("sessions", ()))
     if sessions is None:
-        return raw.text(*card.columns["text"])
-    dates: Any = raw.cell(card.columns["dates"]) or [""] * len(sessions)
-    lines = (
-        "\n".join(f"{turn['role']}: {turn['content']}" for turn in session) for session in sessions
-    )
-    return "\n\n".join(f"{date}\n{text}".strip() for date, text in zip(dates, lines, strict=True))
+        texts = raw.require(card.columns["text"])
+        named = texts if isinstance(texts, dict) else {card.columns["text"][0]: texts}
+        documents = [require_text(name, text) for name, text in named.items()]
+    else:
+        dates: Any = raw.cell(card.columns["dates"]) or [""] * len(sessions)
+        lines = (
+            "\n".join(f"{turn['role']}: {turn['content']}" for turn in session)
+            for session in sessions
+        )
+        dated = (f"{date}\n{text}".strip() for date, text in zip(dates, lines, strict=True))
+        documents = ["\n\n".join(dated)]
+    return [document for document in documents if document.strip()]
 
 
 def _published_turns(card: Card, raw: RawRow) -> list[dict[str, Any]]:
     """Return the turns in SCBench's format."""
     given: Any = raw.cell(card.columns["turns"])
     if given is not None:
-        return [dict(turn) for turn in given]
+        return [_in_scbench_format(turn) for turn in given]
     questions: Any = raw.require((*card.columns["questions"], *card.columns["turns"]))
     answers: Any = raw.require(card.columns["answers"])
     if isinstance(questions, str):
@@ -179,6 +213,22 @@ def _published_turns(card: Card, raw: RawRow) -> list[dict[str, Any]]:
     kind = about.get("source") if isinstance(about, dict) else about
     pairs = zip(questions, answers, strict=True)
     return [{"input": question, "answer": answer, "task": kind} for question, answer in pairs]
+
+
+def _in_scbench_format(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a question of LongHealth or QuALITY; the hard subset of QuALITY is a sub-task."""
+    if "answer_a" in turn:
+        options = [turn[f"answer_{letter}"] for letter in "abcde"]
+        return {"input": turn["question"], "options": options, "answer": turn["correct"]}
+    if "difficult" in turn:
+        by_label = dict[object, Any](enumerate(turn["options"], start=1))
+        return {
+            "input": turn["question"],
+            "options": turn["options"],
+            "answer": by_label.get(turn.get("gold_label")),
+            "task": "hard" if turn["difficult"] else "easy",
+        }
+    return dict(turn)
 
 
 def _parse_turn(given: Mapping[str, Any]) -> Turn:
@@ -225,6 +275,12 @@ class Settings(ProtocolSettings):
     """Maximum tokens of a chunk; it ends with a line if one fits."""
     prompt: str = "bare"
     """Name of a question template of the card."""
+    choices: Literal["letters", "texts"] = "letters"
+    """Scored options of a multiple-choice question: letters, after a list of the texts, or the
+    texts themselves.
+    """
+    kinds: str = "all"
+    """Kinds of questions (column `subtask`), separated by commas."""
     max_new_tokens: TokenCount | None = None
     """Maximum tokens of an answer; None for the sub-task's maximum, or 16 without a sub-task."""
 
@@ -283,13 +339,21 @@ class SharedContext(Task[Settings]):
         if max_tokens and size > max_tokens:
             half = max_tokens // 2
             parts = [(0, max_tokens - half), (size - half, size)]
+        begins = [
+            bisect_left(cut.starts, len(self._sub_task.lead) + start)
+            for start in context.document_starts
+        ]
         for first, last in parts:
-            yield from cut.slice_tokens(first, last).chunks(self.settings.piece, context.id, first)
+            inside = (begin for begin in begins if first < begin < last)
+            for begin, end in pairwise((first, *inside, last)):
+                part = cut.slice_tokens(begin, end)
+                yield from part.chunks(self.settings.piece, context.id, begin)
 
     def _question_text(self, turn: Turn) -> str:
         options = (
             f"\n{letter}. {option}"
             for letter, option in zip(ascii_uppercase, turn.options, strict=False)
+            if self.settings.choices == "letters"
         )
         return self.card.prompt.fill_template(
             "".join((turn.question, *options)), self.settings.prompt
@@ -297,27 +361,29 @@ class SharedContext(Task[Settings]):
 
     def _answered_turn(self, context: ContextWithTurns, number: int) -> Chunk:
         turn, prompt = context.turns[number], self.card.prompt
-        text = f"{self._question_text(turn)}{prompt.delimiter}{self._generate_want(turn).target}"
+        want = self._want(turn)
+        answer = want.target if isinstance(want, Generate) else want.answers[0]
+        text = f"{self._question_text(turn)}{prompt.delimiter}{answer}"
         return Chunk(text=text, key=f"{context.id}/turn{number + 1}", joiner=prompt.joiner)
 
-    def _generate_want(self, turn: Turn) -> Generate:
-        """Return the target of a question without options, with the settings of its sub-task."""
-        task = SUB_TASKS.get(turn.kind, self._sub_task)
+    def _want(self, turn: Turn) -> Generate | Choose:
+        """Return the target of a question, with the settings of its sub-task."""
+        prompt, task = self.card.prompt, SUB_TASKS.get(turn.kind, self._sub_task)
+        if turn.options:
+            letters = ascii_uppercase[: len(turn.options)]
+            options = letters if self.settings.choices == "letters" else turn.options
+            return prompt.make_choose(options, options[letters.index(turn.answers[0])])
         max_new_tokens = self.settings.max_new_tokens or task.max_new_tokens
-        want = self.card.prompt.make_generate(turn.answers, max_new_tokens)
-        return replace(want, all_of=task.all_of)
+        return replace(prompt.make_generate(turn.answers, max_new_tokens), all_of=task.all_of)
 
     def _query(self, context: ContextWithTurns, number: int) -> Query:
-        turn, prompt = context.turns[number], self.card.prompt
-        letters = ascii_uppercase[: len(turn.options)]
+        turn = context.turns[number]
         return Query(
             prompt=self._question_text(turn),
             question=turn.question,
             key=f"{context.id}/{number + 1}",
-            want=prompt.make_choose(letters, turn.answers[0])
-            if letters
-            else self._generate_want(turn),
-            joiner=prompt.joiner,
+            want=self._want(turn),
+            joiner=self.card.prompt.joiner,
             subtask=turn.kind,
             at=StreamPosition(number + 1 if self.settings.mode == "turns" else 0),
         )
@@ -367,13 +433,27 @@ def _apply_sub_task(
     )
 
 
+def _select_kinds(contexts: list[ContextWithTurns], kinds: str) -> list[ContextWithTurns]:
+    """Select the questions of some kinds, and the contexts that have any."""
+    known = sorted({turn.kind for context in contexts for turn in context.turns})
+    names = select_names("kind of questions", known, kinds)
+    selected = (
+        replace(context, turns=tuple(turn for turn in context.turns if turn.kind in names))
+        for context in contexts
+    )
+    return [context for context in selected if context.turns]
+
+
 def read(card: Card, request: Request) -> SharedContext:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve_settings(card, request, Settings)
-    data = load_rows(card, request, {**arguments, "contexts": settings.contexts or 16})
+    arguments_of_rows = {**arguments, "contexts": settings.contexts or 16}
+    data = load_rows(card, request, arguments_of_rows, QUALITY_FORMATS)
     if request.source != "mini":
         card, settings = _apply_sub_task(card, settings, "prompt" in request.options, data.location)
     available = parse_contexts(card, data)
+    if settings.kinds != "all":
+        available = _select_kinds(available, settings.kinds)
     selected = sample_rows(available, settings.contexts, f"contexts {request.seed}")
     has_options = [bool(turn.options) for context in selected for turn in context.turns]
     if any(has_options):
@@ -382,5 +462,6 @@ def read(card: Card, request: Request) -> SharedContext:
                 f"{data.location} has questions with options and others without.",
                 "Use separate files for the two.",
             )
-        card = card.with_metrics("acc", "option_nll", chance=None)
+        if card.main_metric != "acc":
+            card = card.with_metrics("acc", "option_nll", chance=None)
     return SharedContext(card, request, settings, arguments, data, available, selected)

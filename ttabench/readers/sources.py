@@ -223,7 +223,8 @@ def find_split_files(
 
 def _files_named(place: Path, formats: Formats) -> list[Path]:
     """Return the file of this name in the first format, unpacked before packed, or its shards."""
-    for ending in (suffix + packed for suffix in formats for packed in ("", ".gz")):
+    endings = (suffix + packed for suffix in formats for packed in ("", ".gz"))
+    for ending in (*endings, ""):  # QuALITY's names include the suffix, .dev
         if (file := place.with_name(place.name + ending)).is_file():
             return [file]
     shards = sorted(place.parent.glob(f"{place.name}-?????-of-?????*.parquet"))
