@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.qa_files import write_jsonl, write_parquet
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode, Generate, Query, wants_of_kind
@@ -276,3 +277,76 @@ def test_the_beginning_of_an_answer_is_given_in_the_turn_of_the_assistant() -> N
     )
     assert lm.decode(gold_ids(lm, ask)) == " 1, 2"
     assert lm.frame_tokens - around == len("<|user|>") - around + len("<|end|><|assistant|>")
+
+
+def test_published_rows_give_the_episodes_that_they_were_made_of(
+    tmp_path: Path, folder: Path
+) -> None:
+    made = load("ruler", source=str(folder), limit=26, options={"contexts": 2})
+    rows = []
+    for key, sample in made.samples():  # type: ignore[attr-defined]
+        (question,) = sample.questions
+        rows.append(
+            {
+                "context": made._text(key, sample, FOUR),  # type: ignore[attr-defined]
+                "question": f"{question.text} ",
+                "answer_prefix": question.prefix,
+                "answer": list(question.answers),
+                "task": sample.subtask,
+                "max_new_tokens": sample.max_new_tokens,
+            }
+        )
+    (tmp_path / "4096").mkdir()
+    write_parquet(tmp_path / "4096" / "test-00000-of-00001.parquet", rows)
+    read = load("ruler", source=str(tmp_path / "4096"))
+    assert read.counts()["contexts"] == 26
+    for own, other in zip(made.episodes(FOUR), read.episodes(FOUR), strict=True):
+        assert [chunk.text for chunk in own.chunks()] == [chunk.text for chunk in other.chunks()]
+        ((one, two),) = zip(own.queries(), other.queries(), strict=True)
+        assert (one.prompt, one.joiner, one.want, one.subtask) == (
+            two.prompt,
+            two.joiner,
+            two.want,
+            two.subtask,
+        )
+    for own, other in zip(read.episodes(FOUR), read.swapped_episodes(FOUR), strict=True):
+        assert own.queries() == other.queries()
+        assert own.chunks() != other.chunks()
+    (chosen, _) = load("ruler", source=str(tmp_path / "4096"), options={"tasks": "vt"}).episodes(
+        FOUR
+    )
+    assert chosen.queries()[0].subtask == "vt"
+
+
+ROW = {
+    "context": "Bo sat.\n",
+    "question": "Who sat? ",
+    "answer_prefix": "Answer:",
+    "answer": ["Bo"],
+    "task": "qa_1",
+    "max_new_tokens": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "fault"),
+    [
+        ({"answer": []}, {}, "line 1: the question has no answer"),
+        ({"context": 3}, {}, "line 1: context must be text"),
+        ({"max_new_tokens": "many"}, {}, "line 1: .*'many'"),
+        ({}, {"tasks": "vt"}, "'vt'"),
+        ({}, {"length": "4k"}, "length"),
+    ],
+)
+def test_published_rows_that_cannot_be_scored_are_refused(
+    tmp_path: Path, change: dict[str, Any], options: dict[str, Any], fault: str
+) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{**ROW, **change}])
+    with pytest.raises(UserError, match=fault):
+        load("ruler", source=str(path), options=options)
+
+
+def test_a_single_published_row_has_no_other_context(tmp_path: Path) -> None:
+    task = load("ruler", source=str(write_jsonl(tmp_path / "rows.jsonl", [ROW])))
+    with pytest.raises(UserError, match="no other context"):
+        list(task.swapped_episodes(FOUR))

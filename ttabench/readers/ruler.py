@@ -12,13 +12,18 @@ from files:
     PaulGrahamEssays.json                               {"text": "..."}
     squad.json, dev-v2.0.json                           SQuAD as published, also as a table of rows
     hotpotqa.json, hotpot_dev_distractor_v1.json        HotpotQA, in the same forms
+
+Other files are rows with contexts of their own length, as in simonjegou/ruler, which kvpress uses:
+
+    {"task": "niah_single_1", "context": "A special magic number ...", "question": "What is ...",
+     "answer_prefix": "The special ... is", "answer": ["2461"], "max_new_tokens": 128}
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -50,12 +55,19 @@ from ttabench.readers.sources import (
     GENERATED_SOURCE,
     RawTable,
     Request,
+    load_table,
     parse_table,
     read_table,
     resolve_settings,
     run_generator,
 )
-from ttabench.readers.tokens import TokenCount, TokenizedText, Tokens, token_counter
+from ttabench.readers.tokens import (
+    TokenCount,
+    TokenizedText,
+    Tokens,
+    estimate_tokens,
+    token_counter,
+)
 
 SENTENCES_PER_LINE = 8
 """Sentences per line of the synthetic version, as in its books."""
@@ -86,16 +98,16 @@ class Settings(ProtocolSettings):
 class Ruler(Task[Settings]):
     """A `Task` over contexts of sub-tasks."""
 
-    names: Sequence[str]
-    """Names of the sub-tasks."""
+    contexts: Mapping[str, int]
+    """Number of contexts by sub-task."""
     draw_sample: Callable[[str, int, int], RulerSample]
     """Draws the sample of (sub-task, seed, number)."""
     _sizes: dict[tuple[int, str], int] = field(init=False, default_factory=dict, compare=False)
 
     def samples(self) -> Iterator[tuple[str, RulerSample]]:
         """Yield (key, sample) of every queried context, its questions after `limit`."""
-        for name, left in divide_limit(self.limit, self.names):
-            for place in range(self.settings.contexts):
+        for name, left in divide_limit(self.limit, self.contexts):
+            for place in range(self.contexts[name]):
                 if left == 0:
                     break
                 sample = self.draw_sample(name, self.seed, place)
@@ -196,6 +208,8 @@ class Ruler(Task[Settings]):
         def other_texts() -> Iterator[str]:
             for seed in swap_seeds(self.seed):
                 drawn = self.draw_sample(sample.subtask, seed, 0)
+                if drawn.write is sample.write:  # of published rows
+                    continue
                 other = replace(drawn, questions=sample.questions)
                 yield self._text(f"{seed} for {key}", other, tokens).rstrip()
 
@@ -210,7 +224,7 @@ class Ruler(Task[Settings]):
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """Yield new contexts of sub-tasks in random order."""
         while True:
-            name = training.rng.choice(self.names)
+            name = training.rng.choice(list(self.contexts))
             seed = training.rng.getrandbits(48)
             sample = self.draw_sample(name, seed, 0)
             yield self.split, self._steps(f"{name}/{seed}", sample, training.tokens)
@@ -233,7 +247,7 @@ class Ruler(Task[Settings]):
     def counts(self) -> dict[str, Json]:
         """Count sub-tasks, contexts and questions."""
         contexts = sum(1 for _ in self.samples())
-        return {"subtasks": list(self.names), "contexts": contexts, "questions": self.n_queries}
+        return {"subtasks": list(self.contexts), "contexts": contexts, "questions": self.n_queries}
 
     def texts(self) -> Iterator[str]:
         """Yield every question with its answers, and every context at its smallest size, which
@@ -246,16 +260,58 @@ class Ruler(Task[Settings]):
 
 
 def load_material(path: Path) -> dict[str, Any]:
-    """Load the material of sub-tasks from a file or folder."""
+    """Load the material of sub-tasks from a file or folder; empty if there is none."""
     material = dict[str, Any]()
     files = [path] if path.is_file() else sorted(file for file in path.glob("*") if file.is_file())
     for kind, (names, _, contents) in MATERIAL_FILES.items():
         if file := next((file for file in files if base_name(file) in names), None):
             material[kind] = contents(file)
-    if not material:
-        hint = f"Use {', '.join(file_names for _, file_names, _ in MATERIAL_FILES.values())}."
-        raise UserError(f"{path} does not exist, or has no material for RULER.", hint)
     return material
+
+
+def _parse_sample(card: Card, row: RawRow) -> RulerSample:
+    """Parse a published row."""
+    context, question, prefix, name = (
+        row.text(*card.columns[field]) for field in ("context", "question", "answer_prefix", "task")
+    )
+    answers = parse_answers(row.require(card.columns["answers"]))
+    if not answers:
+        raise ValueError("the question has no answer")
+    max_new_tokens: Any = row.require(card.columns["max_new_tokens"])
+    return RulerSample(
+        subtask=name,
+        questions=(
+            Question(
+                text=question.strip(), prefix=prefix.strip(), answers=answers, evidence=answers
+            ),
+        ),
+        max_new_tokens=int(max_new_tokens),
+        all_of=name not in QA_SUBTASKS,
+        write=lambda _: context,
+        max_units=1,
+    )
+
+
+def _read_rows(card: Card, request: Request, settings: Settings) -> Ruler:
+    """Bind the card to published rows; another seed draws one of the rows of a sub-task."""
+    if fixed := {"length", "questions"} & request.options.keys():
+        fault = f"{min(fixed)} does not apply to published rows."
+        raise UserError(fault, f"Remove --task-set {min(fixed)}, or use --source generated.")
+    data = load_table(card, request)
+    samples = parse_table(data, partial(_parse_sample, card))
+    rows_by_name = dict[str, list[RulerSample]]()
+    for sample in samples:
+        rows_by_name.setdefault(sample.subtask, []).append(sample)
+    names = select_names("sub-task of these rows", rows_by_name, settings.tasks)
+
+    def draw_row(name: str, seed: int, number: int) -> RulerSample:
+        rows = rows_by_name[name]
+        return rows[number] if seed == request.seed else random.Random(seed).choice(rows)
+
+    contexts = {name: min(settings.contexts, len(rows_by_name[name])) for name in names}
+    longest = max(estimate_tokens(sample.write(1)) for sample in samples)
+    settings = settings.model_copy(update={"length": longest})
+    return Ruler(card, request, settings, {}, data, contexts, draw_row)
 
 
 def _read_essays(file: Path) -> tuple[str, ...]:
@@ -365,10 +421,13 @@ def read(card: Card, request: Request) -> Ruler:
 
         names = select_names("sub-task of the synthetic ruler", TASKS, settings.tasks)
         draw_synthetic = partial(_synthetic_sample, card, request.split, settings)
-        return Ruler(card, request, settings, arguments, RawTable(), names, draw_synthetic)
+        contexts = dict.fromkeys(names, settings.contexts)
+        return Ruler(card, request, settings, arguments, RawTable(), contexts, draw_synthetic)
     path, material, label = Path(request.source), dict[str, Any](), GENERATED_SOURCE
     if request.source != GENERATED_SOURCE:
         material, label = load_material(path), f"{'file' if path.is_file() else 'folder'}:{path}"
+        if not material:
+            return _read_rows(card, request, settings)
     names, notes = select_names("sub-task of ruler", SUBTASKS, settings.tasks), tuple[str, ...]()
     if lacking := [
         name
@@ -391,4 +450,5 @@ def read(card: Card, request: Request) -> Ruler:
         )
 
     data = RawTable(label=label, notes=notes)
-    return Ruler(card, request, settings, arguments, data, names, draw_numbered)
+    contexts = dict.fromkeys(names, settings.contexts)
+    return Ruler(card, request, settings, arguments, data, contexts, draw_numbered)
