@@ -47,6 +47,7 @@ from ttabench.methods.registry import compute_cost, find_method, methods
 from ttabench.methods.still import StillSettings
 from ttabench.methods.streamadapter import StreamAdapterSettings
 from ttabench.methods.templora import TempLoraSettings
+from ttabench.methods.text_compression import PromptCompressionSettings, SummarySettings
 
 QUESTION = make_queries("Where does Ada live?")
 BASES: dict[str, Callable[[], LM]] = {
@@ -95,6 +96,11 @@ CASES: dict[str, tuple[str, Any]] = {
     "still": ("still", StillSettings(slots=3, width=32)),
     "streamadapter": ("streamadapter", STREAMADAPTER),
     "generative_adapter": ("generative_adapter", GENERATOR),
+    "random_text": ("random_text", None),
+    "prompt_compression": ("prompt_compression", None),
+    "prompt_compression in parts": ("prompt_compression", PromptCompressionSettings(chunk=50)),
+    "summary": ("summary", SummarySettings(prompt="Facts:")),
+    "summary of all": ("summary", SummarySettings(budget=1.0)),
 }
 MEASURED = [
     *(("nano", case) for case in CASES),
@@ -103,6 +109,7 @@ MEASURED = [
         for case in ("icl", "snapkv", "mac", "ccm", "templora", "generative_adapter")
     ),
     *(("gpt2", case) for case in ("icl", "window", "h2o", "ccm", "streamadapter")),
+    ("gpt2", "prompt_compression"),
 ]
 QUICK = 4
 """Tokens of an answer."""

