@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import Command, error_line
 from tests.tiny import byte_tokenizer
 from tools.tiny_architectures import tiny_model
 from ttabench.contract.case import Case
@@ -27,6 +28,7 @@ from ttabench.methods.lora import LoraSettings
 from ttabench.methods.parts.kept import prefix_from_tensors, prefix_tensors
 from ttabench.methods.registry import find_method
 from ttabench.methods.states import load_state, save_state
+from ttabench.run.session import Session
 from ttabench.training.config import TrainConfig
 from ttabench.training.loop import train
 
@@ -200,3 +202,25 @@ def test_layers_with_other_linear_maps_are_refused(method: str, kind: str) -> No
     spec = find_method(method)
     with pytest.raises(UserError, match="shape"):
         spec.load()(tiny(kind), spec.test_settings or spec.Settings())
+
+
+@pytest.mark.parametrize("change", ["missing", "other", "shape"])
+def test_a_state_of_another_cache_is_refused(
+    ttabench: Command, change: str, tmp_path: Path
+) -> None:
+    """Structures of caches differ between versions of transformers."""
+    base, folder = tmp_path / "base", tmp_path / "state"
+    tiny_model("lfm2").save_pretrained(base)
+    byte_tokenizer().save_pretrained(base)
+    session = Session(str(base), "icl")
+    session.read("Ada lives here.")
+    tensors = dict(session.state.tensors)
+    name = next(name for name in tensors if "conv_states" in name)
+    value = tensors[name] if change == "other" else tensors.pop(name)
+    if change != "missing":
+        tensors[name if change == "shape" else "cache.layers.9.other"] = value[:, :3].clone()
+    session._state = replace(session.state, tensors=tensors)
+    session.save(folder)
+    assert str(folder) in error_line(ttabench("ask Who? --state", folder))
+    with pytest.raises(UserError, match="state"):
+        Session(str(base), "icl", folder).ask("Who?")

@@ -125,15 +125,17 @@ def ask(
     apply_resource_limits(threads)
     # imports torch, so only after all checks of the input
     from ttabench.core.environment import seed_everything
+    from ttabench.methods.states import reporting_misfit
     from ttabench.run.recording import generation_caveats, nano_caveats
 
     seed_everything(0)
     lm = ModelCache().get(request, chat_template=task_prompt.chat)
     with render.show_progress(not (json or quiet)) as on_progress:
         state_before = None if state_folder is None else resolved.stored_state(state_folder, lm)
-        own_result, warnings = _answer_with_method(
-            lm, resolved, state_before, new_chunks, queries, on_progress
-        )
+        with reporting_misfit(state_folder, resolved.spec.name):
+            own_result, warnings = _answer_with_method(
+                lm, resolved, state_before, new_chunks, queries, on_progress
+            )
         methods = [own_result]
         notes = [*resolved.notes(), *nano_caveats(lm), *generation_caveats(lm), *warnings]
         for name in (

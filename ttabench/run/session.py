@@ -18,7 +18,7 @@ from ttabench.core.declared import validate_arguments
 from ttabench.core.errors import refuse_unreadable_texts
 from ttabench.core.types import Chunk
 from ttabench.methods import session
-from ttabench.methods.states import save_state
+from ttabench.methods.states import reporting_misfit, save_state
 from ttabench.readers.cards import load_card
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.prompts import resolve_prompt
@@ -71,7 +71,8 @@ class Session(session.Session):
             **resolved.state_identity(lm),
             REQUEST_KEY: state_header(request, chat=self._prompt.chat),
         }
-        before = None if state is None else resolved.stored_state(Path(state), lm)
+        self._folder = None if state is None else Path(state)
+        before = None if self._folder is None else resolved.stored_state(self._folder, lm)
         super().__init__(lm, resolved.build(lm), before)
 
     @validate_arguments
@@ -87,11 +88,13 @@ class Session(session.Session):
         """Answer a question with the task's prompt template.
 
         Raises:
-            UserError: the context does not fit the model, or the task has no prompt template.
+            UserError: the context does not fit the model, the stored state does not fit the
+                method, or the task has no prompt template.
         """
         want = self._prompt.card.prompt.make_generate(max_new_tokens=max_new_tokens)
         query = self._prompt.make_query(question, question, want)
-        (answer,) = self.answer([query])
+        with reporting_misfit(self._folder, self.method.name):
+            (answer,) = self.answer([query])
         return answer.prediction
 
     @validate_arguments
@@ -100,4 +103,6 @@ class Session(session.Session):
 
         `force`: replace a state in the folder; other files are never replaced.
         """
-        return save_state(Path(folder), self.state, self._header, force=force)
+        with reporting_misfit(self._folder, self.method.name):
+            state = self.state
+        return save_state(Path(folder), state, self._header, force=force)
