@@ -30,7 +30,7 @@ READING_OPTIONS = (*READING_FIELDS, "device", "dtype")
 RUN_OPTIONS: Mapping[str, Collection[str]] = {
     "sweep": "preset settings checkpoint state base_checkpoint random_weights source split limit ask_only"
     " task_options metric chat_template device dtype batch_size batch_contexts bos max_context"
-    " thinking boost".split(),
+    " thinking boost bits".split(),
     "train": "method task model preset settings base_checkpoint random_weights source split task_options"
     " chat_template device dtype bos max_context thinking".split(),
     "adapt": READING_OPTIONS,

@@ -77,6 +77,8 @@ class Method(Generic[SettingsT]):
     """State tensors that are text in the window. `eval --swap-state` does not swap them."""
     supports_batching: bool = True
     """True if a state may have several rows. If False, `begin` rejects more than one."""
+    bits: int | None = None
+    """Bits of the numbers in the keys and values of states; None if they are not quantised."""
     required_capabilities: tuple[str, ...] = ()
     """Base model capabilities: keys of `lm.forward.capabilities.MISSING_CAPABILITY_REASONS`."""
 

@@ -44,6 +44,7 @@ IDENTITY_FIELDS = {
     "settings": "setting",
     "start": "beginning of texts (--bos, --chat-template)",
     "inputs": "file",
+    "bits": "number of bits (--bits)",
     "frequencies": "set of rotary frequencies (--max-context)",
 }
 """Header fields that must match the run that uses the state, and their names in messages."""

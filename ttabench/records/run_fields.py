@@ -36,6 +36,8 @@ DEVICE_NUMBER_PATTERNS = {
     "xpu": r"(:\d{1,3})?",
 }
 """Device numbers allowed after each device type."""
+BITS = 8, 4, 2
+"""Values of `--bits`."""
 MIN_CONTEXT_TOKENS = 64
 """Limit for `--max-context`. The probe of a model needs 50 positions."""
 MAX_BOOST = 10**6
@@ -95,6 +97,15 @@ class RunFields:
     keep_tokens: Annotated[
         int | None, OptionInfo("Memory budget in tokens of context.", RUN_GROUP, in_run_id=False)
     ] = None
+    bits: Annotated[
+        int | None,
+        OptionInfo(
+            "Bits of the numbers in keys and values of the state: 8, 4 or 2. "
+            "(default: not quantised)",
+            RUN_GROUP,
+        ),
+    ] = None
+    """See `methods.quantised`."""
     split: Annotated[str, OptionInfo("Split of the task.", QUERY_GROUP)] = "test"
     limit: Annotated[
         int | None,
@@ -188,6 +199,9 @@ class RunFields:
         if self.max_context is not None and self.max_context < MIN_CONTEXT_TOKENS:
             fault = f"--max-context must be at least {MIN_CONTEXT_TOKENS}, got {self.max_context}."
             raise UserError(fault, "Remove it, or use a greater number.")
+        if self.bits not in (None, *BITS):
+            fault = f"--bits must be 8, 4 or 2, got {self.bits}."
+            raise UserError(fault, "Remove it to keep the number format of the model.")
         if not 0 < self.boost <= MAX_BOOST:
             fault = f"--boost must be above 0 and at most {MAX_BOOST:,}, got {self.boost:g}."
             raise UserError(fault, "Remove it for 1.")

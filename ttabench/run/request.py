@@ -53,6 +53,7 @@ READING_FIELDS = (
     "thinking",
     "keep",
     "keep_tokens",
+    "bits",
 )
 """Fields that determine method, base model and prompts. A state's header stores them."""
 OWN_QUESTIONS_TASK = "qa"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -50,6 +50,8 @@ class ResolvedMethod:
     """Training record of the checkpoint."""
     parts: tuple[ResolvedMethod, ...] = ()
     """Parts of a pair `A+B`; empty for a single method."""
+    bits: int | None = None
+    """See `methods.quantised`."""
 
     @cached_property
     def settings(self) -> dict[str, Json]:
@@ -58,6 +60,14 @@ class ResolvedMethod:
 
     def build(self, lm: LM) -> Method[Any]:
         """Build the method on a base model."""
+        method = self._build_plain(lm)
+        if self.bits is None:
+            return method
+        from ttabench.methods.quantised import quantise_states
+
+        return quantise_states(method, self.bits)
+
+    def _build_plain(self, lm: LM) -> Method[Any]:
         if self.checkpoint is None:
             pair_arguments = [[part.build(lm) for part in self.parts]] if self.parts else []
             method: Method[Any] = self.spec.load()(lm, self.settings_object, *pair_arguments)
@@ -114,6 +124,7 @@ class ResolvedMethod:
             "start": lm.tokenizer.decode(list(lm.start_ids)),
             "inputs": {**lm.inputs, **self.setting_inputs()},
             **({"origin": self.spec.origin} if self.spec.origin else {}),
+            **({"bits": self.bits} if self.bits else {}),
             **({"frequencies": lm.frequencies} if lm.frequencies else {}),
         }
 
@@ -149,6 +160,10 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
     Settings are merged in this order, later ones win: defaults, preset (or the settings stored in
     the checkpoint), `--keep`, `--set`.
     """
+    return replace(_resolve_states_in_full(request), bits=request.bits)
+
+
+def _resolve_states_in_full(request: RunRequest) -> ResolvedMethod:
     spec = registry.find_method(request.method)
     preset = resolve_preset(spec, request.preset, request.model)
     typed = parse_settings(spec, request.settings)

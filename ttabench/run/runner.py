@@ -267,9 +267,8 @@ class _EpisodeRun:
                 with torch.no_grad(), self.meter.phase("encode"):
                     patch = self.session.patch(window_steps[0])
                 prefix = select_rows(patch, [0]).prefix
-                self.cached_bytes = max(
-                    self.cached_bytes, prefix.nbytes if prefix is not None else 0
-                )
+                if prefix is not None and self.context.method.bits is None:
+                    self.cached_bytes = max(self.cached_bytes, prefix.nbytes)
                 self._count_slots(patch, enumerate(window_steps[0]))
             self.row_of_query = {
                 id(query): row for queries in window_steps for row, query in enumerate(queries)
@@ -361,13 +360,17 @@ class _EpisodeRun:
         None if the method has no memory budget, nothing was read, or another state answers.
         """
         context, tokens_read = self.context, _tokens_read(state, row)
-        if context.method.spec.keep is None or context.state_of != "own" or not tokens_read:
+        bits, has_budget = context.method.bits, context.method.spec.keep is not None
+        if not (has_budget or bits) or context.state_of != "own" or not tokens_read:
             return None
         kept_slots: float = self.rows[row].read_slots
         if len(self.rows) == 1:  # in a batch, state bytes include padding to the longest sequence
             # recurrent states of hybrid models are no slots
             recurrent = sum(part.nbytes for part in model_cache_of(state.tensors).values())
-            kept_slots = max((state.nbytes - recurrent) / context.lm.slot_bytes, kept_slots)
+            state_slots = (state.nbytes - recurrent) / context.lm.slot_bytes
+            # quantised slots are compared with those of 16 bits, whatever the run computes in
+            half_slots = state_slots * context.lm.dtype.itemsize / 2
+            kept_slots = half_slots if bits else max(state_slots, kept_slots)
         return kept_slots, tokens_read + len(context.lm.start_ids)
 
 
