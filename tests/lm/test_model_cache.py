@@ -14,7 +14,7 @@ from tests.conftest import Command, error_line
 from tests.tiny import byte_tokenizer
 from tools.tiny_architectures import tiny_model
 from ttabench.contract.case import Case
-from ttabench.contract.models import check_method
+from ttabench.contract.models import METHOD_SETTINGS, check_method
 from ttabench.contract.promises import PROMISES
 from ttabench.core.errors import UserError
 from ttabench.core.types import Chunk
@@ -53,8 +53,11 @@ def plain(lm: LM, prompt: list[int], target: list[int]) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", [*HYBRID, *SHARED, *OPAQUE])
-@pytest.mark.parametrize("method", ["icl", "templora"])
-def test_reading_continues_from_the_cache(kind: str, method: str) -> None:
+@pytest.mark.parametrize("method", ["icl", "rag", "templora"])
+def test_reading_continues_from_the_cache(
+    kind: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHOD_SETTINGS, "rag", {})
     assert check_method(method, tiny(kind)) == "right"
 
 
