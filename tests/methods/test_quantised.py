@@ -128,6 +128,12 @@ def test_other_bits_and_states_without_keys_are_refused(
     assert "--bits" in error_line(ran)
 
 
+def test_a_sweep_names_the_bits_of_a_run(ttabench: Command, tmp_path: Path) -> None:
+    words = f"sweep --methods icl --tasks streamingqa --bits 4 --dry-run --json --out {tmp_path}"
+    (row,) = ttabench(words).json()["runs"]
+    assert "bits=4" in row["method"]
+
+
 def test_the_kept_share_is_that_of_16_bits(ttabench: Command, tmp_path: Path) -> None:
     shares = []
     for bits in (8, 4):

@@ -60,6 +60,8 @@ SWAP_OPTION = "swap_state"
 """Option that replaces a run by three runs, one per `state_of`; the only way to set `state_of`."""
 AUTO = "auto"
 BUDGET_OPTIONS = ("keep", "keep_tokens")
+LABELLED_OPTIONS = (*BUDGET_OPTIONS, "bits", "preset", "checkpoint")
+"""Options that the label of a run names."""
 
 
 def _option_type(field: Option) -> Any:
@@ -433,7 +435,7 @@ def select_shard(runs: Sequence[Job], part: str) -> list[Job]:
 
 def _make_job(cell: Cell, plan: Plan) -> Job:
     request, config = cell.request, plan.config
-    labelled = {name: getattr(request, name) for name in (*BUDGET_OPTIONS, "preset", "checkpoint")}
+    labelled = {name: getattr(request, name) for name in LABELLED_OPTIONS}
     labels = [f"{name}={value}" for name, value in labelled.items() if value not in (None, "")]
     return Job(
         id=config.identity(),
