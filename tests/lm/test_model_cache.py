@@ -136,7 +136,7 @@ def test_sharing_layers_attend_to_the_reduced_cache() -> None:
     torch.testing.assert_close(ours, expected[:, len(read) :], atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["qwen3_5_text", "falcon_h1", "gemma3n_text"])
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "falcon_h1", "gemma3n_text", "mamba2"])
 def test_gradients_are_equal_with_recomputed_layers(kind: str) -> None:
     lm = tiny(kind)
     prefix = prefill(lm, Patch(), torch.tensor([ids(20)]))
@@ -153,6 +153,35 @@ def test_gradients_are_equal_with_recomputed_layers(kind: str) -> None:
         gradients.append(gradient)
     torch.testing.assert_close(*gradients)
     assert float(gradients[0].norm()) > 0
+
+
+@pytest.mark.parametrize("kind", ["minimax", "mamba"])
+def test_a_scoring_forward_makes_no_opaque_cache(kind: str) -> None:
+    window = Window(tiny(kind), None, 1, retain=False)
+    window.feed(torch.tensor([ids(5)]))
+    assert window.cache is None
+
+
+def test_hidden_states_in_float32_fit_a_head_in_bfloat16() -> None:
+    lm = LM(tiny_model("mamba2").to(torch.bfloat16), byte_tokenizer(), "mamba2")
+    assert check_method("icl", lm) == "right"
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "gemma3n_text", "gemma4_text", "deepseek_v3"])
+def test_slot_bytes_are_those_of_the_cache(kind: str) -> None:
+    lm = tiny(kind)
+    prefix = prefill(lm, Patch(), torch.tensor([ids(9)]))
+    assert replace(prefix, model_cache={}).nbytes == prefix.slots * lm.slot_bytes
+
+
+@torch.no_grad()
+def test_a_ragged_cache_of_latents_is_read_on() -> None:
+    lm, spec = tiny("deepseek_v3"), find_method("kvzip")
+    method = spec.load()(lm, spec.Settings(budget=30))
+    state = method.begin(1)
+    for seed in range(2):
+        state = method.adapt(state, [[Chunk(text=lm.decode(ids(40, seed)))]])
+    assert int(state.tensors["counts"].sum()) == 30 * lm.layers
 
 
 @pytest.mark.parametrize(("kind", "method"), [("lfm2", "snapkv"), ("gemma3n_text", "h2o")])

@@ -141,3 +141,9 @@ def test_the_kept_share_is_that_of_16_bits(ttabench: Command, tmp_path: Path) ->
         (record,) = ttabench(words, tmp_path).json()["runs"]
         shares.append(record["cost"]["kept_share"])
     assert 0.2 < shares[1] < 0.45 < shares[0] < 0.75
+
+
+def test_the_kept_share_of_a_pair_is_unknown(ttabench: Command, tmp_path: Path) -> None:
+    words = "eval --method icl+templora --set templora_epochs=0 --bits 4 --limit 1"
+    (record,) = ttabench(f"{words} --json --out", tmp_path).json()["runs"]
+    assert record["cost"].get("kept_share") is None

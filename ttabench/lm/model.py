@@ -67,6 +67,7 @@ class LM(TextTokenizer):
         kv_layers: decoder layers with keys and values of their own, all in most models.
         frequencies: name of the rotary frequencies that `max_context` fixed, see `positions`.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
+        slot_floats: numbers in keys and values of a token, over all layers.
         text_vocab_size: first id beyond text tokens and end tokens; embedding tables may be larger.
         eos_ids: end tokens of an answer, from the tokenizer and the model's `generation_config`.
         attention_implementation: current attention implementation of the model in transformers.
@@ -115,6 +116,7 @@ class LM(TextTokenizer):
         self.heads: int = config_size(config, "num_attention_heads") or 1
         self.kv_heads: int = config_size(config, "num_key_value_heads") or self.heads
         self.head_dim: int = config_size(config, "head_dim") or self.hidden_size // self.heads
+        self.slot_floats = 2 * self.layers * self.kv_heads * self.head_dim
         self.eos_ids = frozenset({self.eos_id, *_generation_eos_ids(model)})
         # ids may have gaps, so their number is not enough
         largest = max(*tokenizer.get_vocab().values(), *self.bos_ids)
@@ -151,9 +153,7 @@ class LM(TextTokenizer):
     @property
     def slot_bytes(self) -> int:
         """Bytes of keys and values per token, over all layers."""
-        return (
-            2 * len(self.kv_layers) * self.kv_heads * self.head_dim * int(self.model.dtype.itemsize)
-        )
+        return self.slot_floats * int(self.model.dtype.itemsize)
 
     @property
     def decoder(self) -> nn.Module:

@@ -361,6 +361,8 @@ class _EpisodeRun:
         """
         context, tokens_read = self.context, _tokens_read(state, row)
         bits, has_budget = context.method.bits, context.method.spec.keep is not None
+        if context.method.parts() or get_capabilities(context.lm).is_opaque:
+            bits = None  # keys and values are only a part of the state
         if not (has_budget or bits) or context.state_of != "own" or not tokens_read:
             return None
         kept_slots: float = self.rows[row].read_slots

@@ -199,8 +199,8 @@ class Capabilities:
     """Mask functions of layers with local windows (sliding or chunked)."""
     rotary: Rotary | None = None
     """Rotations that move keys and queries to other positions; None if not possible."""
-    kv_shapes: frozenset[tuple[int, int, int]] = frozenset()
-    """(key/value heads, head size of keys, head size of values) of the layers."""
+    kv_shapes: Sequence[tuple[int, int, int]] = ()
+    """(key/value heads, head size of keys, head size of values) of each layer that has them."""
     kv_layers: Mapping[int, int] = field(default_factory=dict)
     """Index of the keys and values that each attention layer reads; empty if all have their own."""
     has_latent_keys: bool = False
@@ -306,7 +306,7 @@ def require_capabilities(lm: LM, *parts: str) -> None:
     for part in parts:
         if part == "keys" and not capabilities.supports_cache:
             raise _missing_capability_error(lm, "cache")
-        if not available.get(part, len(capabilities.kv_shapes) < 2):
+        if not available.get(part, len(set(capabilities.kv_shapes)) < 2):
             raise _missing_capability_error(lm, part)
 
 
@@ -365,6 +365,11 @@ def apply_capabilities(lm: LM, capabilities: Capabilities) -> None:
     for layer, index in capabilities.kv_layers.items():
         owners.setdefault(index, layer)
     lm.kv_layers = list(owners.values()) or range(lm.layers)
-    if len(capabilities.kv_shapes) == 1:
-        ((lm.kv_heads, lm.head_dim, _),) = capabilities.kv_shapes
+    if len(set(capabilities.kv_shapes)) == 1:
+        lm.kv_heads, lm.head_dim, _ = capabilities.kv_shapes[0]
+    if capabilities.kv_shapes:
+        lm.slot_floats = sum(
+            heads * (key_size + value_size)
+            for heads, key_size, value_size in capabilities.kv_shapes
+        )
     lm.set_attention(ATTENTION_NAME if capabilities.supports_hooks else lm.native_attention)

@@ -231,7 +231,7 @@ def _check_capabilities(
             lm, Window(lm, None, 2), texts, reference, cuts
         ) and _reads_correctly_over_gap(lm, texts, reference)
     pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
-    shapes = frozenset((keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in pairs)
+    shapes = [(keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in pairs]
     capabilities = replace(capabilities, supports_batching=rows, kv_shapes=shapes)
     return (
         _check_hooks(lm, capabilities, texts, reference)
@@ -253,7 +253,7 @@ def _check_hooks(
         lambda call: seen.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))
     ):
         shared.feed(first)
-    is_known = capabilities.has_latent_keys or seen == capabilities.kv_shapes
+    is_known = capabilities.has_latent_keys or seen == set(capabilities.kv_shapes)
     assert is_known, "attention gets other keys than those of the cache"
     behind = Window(lm, shared.prefix(), 2)
     assert _reads_correctly(

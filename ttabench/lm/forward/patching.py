@@ -236,13 +236,17 @@ def gradient_checkpointing(lm: LM) -> Iterator[None]:
     """Keep only the inputs of decoder layers for gradients, and recompute layers when needed.
 
     The recomputation uses the hooks, weights, KV cache and random draws of the first forward. It
-    saves memory, and costs one more forward (Chen et al., arXiv 1604.06174).
+    saves memory, and costs one more forward (Chen et al., arXiv 1604.06174). Layers that change a
+    cache object of the model's own class are not recomputed.
     """
+    is_opaque = get_capabilities(lm).is_opaque
     # accelerate sets a `forward` on the instance, which is restored afterwards
     blocks = [(block, vars(block).get("forward")) for block in lm.blocks()]
     try:
         for index, (block, _) in enumerate(blocks):
-            block.forward = partial(_checkpointed_forward, block, block.forward, index)
+            block.forward = partial(
+                _checkpointed_forward, block, block.forward, None if is_opaque else index
+            )
         yield
     finally:
         for block, own_forward in blocks:
@@ -255,20 +259,21 @@ _MODULE_STATE = ("_parameters", *(f"_forward_{name}" for name in _HOOKS))
 
 
 def _checkpointed_forward(
-    block: nn.Module, forward: Callable[..., Any], block_index: int, *args: Any, **kwargs: Any
+    block: nn.Module,
+    forward: Callable[..., Any],
+    block_index: int | None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Run the forward of a decoder layer, and keep only its input for gradients.
 
     The recomputation runs with the hooks, weights and cache that the first forward had.
     """
-    if not torch.is_grad_enabled():
+    given = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Cache)]
+    if not torch.is_grad_enabled() or (given and block_index is None):
         return forward(*args, **kwargs)
     modules = [vars(module) for module in block.modules()]
-    caches = [
-        vars(argument.layers[block_index])
-        for argument in (*args, *kwargs.values())
-        if isinstance(argument, Cache)
-    ]
+    caches = [vars(cache.layers[block_index]) for cache in given]
     initial = [
         (attributes, {name: attributes[name].copy() for name in _MODULE_STATE})
         for attributes in modules

@@ -137,6 +137,7 @@ class Window:
     ) -> None:
         prefix = prefix or Prefix((), (), torch.zeros(1, dtype=torch.int64))
         self.lm, self.rows, self._evict, self._capabilities = lm, rows, evict, get_capabilities(lm)
+        self._retain = retain
         eviction, next_B = prefix.eviction, prefix.next_position_B.to(lm.device)
         if eviction is not None and rows > 1 and len(next_B) == 1:
             eviction = eviction.select(torch.zeros(rows, dtype=torch.int64, device=lm.device))
@@ -366,7 +367,8 @@ class Window:
         size = 1 if by_token else ids_BT.shape[1]
         parts = zip(torch.split(ids_BT, size, 1), torch.split(positions_BT, size, 1), strict=True)
         for part_ids, part_positions in parts:
-            cache = {self._capabilities.cache_name: self.cache, "use_cache": True}
+            makes_cache = self._retain or self.cache is not None
+            cache = {self._capabilities.cache_name: self.cache, "use_cache": makes_cache}
             hidden.append(self._run_decoder(part_ids, part_positions, None, **cache))
         return torch.cat(hidden, dim=1)
 
@@ -380,9 +382,10 @@ class Window:
             inputs["position_ids"] = positions_BT
         output = self.lm.decoder(**inputs, **cache)
         if self._capabilities.is_opaque:
-            self.cache = output[self._capabilities.cache_name]
+            self.cache = output.get(self._capabilities.cache_name)
         hidden_BTD: Tensor = output[0]
-        return hidden_BTD.to(positions_BT.device)
+        # Mamba-2 adds up its layers in float32
+        return hidden_BTD.to(positions_BT.device, self.lm.dtype)
 
     def _visibility_mask(self, tokens: int, mask: Tensor | None) -> Tensor | None:
         """Return the slots that each token sees, bool [B or 1, 1, T, S]; None for a causal mask."""

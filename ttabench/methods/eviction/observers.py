@@ -101,6 +101,8 @@ def attention_weights(
         scores = scores.unflatten(2, (-1, part.stop - begin)).float() * call.scaling  # type: ignore[no-untyped-call]
         if call.bias is not None:  # per key/value head or per query head
             bias_BMS = pad_bias(call.bias.float(), call.key.shape[2])[..., slots]
+            # the heads of latents share one bias
+            bias_BMS = bias_BMS.expand(-1, max(heads, bias_BMS.shape[1]), -1)
             scores = scores + group_heads(bias_BMS, heads, 1)[:, :, :, None]
         hidden_BH1TS = ~visible_slots(call, part)[..., slots][:, :, None]
         yield part, scores.masked_fill_(hidden_BH1TS, torch.finfo(torch.float32).min).softmax(-1)
