@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.conftest import Command, error_line
 from tests.tiny import tiny_llama
+from ttabench.core.errors import UserError
 from ttabench.core.types import Chunk
 from ttabench.lm.patch import State
 from ttabench.methods.quantised import GROUP_SLOTS, pack_state, quantise_states, unpack_state
@@ -147,3 +148,9 @@ def test_the_kept_share_of_a_pair_is_unknown(ttabench: Command, tmp_path: Path) 
     words = "eval --method icl+templora --set templora_epochs=0 --bits 4 --limit 1"
     (record,) = ttabench(f"{words} --json --out", tmp_path).json()["runs"]
     assert record["cost"].get("kept_share") is None
+
+
+def test_padding_of_a_batch_is_not_quantised() -> None:
+    spec = find_method("icl")
+    with pytest.raises(UserError, match="icl"):
+        quantise_states(spec.load()(tiny_llama(), spec.Settings()), 4).begin(2)

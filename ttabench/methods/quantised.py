@@ -63,8 +63,11 @@ class QuantisedStates(Method[Any]):
 
 
 def quantise_states(method: Method[Any], bits: int) -> Method[Any]:
-    """Make a method pack the keys and values of its states."""
-    cls = type(method)
+    """Make a method pack the keys and values of its states, of one sequence each.
+
+    In a batch, the padding of shorter sequences would share the scales of their groups.
+    """
+    cls, method.supports_batching = type(method), False
     members = {"bits": bits, "__module__": cls.__module__}
     method.__class__ = type(cls.__name__, (QuantisedStates, cls), members)
     return method
