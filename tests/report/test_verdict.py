@@ -15,7 +15,7 @@ from ttabench.report.compare import Comparison, recovered_in_group
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.differences import choose_pairs, rank_rows
 from ttabench.report.memory import MemoryOutcome, memory_tests
-from ttabench.report.method_rows import baseline_row, pareto_optimal
+from ttabench.report.method_rows import baseline_row, contenders, pareto_optimal
 from ttabench.report.verdict import Verdict, make_verdict
 from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import SIGNIFICANCE_LEVEL, difference, holm
@@ -270,6 +270,19 @@ def test_of_several_rows_of_icl_none_is_the_baseline(tmp_path: Path) -> None:
     )
     assert baseline_row(found.method_rows, "icl") is None
     assert count_with(make_verdict(found).notes, "icl")
+
+
+def test_a_quantised_cache_is_ranked_against_the_baseline(tmp_path: Path) -> None:
+    found = compare(
+        [
+            stored(tmp_path, "plain", right(0.9), method="icl"),
+            stored(tmp_path, "quantised", right(0.8), method="icl", bits=4),
+        ]
+    )
+    baseline = baseline_row(found.method_rows, "icl")
+    assert baseline is not None
+    assert [row.label for row in contenders(found.method_rows)] == ["icl bits=4"]
+    assert baseline.label != "icl bits=4"
 
 
 def test_chance_is_never_called_a_win(tmp_path: Path) -> None:

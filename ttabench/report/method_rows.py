@@ -61,6 +61,12 @@ class MethodRow(SeedGroup):
         return self.state_of == "own" and not self.exclusion_reason
 
     @property
+    def baseline_method(self) -> str:
+        """`none` or `icl` if the row has that method and its state is not quantised, else empty."""
+        is_baseline = self.method in BASELINES and not self.record.config.get("bits")
+        return self.method if is_baseline else ""
+
+    @property
     def untrained(self) -> bool:
         """True if a trainable method, or a trainable member of `A+B`, ran without a checkpoint."""
         return any(map(is_untrained, self.records))
@@ -203,7 +209,7 @@ def assign_roles(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
         if len(candidates := baseline_candidates(method_rows, method)) == 1:
             roles[id(candidates[0])] = method
     others = [row for row in eligible if id(row) not in roles]
-    ranked = [row for row in others if row.method not in BASELINES] or others
+    ranked = [row for row in others if not row.baseline_method] or others
     roles |= {id(row): CONTENDER for row in ranked}
     return [replace(row, role=roles.get(id(row), "")) for row in method_rows]
 
@@ -213,7 +219,7 @@ def baseline_candidates(method_rows: Sequence[MethodRow], method: str) -> list[M
 
     Rows of submissions are returned only if there are no local ones.
     """
-    matching = [row for row in method_rows if row.method == method and row.is_eligible]
+    matching = [row for row in method_rows if row.baseline_method == method and row.is_eligible]
     return [row for row in matching if not row.submission] or matching
 
 
