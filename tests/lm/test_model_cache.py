@@ -222,6 +222,16 @@ def test_models_without_gradients_are_not_trained() -> None:
         train(lora, [], TrainConfig(steps=1))
 
 
+def test_gradients_through_an_overwritten_cache_are_refused() -> None:
+    lm = tiny("mamba")
+    name = lm.linear_names()[0]
+    inputs, outputs = lm.linear_shape(name)
+    delta = LowRank(torch.randn(1, 2, inputs), torch.randn(1, outputs, 2).requires_grad_())
+    prefix = prefill(lm, Patch(deltas={name: delta}), torch.tensor([ids(20)]))
+    with pytest.raises(UserError, match="gradients"):
+        answer_nll(lm, Patch(prefix=prefix, deltas={name: delta}), [(ids(8, 1), ids(4, 2))])
+
+
 @pytest.mark.parametrize(
     ("method", "kind"),
     [

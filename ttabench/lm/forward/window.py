@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
+from ttabench.core.errors import UserError
 from ttabench.lm.attention import (
     SharedLayer,
     attention_extras,
@@ -367,6 +368,11 @@ class Window:
         size = 1 if by_token else ids_BT.shape[1]
         parts = zip(torch.split(ids_BT, size, 1), torch.split(positions_BT, size, 1), strict=True)
         for part_ids, part_positions in parts:
+            states = cache_tensors(self.cache).values() if torch.is_grad_enabled() else ()
+            if by_token and any(tensor.requires_grad for tensor in states):
+                fault = f"{self.lm.name} ({self.lm.config.model_type}) overwrites its cache"
+                hint = "Train on texts without a window, or use another model."
+                raise UserError(f"{fault}, so gradients cannot pass it.", hint)
             makes_cache = self._retain or self.cache is not None
             cache = {self._capabilities.cache_name: self.cache, "use_cache": makes_cache}
             hidden.append(self._run_decoder(part_ids, part_positions, None, **cache))
