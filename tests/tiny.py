@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
@@ -13,6 +14,7 @@ __all__ = [
     "MAX_POSITIONS",
     "MODEL_FACTORIES",
     "MODEL_IDS",
+    "TINY_SIZES",
     "byte_tokenizer",
     "random_lm",
     "tiny_gpt2",
@@ -20,6 +22,19 @@ __all__ = [
     "tiny_opt",
     "tinyllama_shaped",
 ]
+
+
+TINY_SIZES: dict[str, Any] = {
+    "vocab_size": 259,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.2,
+    "pad_token_id": 258,
+}
+"""Sizes of a decoder with two layers, for configurations with the names of Llama."""
 
 
 def tiny_opt(seed: int = 0) -> LM:

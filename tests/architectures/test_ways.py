@@ -15,7 +15,7 @@ from transformers import (
     Phi3ForCausalLM,
 )
 
-from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
+from tests.tiny import TINY_SIZES, byte_tokenizer, tiny_gpt2, tiny_llama
 from tools.tiny_architectures import SIZES as SIZES_BY_RULE, tiny_model
 from ttabench.contract.models import QUERIES, check_method, session_answers
 from ttabench.core.errors import UserError
@@ -30,17 +30,7 @@ from ttabench.lm.patch import Patch
 from ttabench.methods.registry import find_method
 from ttabench.methods.session import Session
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 259,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-    "pad_token_id": 258,
-}
+SIZES = TINY_SIZES | {"max_position_embeddings": 256}
 
 
 def made(cls: type[Any], config: type[Any], **more: Any) -> LM:

@@ -42,7 +42,7 @@ def test_greedy_of_a_batch_equals_each_row_alone(lm: LM, rows: int, batch_size: 
 
 
 def padded_lm() -> LM:
-    """Model with 300 embedding rows for 259 ids, whose last rows are the most likely."""
+    """Model with 300 embedding rows for 259 ids. The last rows are the most likely."""
     config = LlamaConfig(
         vocab_size=300,
         hidden_size=32,

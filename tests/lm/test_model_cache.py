@@ -1,4 +1,4 @@
-"""Models whose cache is more than keys and values: hybrid, recurrent, shared layers."""
+"""Models with more than keys and values in their cache: hybrid, recurrent, shared layers."""
 
 from __future__ import annotations
 

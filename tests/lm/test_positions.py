@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from tests.conftest import Command, error_line
-from tests.tiny import byte_tokenizer
+from tests.tiny import TINY_SIZES, byte_tokenizer
 from ttabench.contract.models import METHOD_SETTINGS
 from ttabench.core.errors import UserError
 from ttabench.core.types import Chunk, Generate, Query
@@ -49,19 +49,7 @@ LONGROPE = {
 }
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 YARN = {**DYNAMIC, "rope_type": "yarn", "original_max_position_embeddings": ORIGINAL}
-SIZES: dict[str, Any] = {
-    "vocab_size": 259,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "initializer_range": 0.2,
-    "bos_token_id": 256,
-    "eos_token_id": 257,
-    "pad_token_id": 258,
-}
+SIZES = TINY_SIZES | {"head_dim": 8, "bos_token_id": 256, "eos_token_id": 257}
 LAYER_TYPES = ("sliding_attention", "full_attention")
 
 

@@ -1,4 +1,4 @@
-"""States whose keys and values are packed integers (`--bits`)."""
+"""States with keys and values as packed integers (`--bits`)."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def test_the_file_of_a_state_has_the_reported_bytes(ttabench: Command, tmp_path:
         file = out / "state.safetensors"
         names = int.from_bytes(file.read_bytes()[:8], "little") + 8  # the header of the format
         assert file.stat().st_size - names == pytest.approx(header["bytes"], rel=0.01)
-        asked = ttabench("ask --state", out, "Who keeps geese?")
-        assert asked.code == 0, asked.err
+        answered = ttabench("ask --state", out, "Who keeps geese?")
+        assert answered.code == 0, answered.err
         assert "--bits" in error_line(ttabench("ask --state", out, "Who?", "--bits", 10 - bits))
 
 

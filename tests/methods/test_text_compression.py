@@ -266,10 +266,12 @@ def word_piece() -> PreTrainedTokenizerFast:
 
 def sentence_piece() -> PreTrainedTokenizerFast:
     names = ["<s>", "<pad>", "</s>", "<unk>"]
-    pieces = [(name, 0.0) for name in names] + [("▁", -3.0)]
-    pieces += [(f"▁{word.removeprefix('##')}", -4.0) for word in ("Ada", "Voss", "lives", *PIECES)]
-    pieces += [(letter, -9.0) for letter in sorted({*CLASSIFIED} - {" "})]
-    backend = Tokenizer(models.Unigram(pieces, unk_id=3))
+    vocabulary = [(name, 0.0) for name in names] + [("▁", -3.0)]
+    vocabulary += [
+        (f"▁{word.removeprefix('##')}", -4.0) for word in ("Ada", "Voss", "lives", *PIECES)
+    ]
+    vocabulary += [(letter, -9.0) for letter in sorted({*CLASSIFIED} - {" "})]
+    backend = Tokenizer(models.Unigram(vocabulary, unk_id=3))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     backend.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
@@ -303,14 +305,14 @@ def test_probabilities_of_words_are_those_of_transformers(
     words = split_texts(lm, text)
     ids = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     first, last = tokenizer("", add_special_tokens=True).input_ids
-    room = 24 - 2 - 2  # positions that RoBERTa does not use, and special tokens
+    part_tokens = 24 - 2 - 2  # positions that RoBERTa does not use, and special tokens
     probabilities = list[float]()
-    for begin in range(0, len(ids.input_ids), room):
-        window = torch.tensor([[first, *ids.input_ids[begin : begin + room], last]])
+    for begin in range(0, len(ids.input_ids), part_tokens):
+        window = torch.tensor([[first, *ids.input_ids[begin : begin + part_tokens], last]])
         with torch.no_grad():
             logits_T2 = model(input_ids=window).logits[0]
         probabilities += logits_T2.softmax(-1)[1:-1, 1].tolist()
-    assert (len(probabilities) > room) == (repetitions > 1 or kind != "bert")
+    assert (len(probabilities) > part_tokens) == (repetitions > 1 or kind != "bert")
     ends, end = list[int](), 0
     for word in words:
         end += len(word)
@@ -398,8 +400,8 @@ def test_a_text_beyond_the_positions_is_summarized_in_parts(lm: LM) -> None:
     assert 0 < len(kept(state)) <= 89
     ids, request = lm.encode(text), " Sum up."
     ours = method(lm, "summary", budget=90, prompt=request)
-    room = int((lm.max_positions - 1 - len(request)) / (1 + 89 / len(ids)))
-    count = -(-len(ids) // room)
+    part_tokens = int((lm.max_positions - 1 - len(request)) / (1 + 89 / len(ids)))
+    count = -(-len(ids) // part_tokens)
     parts = [ids[len(ids) * n // count : len(ids) * (n + 1) // count] for n in range(count)]
     limits = [89 * (n + 1) // count - 89 * n // count for n in range(count)]
     expected = [

@@ -109,9 +109,9 @@ def test_options_of_hard_questions_are_all_in_the_context() -> None:
     for article in qa.quality("test", 0, 4):
         assert {choice["difficult"] for choice in article["questions"]} == {0, 1}
         for choice in article["questions"]:
-            told = [option in article["article"] for option in choice["options"]]
-            assert told[choice["gold_label"] - 1]
-            assert sum(told) == (4 if choice["difficult"] else 1)
+            stated = [option in article["article"] for option in choice["options"]]
+            assert stated[choice["gold_label"] - 1]
+            assert sum(stated) == (4 if choice["difficult"] else 1)
 
 
 def test_the_answer_is_the_newer_of_two_facts() -> None:
@@ -121,14 +121,14 @@ def test_the_answer_is_the_newer_of_two_facts() -> None:
         for question, (answer,) in zip(pool["questions"], pool["answers"], strict=True):
             (person,) = names_in(question)
             (relation,) = (one for one in RELATIONS["person"] if answer in one.values)
-            told = [
+            stated = [
                 value
                 for line in lines
                 for value in relation.values
                 if person in line and f" {value}." in line
             ]
-            assert len(set(told)) == 2
-            assert told[-1] == answer
+            assert len(set(stated)) == 2
+            assert stated[-1] == answer
 
 
 def test_demonstrations_leave_every_label_equally_likely() -> None:

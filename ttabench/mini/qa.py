@@ -210,9 +210,9 @@ def _choices(
         stated = [fact for made in texts for fact in made.facts]
         choices = list[Choice]()
         for turn, fact in enumerate(source.sample(stated, turns)):
-            told = {other.value for other in stated if other.relation == fact.relation}
-            hard = sorted(told - {fact.value})
-            easy = sorted(set(fact.relation.values) - told)
+            seen_values = {other.value for other in stated if other.relation == fact.relation}
+            hard = sorted(seen_values - {fact.value})
+            easy = sorted(set(fact.relation.values) - seen_values)
             is_hard = turn % 4 > 1 and len(hard) >= options - 1
             wrong = source.sample(hard if is_hard else easy, options - 1)
             shown = source.sample([fact.value, *wrong], options)
@@ -295,17 +295,17 @@ def fact_consolidation(
             for fact in source.sample(old, len(old) // 2)
         }
         order = source.sample([*old, *changed], len(old) + len(changed))
-        told = list[Fact]()
+        stated = list[Fact]()
         for fact in order:
-            told.append(changed[fact] if fact in told else fact)
-        statements = (fact.statement(source.randrange(3)) for fact in told)
+            stated.append(changed[fact] if fact in stated else fact)
+        statements = (fact.statement(source.randrange(3)) for fact in stated)
         lines = (f"{serial}. {statement}" for serial, statement in enumerate(statements))
-        asked = source.sample(list(changed), turns)
+        queried = source.sample(list(changed), turns)
         rows.append(
             {
                 "context": "\n".join(lines),
-                "questions": [fact.question(source.randrange(2)) for fact in asked],
-                "answers": [[changed[fact].value] for fact in asked],
+                "questions": [fact.question(source.randrange(2)) for fact in queried],
+                "answers": [[changed[fact].value] for fact in queried],
                 "metadata": {"source": "factconsolidation_sh"},
             }
         )

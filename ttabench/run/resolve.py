@@ -160,10 +160,10 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
     Settings are merged in this order, later ones win: defaults, preset (or the settings stored in
     the checkpoint), `--keep`, `--set`.
     """
-    return replace(_resolve_states_in_full(request), bits=request.bits)
+    return replace(_resolve_unquantised(request), bits=request.bits)
 
 
-def _resolve_states_in_full(request: RunRequest) -> ResolvedMethod:
+def _resolve_unquantised(request: RunRequest) -> ResolvedMethod:
     spec = registry.find_method(request.method)
     preset = resolve_preset(spec, request.preset, request.model)
     typed = parse_settings(spec, request.settings)

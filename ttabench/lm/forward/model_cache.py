@@ -1,4 +1,4 @@
-"""Cache objects of transformers, beside the keys and values of a `Window`.
+"""Cache objects of transformers, with more than the keys and values of a `Window`.
 
     tensors = cache_tensors(cache)              # {"layers.2.recurrent_states.0": [B, ...], ...}
     fill_cache(new, cache, tensors, rows_N)     # a copy of these tensors, with rows selected

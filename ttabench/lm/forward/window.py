@@ -15,7 +15,7 @@ L layers · H heads · D width of a head, or of hidden states · C width of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -176,28 +176,31 @@ class Window:
         buffer_capacity = capacity if retain and eviction is None else 0
         shared_slots = self._shared[0].keys.shape[2] if self._shared else 0
         self._has_padding = False
-        own, pairs = self._capabilities.own_layers, iter(row_pairs)
-        self.cache: Any = Cache(
-            layers=[
-                new_layer(
-                    own.get(number),
-                    next(pairs, None) if number in lm.kv_layers else None,
-                    shared=shared_slots,
-                    capacity=buffer_capacity,
-                    retain=retain,
-                )
-                for number in range(lm.layers)
-            ]
+        layers = self._new_layers(
+            row_pairs, shared=shared_slots, capacity=buffer_capacity, retain=retain
         )
-        """Cache object of transformers; None for an opaque one before the model makes it."""
-        self._layers = [layer for layer in self.cache.layers if isinstance(layer, CacheLayer)]
+        self.cache: Any = Cache(layers=layers) if layers else None
+        """Cache object of transformers. None: an opaque one, before the model creates it."""
+        self._layers = [layer for layer in layers if isinstance(layer, CacheLayer)]
         """Keys and values, in the order of `lm.kv_layers`."""
-        if self._capabilities.is_opaque:
-            self.cache, self._layers = None, []
         if prefix.model_cache:
             self._set_model_cache(prefix.model_cache, torch.arange(rows, device=lm.device))
         self._ids_BS: Tensor | None = None
         """All ids fed, for a model that reads the whole text every time."""
+
+    def _new_layers(self, pairs: Sequence[tuple[Tensor, Tensor]], **options: Any) -> list[Any]:
+        """Return a cache layer per decoder layer, with keys and values; none for an opaque cache."""
+        if self._capabilities.is_opaque:
+            return []
+        own, left = self._capabilities.own_layers, iter(pairs)
+        return [
+            new_layer(
+                own.get(number),
+                next(left, None) if number in self.lm.kv_layers else None,
+                **options,
+            )
+            for number in range(self.lm.layers)
+        ]
 
     def _shares_prefix(self, prefix: Prefix) -> bool:
         """True if several rows share a prefix of one row, and no row evicts slots."""
@@ -297,7 +300,7 @@ class Window:
             layer.keys, layer.values = keys, values
         positions_LBHS = prefix.positions() if self._capabilities.local_masks else None
         self._bare_prefix = replace(
-            prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=positions_LBHS
+            prefix, keys_LBHPD=(), values_LBHPD=(), positions_LBHP=positions_LBHS, model_cache={}
         )
 
     @property
@@ -333,13 +336,13 @@ class Window:
         Args:
             mask: visible slots, [B, S] for all tokens or [B, 1, T, S] by token.
         """
+        if self._capabilities.is_opaque:
+            return self._run_opaque(ids_BT, positions_BT)
         cache: dict[str, Any] = {
             "past_key_values": self.cache,
             "use_cache": True,
             "attention_mask": None,
         }
-        if self._capabilities.is_opaque:
-            return self._run_opaque(ids_BT, positions_BT)
         if self._capabilities.supports_hooks:
             visible = self._visibility_mask(ids_BT.shape[1], mask)
             with attention_extras(

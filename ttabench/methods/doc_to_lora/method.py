@@ -131,7 +131,7 @@ class DocToLora(Trainable[DocToLoraSettings]):
                 lm, lambda layer, x: layer_inputs[layer].append(x), [*layer_inputs], len(chunks)
             ),
         ):
-            prefill(lm, Patch(), ids_BT)  # padding is behind the text
+            prefill(lm, Patch(), ids_BT)  # padding follows the text
             hidden = [torch.cat(parts, 1) for parts in layer_inputs.values()]
             hidden[-1] = self.norm(hidden[-1])  # the released encoder has one layer fewer
         real_BT = nn.functional.pad(real_BT, (len(lm.start_ids), 0), value=True).to(lm.device)

@@ -58,7 +58,9 @@ def group_by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
     begins = range(0, len(names), maps_a_layer)
     layers = [list(names[begin : begin + maps_a_layer]) for begin in begins]
     if len({tuple(map(lm.linear_shape, layer)) for layer in layers}) > 1:
-        fault = f"{lm.name} ({lm.config.model_type}) has layers whose linear maps differ in shape."
+        fault = (
+            f"{lm.name} ({lm.config.model_type}) has linear maps of different shapes in its layers."
+        )
         raise UserError(fault, "Use none, icl, rag or templora.")
     return layers
 

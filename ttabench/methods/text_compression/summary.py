@@ -29,8 +29,8 @@ class Summary(TextCompression[SummarySettings]):
         share = limit / len(text)
         words = len(split_words(self.lm, text))
         frame = len(self.lm.start_ids) + len(self._request(words * share))
-        room = int((self.lm.max_positions - frame) / (1 + share))
-        parts = split_evenly(len(text), max(1, room))
+        longest_part = int((self.lm.max_positions - frame) / (1 + share))
+        parts = split_evenly(len(text), max(1, longest_part))
         prompts = [
             [*text[part.start : part.stop], *self._request(words * share / len(parts))]
             for part in parts
