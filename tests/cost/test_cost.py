@@ -84,6 +84,16 @@ CASES: dict[str, tuple[str, Any]] = {
         "cartridge",
         CartridgeSettings(slots=16, length=24, steps=8, batch=2, seeds=()),
     ),
+    "cartridge deltas": (
+        "cartridge",
+        CartridgeSettings(target="deltas", rank=4, length=24, steps=8, batch=2, seeds=SEEDS),
+    ),
+    "cartridge deltas again": (
+        "cartridge",
+        CartridgeSettings(
+            target="deltas", rank=4, length=24, steps=8, batch=2, seeds=(), targets=("v_proj",)
+        ),
+    ),
     "doc_to_lora": (
         "doc_to_lora",
         DocToLoraSettings(rank=2, latent=32, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=16),

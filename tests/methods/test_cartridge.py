@@ -1,4 +1,4 @@
-"""Cartridges: where they begin, what they are taught, and that peft reads them as they are."""
+"""Cartridges: their initial state, their training, their LoRA form, and their export to peft."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from tests.conftest import Command
+from tests.conftest import Command, error_line
 from tests.methods.reading import prompted, read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS
@@ -18,8 +18,9 @@ from ttabench.core.errors import UserError
 from ttabench.lm.forward.patching import encode_patch
 from ttabench.lm.patch import Patch
 from ttabench.methods.checkpoints import is_exportable, save_peft
-from ttabench.methods.distill import CartridgeSettings
+from ttabench.methods.distill import CartridgeSettings, DistillSettings
 from ttabench.methods.distill.cartridge import Cartridge, from_peft
+from ttabench.methods.distill.method import Distill
 from ttabench.methods.parts.lora import split_vector
 
 TINY = CartridgeSettings(slots=8, length=24, steps=30, batch=4, questions=2, lr=1e-2)
@@ -58,6 +59,51 @@ def test_study_brings_it_to_its_teacher(seeds: tuple[str, ...]) -> None:
         )
 
 
+@pytest.mark.parametrize("seeds", [(), TINY.seeds])
+def test_training_reduces_the_loss_of_deltas(seeds: tuple[str, ...]) -> None:
+    lm = tiny_llama()
+    method = Cartridge(lm, replace(TINY, target="deltas", seeds=seeds))
+    state = read(method, *TEXTS[:2])
+    examples = method._teacher_examples(Patch(), [lm.encode(text) for text in TEXTS[:2]], 0)
+    patch = method.patch(state, [])
+    assert patch.prefix is None
+    with torch.no_grad():
+        assert method.loss(patch, examples) < 0.8 * method.loss(Patch(), examples)
+
+
+def test_deltas_without_seeds_equal_distill() -> None:
+    settings = {"rank": 2, "length": 24, "steps": 3, "batch": 2, "lr": 1e-2}
+    deltas = Cartridge(tiny_llama(), CartridgeSettings(target="deltas", seeds=(), **settings))
+    lora = Distill(tiny_llama(), DistillSettings(**settings))
+    ours, theirs = (read(method, *TEXTS) for method in (deltas, lora))
+    assert torch.equal(ours.tensors["weights"], theirs.tensors["weights"])
+    assert ours.meta == theirs.meta
+
+
+def test_deltas_remember_their_documents(ttabench: Command, tmp_path: Path) -> None:
+    """Nano answers better with its own state than with another one, or without."""
+    ran = ttabench(
+        "eval --method cartridge --set target=deltas --set lr=1e-2 --set steps=16 --task streamingqa",
+        *"--split validation --task-set documents=4 --task-set questions=4 --swap-state --json --out".split(),
+        tmp_path,
+    )
+    assert ran.code == 0
+    nll = {
+        run["config"]["state_of"]: row["value"]
+        for run in ran.json()["runs"]
+        for row in run["rows"]
+        if row["metric"] == "answer_nll"
+    }
+    assert nll["own"] < nll["none"] - 0.3
+    assert nll["own"] < nll["other"] - 0.3
+
+
+@pytest.mark.parametrize("budget", ["--keep 0.5", "--keep-tokens 128"])
+def test_deltas_have_no_budget(budget: str, ttabench: Command) -> None:
+    words = "eval --method cartridge --set target=deltas --task streamingqa --dry-run"
+    assert budget.split()[0] in error_line(ttabench(f"{words} {budget}"))
+
+
 def test_a_context_as_long_as_the_positions_leaves_room_for_a_seed() -> None:
     lm = tiny_llama()
     text = " ".join(TEXTS * (1 + lm.max_positions // 20))
@@ -88,6 +134,8 @@ def test_what_left_for_peft_enters_again(tmp_path: Path, ttabench: Command) -> N
     torch.testing.assert_close(entered.tensors["weights"], state.tensors["weights"])
     with pytest.raises(UserError, match=r"does not fit .* and slots=9: prompt_embeddings"):
         from_peft(lm, replace(TINY, slots=9), tmp_path / "peft")
+    with pytest.raises(UserError, match="target=cache"):
+        from_peft(lm, replace(TINY, target="deltas"), tmp_path / "peft")
     (tmp_path / "notes.txt").write_text("The home of Ada Voss is in Selby.")
     made = "--method cartridge --set slots=8 --set steps=2".split()
     assert (

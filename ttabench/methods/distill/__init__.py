@@ -1,24 +1,35 @@
-"""Self-distillation from the base model with the context: `distill` (LoRA), `cartridge`."""
+"""Self-distillation from the base model with the context: `distill`, `cartridge`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.errors import require_at_least
 from ttabench.core.types import Json
-from ttabench.cost import FLOAT32_BYTES, Cost, Shape, Workload, closed_book_cost, window_cost
+from ttabench.cost import (
+    FLOAT32_BYTES,
+    Cost,
+    LowRankFactors,
+    Shape,
+    Workload,
+    closed_book_cost,
+    select_linears,
+    window_cost,
+)
 from ttabench.methods.parts.settings import Amount, LoraShape
 from ttabench.methods.spec import MethodSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfDistillationSettings:
+class SelfDistillationSettings(LoraShape):
     """Settings of methods that learn from a teacher with the context.
 
     Choose the learning rate on validation data.
     """
 
+    rank: int = 16
+    alpha: float = 16.0
     length: int = 64
     """Maximum tokens of a training text."""
     window: int = 2048
@@ -36,6 +47,7 @@ class SelfDistillationSettings:
     """Random seed of all draws."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_at_least(2, window=self.window, length=self.length)
         require_at_least(1, steps=self.steps, batch=self.batch)
         require_at_least(0, lr=self.lr)
@@ -44,24 +56,20 @@ class SelfDistillationSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillSettings(SelfDistillationSettings, LoraShape):
+class DistillSettings(SelfDistillationSettings):
     """Settings of `distill`."""
 
-    rank: int = 16
-    alpha: float = 16.0
     ask: Literal["text"] = "text"
     """Training texts of the student: the documents, which the teacher reads again after the
     context. Earlier versions had another default, so run ids contain this setting."""
-
-    def __post_init__(self) -> None:
-        SelfDistillationSettings.__post_init__(self)
-        LoraShape.__post_init__(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CartridgeSettings(SelfDistillationSettings):
     """Settings of `cartridge`."""
 
+    target: Literal["cache", "deltas"] = "cache"
+    """Student: a cache of `slots` slots, or weight deltas (LoRA) of `rank`, `alpha` and `targets`."""
     slots: int = 128
     """Keys and values of the cache, including the slot of the first token (BOS), which is not
     trained."""
@@ -89,63 +97,96 @@ OPENING_TOKENS = 5
 
 
 def cost(settings: CartridgeSettings, shape: Shape, work: Workload) -> Cost:
-    """Cost of the training texts, of the teacher, and of the gradient steps on the cache.
+    """Cost of the training texts, of the teacher, and of the gradient steps on the student.
 
     Assumes that all chunks arrive together and fit into the teacher's window, and counts a
     separator as one token.
     """
-    s, slots = settings, settings.slots
+    s = settings
     if not work.chunk_tokens:
         return closed_book_cost(shape, work)
-    context_tokens, writing_flops = shape.bos_tokens + work.tokens, 0
-    if s.seeds:
-        texts, opening_tokens = len(s.seeds) * s.questions, OPENING_TOKENS
-        examples = [s.length] * (texts * len(work.chunk_tokens))
-        for before in (shape.bos_tokens + chunk for chunk in work.chunk_tokens):
-            text_flops = shape.forward_flops(
-                opening_tokens + s.length - 1, before
-            ) + shape.head_flops(s.length)
-            writing_flops += shape.forward_flops(before) + texts * text_flops
+    context_tokens = shape.bos_tokens + work.tokens
+    lengths, opening_tokens, writing_flops = _training_texts(settings, shape, work)
+    teacher_flops = shape.forward_flops(context_tokens) + sum(
+        shape.forward_flops(opening_tokens + length - 1, context_tokens) for length in lengths
+    )
+    if s.target == "deltas":
+        factors = LowRankFactors(shape, s.rank, select_linears(s.targets, shape))
+        base = _deltas_cost(factors, shape, work)
+        prompt_tokens = shape.bos_tokens + (opening_tokens if s.seeds else 0)
+        # without a prompt, nothing predicts the first token
+        untrained_tokens = 0 if prompt_tokens else 1
+        step_flops = [
+            factors.step_flops(prompt_tokens + length - 1, length - untrained_tokens)
+            for length in lengths
+        ]
     else:
-        opening_tokens = 1
-        examples = [
+        base = _cache_cost(s.slots, shape, work)
+        step_flops = [
+            _cache_step_flops(s.slots, shape, opening_tokens + length - 1, length)
+            for length in lengths
+        ]
+    # the teacher's logits are computed in every step
+    example_flops = sum(step_flops) + shape.head_flops(sum(lengths))
+    training_flops = s.steps * s.batch * example_flops // max(1, len(lengths))
+    return replace(
+        base,
+        adapt_slots=context_tokens + opening_tokens + s.length,
+        adapt_flops=base.adapt_flops + writing_flops + teacher_flops + training_flops,
+    )
+
+
+def _deltas_cost(factors: LowRankFactors, shape: Shape, work: Workload) -> Cost:
+    """Return the cost of queries, with these factors as the state."""
+    base = closed_book_cost(shape, work)
+    query_tokens = shape.bos_tokens + work.query_positions
+    return replace(
+        base,
+        state_floats=factors.size,
+        state_bytes=FLOAT32_BYTES * factors.size,
+        ask_flops=base.ask_flops + factors.forward_flops(query_tokens),
+    )
+
+
+def _cache_cost(slots: int, shape: Shape, work: Workload) -> Cost:
+    """Return the cost of queries, with a cache of these slots as the state."""
+    floats = shape.slot_floats * slots
+    return window_cost(shape, work, slots, state_floats=floats, state_bytes=FLOAT32_BYTES * floats)
+
+
+def _cache_step_flops(slots: int, shape: Shape, tokens: int, targets: int) -> int:
+    """Return the FLOPs of a gradient step on a cache, see `LowRankFactors.step_flops`."""
+    # the inputs of the first layer need no gradient
+    input_size = sum(linear.size for linear in shape.attention_linears[:-1])
+    backward_flops = 2 * tokens * (shape.layer_parameters - input_size)
+    backward_flops += 2 * shape.width * shape.attended_pairs(tokens, slots) * (4 * shape.layers - 1)
+    return shape.forward_flops(tokens, slots) + backward_flops + 2 * shape.head_flops(targets)
+
+
+def _training_texts(
+    settings: CartridgeSettings, shape: Shape, work: Workload
+) -> tuple[list[int], int, int]:
+    """Return the lengths of all training texts, the tokens of an opening, and FLOPs of writing."""
+    s = settings
+    if not s.seeds:
+        lengths = [
             length
             for chunk in work.chunk_tokens
             for length in (*[s.length] * (chunk // s.length), chunk % s.length)
             if length > 1
         ]
-    read_tokens = [opening_tokens + length - 1 for length in examples]
-    teacher_flops = shape.forward_flops(context_tokens) + sum(
-        shape.forward_flops(tokens, context_tokens) for tokens in read_tokens
-    )
-    input_size = sum(linear.size for linear in shape.attention_linears[:-1])
-    example_flops = 0
-    for tokens, length in zip(read_tokens, examples, strict=True):
-        # the inputs of the first layer need no gradient
-        backward_flops = 2 * tokens * (shape.layer_parameters - input_size)
-        backward_flops += (
-            2 * shape.width * shape.attended_pairs(tokens, slots) * (4 * shape.layers - 1)
-        )
-        example_flops += (
-            shape.forward_flops(tokens, slots) + backward_flops + 3 * shape.head_flops(length)
-        )
-    training_flops = s.steps * s.batch * example_flops // max(1, len(examples))
-    floats = shape.slot_floats * slots
-    return window_cost(
-        shape,
-        work,
-        slots,
-        state_floats=floats,
-        state_bytes=FLOAT32_BYTES * floats,
-        adapt_slots=context_tokens + opening_tokens + s.length,
-        adapt_flops=writing_flops + teacher_flops + shape.forward_flops(slots) + training_flops,
-    )
+        return lengths, 1, 0
+    texts, flops = len(s.seeds) * s.questions, 0
+    for before in (shape.bos_tokens + chunk for chunk in work.chunk_tokens):
+        text_flops = shape.forward_flops(OPENING_TOKENS + s.length - 1, before)
+        flops += shape.forward_flops(before) + texts * (text_flops + shape.head_flops(s.length))
+    return [s.length] * (texts * len(work.chunk_tokens)), OPENING_TOKENS, flops
 
 
 def _slots_option(amount: Amount) -> dict[str, Json]:
     if isinstance(amount, float):
         raise ValueError("a cartridge has a fixed number of slots. Use --keep-tokens")
-    return {"slots": amount}
+    return {"slots": amount, "target": "cache"}
 
 
 DISTILL = MethodSpec(
@@ -169,7 +210,7 @@ DISTILL = MethodSpec(
 
 CARTRIDGE = MethodSpec(
     name="cartridge",
-    summary="a KV cache trained to reproduce the base model with the context",
+    summary="a KV cache or LoRA trained to reproduce the base model with the context",
     import_path="ttabench.methods.distill.cartridge:Cartridge",
     Settings=CartridgeSettings,
     presets={

@@ -1,4 +1,4 @@
-"""Cartridges: a small KV cache, trained to reproduce the base model with the context.
+"""Cartridges: a small KV cache or a LoRA, trained to reproduce the base model with the context.
 
 The cache is initialised with the keys and values of the first tokens of the context. Eyuboglu et
 al., "Cartridges: Lightweight and general-purpose long context representations via self-study",
@@ -35,9 +35,12 @@ from ttabench.methods.distill.method import SEPARATOR, SelfDistillation
 def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
     """Read a peft CARTRIDGE as a state, with an unknown number of tokens read.
 
-    Raises UserError if the adapter has another type, or another size than the base model and the
-    settings.
+    Raises UserError if the target is not a cache, or if the adapter has another type, or another
+    size than the base model and the settings.
     """
+    if settings.target != "cache":
+        fault = f"{folder} is a peft adapter, which target={settings.target} cannot read."
+        raise UserError(fault, "Use --set target=cache, or --method lora for a LoRA.")
     kind = read_json_object(folder / PEFT_CONFIG_FILE, COPY_AGAIN_HINT).get("peft_type")
     if kind != "CARTRIDGE":
         raise UserError(
@@ -61,15 +64,19 @@ def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
 
 
 class Cartridge(SelfDistillation[CartridgeSettings]):
-    """Cartridge: self-distillation into keys and values."""
+    """Cartridge: self-distillation into keys and values, or into a LoRA."""
 
     spec = CARTRIDGE
-    student_reads_prompt = True
     from_peft = staticmethod(from_peft)
-    required_capabilities = ("keys", "shape", "gradients")
 
     def __init__(self, lm: LM, settings: CartridgeSettings) -> None:
+        if settings.target == "cache":
+            self.required_capabilities = ("keys", "shape", "gradients")
         super().__init__(lm, settings)
+        # without context, the separator between the context and a document has no meaning
+        self.student_reads_prompt = settings.target == "cache" or bool(settings.seeds)
+        if settings.target == "deltas":
+            return
         size = torch.Size((1, lm.kv_heads, settings.slots, lm.head_dim))
         self.layout = {
             f"{kind}.{layer}": size for layer in range(lm.layers) for kind in ("keys", "values")
@@ -81,6 +88,8 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
     @torch.no_grad()
     def start(self, texts: Sequence[list[int]]) -> Tensor:
         """Return keys and values of the first context tokens; a shorter context is repeated."""
+        if self.settings.target == "deltas":
+            return super().start(texts)
         text_slots = self.settings.slots - len(self.lm.start_ids)
         context_ids = list(chain(*texts)) or [self.lm.eos_id]
         tokens_1T = torch.tensor([[*islice(cycle(context_ids), text_slots)]], device=self.lm.device)
@@ -91,6 +100,8 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
 
     def student_patch(self, parts: Mapping[str, Tensor]) -> Patch:
         """Return the cache as a prefix of as many tokens as it has slots."""
+        if self.settings.target == "deltas":
+            return super().student_patch(parts)
         keys, values = (
             tuple(self._cast_part(parts[f"{kind}.{layer}"]) for layer in range(self.lm.layers))
             for kind in ("keys", "values")

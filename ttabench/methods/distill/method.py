@@ -64,6 +64,7 @@ def group_texts(
 class SelfDistillation(Method[SettingsT]):
     """Base class of students that imitate a teacher with the context.
 
+    The student is the base model with a LoRA, unless a subclass has another one.
     State: the student's parameters `weights` [1, N], float32.
     """
 
@@ -75,13 +76,18 @@ class SelfDistillation(Method[SettingsT]):
     student_reads_prompt = False
     """True if the student also reads the prompts of training texts."""
 
-    def start(self, texts: Sequence[list[int]]) -> Tensor:
-        """Return the student's initial parameters [N]."""
-        raise NotImplementedError
+    def __init__(self, lm: LM, settings: SettingsT) -> None:
+        super().__init__(lm, settings)
+        self._factors = Factors(lm, settings)
+        self.layout = self._factors.layout
+
+    def start(self, texts: Sequence[list[int]]) -> Tensor:  # noqa: ARG002
+        """Return the student's initial parameters [N]; a LoRA leaves the base model unchanged."""
+        return self._factors.start()
 
     def student_patch(self, parts: Mapping[str, Tensor]) -> Patch:
         """Return the patch that these parts of the student define; differentiable."""
-        raise NotImplementedError
+        return self._factors.patch(parts)
 
     def openings(self) -> list[list[int]]:
         """Return the token ids between the context and a training text."""
@@ -236,16 +242,3 @@ class Distill(SelfDistillation[DistillSettings]):
     """Context distillation into a LoRA."""
 
     spec = DISTILL
-
-    def __init__(self, lm: LM, settings: DistillSettings) -> None:
-        super().__init__(lm, settings)
-        self._factors = Factors(lm, settings)
-        self.layout = self._factors.layout
-
-    def start(self, texts: Sequence[list[int]]) -> Tensor:  # noqa: ARG002  # interface
-        """Return factors that leave the base model unchanged."""
-        return self._factors.start()
-
-    def student_patch(self, parts: Mapping[str, Tensor]) -> Patch:
-        """Return the deltas of the factors."""
-        return self._factors.patch(parts)
