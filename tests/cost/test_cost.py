@@ -30,7 +30,7 @@ from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
 from ttabench.methods.base import Method
 from ttabench.methods.ccm import CcmSettings, GistingSettings
-from ttabench.methods.distill import CartridgeSettings
+from ttabench.methods.distill import CartridgeSettings, LoraPerDocumentSettings
 from ttabench.methods.doc_to_lora import DocToLoraSettings
 from ttabench.methods.eviction.expected_attention import ExpectedAttentionSettings
 from ttabench.methods.eviction.h2o import H2OSettings
@@ -94,6 +94,10 @@ CASES: dict[str, tuple[str, Any]] = {
             target="deltas", rank=4, length=24, steps=8, batch=2, seeds=(), targets=("v_proj",)
         ),
     ),
+    "lora_per_document": (
+        "lora_per_document",
+        LoraPerDocumentSettings(rank=4, length=24, steps=8, batch=2, seeds=SEEDS, top=2),
+    ),
     "doc_to_lora": (
         "doc_to_lora",
         DocToLoraSettings(rank=2, latent=32, latents=4, blocks=2, heads=2, kv_heads=1, head_dim=16),
@@ -113,7 +117,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "summary of all": ("summary", SummarySettings(budget=1.0)),
 }
 MEASURED = [
-    *(("nano", case) for case in CASES),
+    *(("nano", case) for case in CASES if case != "lora_per_document"),
     *(
         ("tinyllama", case)
         for case in ("icl", "snapkv", "mac", "ccm", "templora", "generative_adapter")
@@ -213,6 +217,15 @@ def test_cost_on_paper_is_as_measured(base: str, case: str) -> None:
     assert dense.ask_flops == pytest.approx(found.ask_flops, rel=0.05)
     assert paper.adapt_flops <= dense.adapt_flops
     assert replace(paper, adapt_flops=0, ask_flops=0) == replace(dense, adapt_flops=0, ask_flops=0)
+
+
+def test_cost_of_a_lora_per_document_is_as_measured() -> None:
+    found = measured("nano", "lora_per_document")
+    paper, dense = found.on_paper(), found.on_paper(dense=True)
+    assert paper.state_floats == found.state.tensors["weights"].numel()
+    assert paper.state_bytes == pytest.approx(found.state.nbytes, rel=0.05)
+    assert dense.adapt_flops == pytest.approx(found.adapt_flops, rel=0.05)
+    assert dense.ask_flops == pytest.approx(found.ask_flops, rel=0.05)
 
 
 def test_nothing_read_is_a_closed_book() -> None:

@@ -1,4 +1,4 @@
-"""Self-distillation from the base model with the context: `distill`, `cartridge`."""
+"""Self-distillation from the model with the context: `distill`, `cartridge`, `lora_per_document`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ttabench.cost import (
     window_cost,
 )
 from ttabench.methods.parts.settings import Amount, LoraShape
+from ttabench.methods.rag import word_index_bytes
 from ttabench.methods.spec import MethodSpec
 
 
@@ -65,14 +66,9 @@ class DistillSettings(SelfDistillationSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CartridgeSettings(SelfDistillationSettings):
-    """Settings of `cartridge`."""
+class SelfStudySettings(SelfDistillationSettings):
+    """Settings of methods whose base model writes the training texts."""
 
-    target: Literal["cache", "deltas"] = "cache"
-    """Student: a cache of `slots` slots, or weight deltas (LoRA) of `rank`, `alpha` and `targets`."""
-    slots: int = 128
-    """Keys and values of the cache, including the slot of the first token (BOS), which is not
-    trained."""
     seeds: tuple[str, ...] = (
         "Question:",
         "Summary:",
@@ -84,12 +80,43 @@ class CartridgeSettings(SelfDistillationSettings):
     it rereads the documents."""
     questions: int = 4
     """Texts sampled from the base model, at temperature 1, for each document and seed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, questions=self.questions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CartridgeSettings(SelfStudySettings):
+    """Settings of `cartridge`."""
+
+    target: Literal["cache", "deltas"] = "cache"
+    """Student: a cache of `slots` slots, or weight deltas (LoRA) of `rank`, `alpha` and `targets`."""
+    slots: int = 128
+    """Keys and values of the cache, including the slot of the first token (BOS), which is not
+    trained."""
     lr: float = 5e-3
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(2, slots=self.slots)
-        require_at_least(1, questions=self.questions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraPerDocumentSettings(SelfStudySettings):
+    """Settings of `lora_per_document`; rank, alpha and lr are those of the paper's code."""
+
+    rank: int = 2
+    alpha: float = 32.0
+    top: int = 3
+    """Documents whose LoRAs are added for a query."""
+    steps: int = 16
+    """Gradient steps on each document."""
+    lr: float = 3e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, top=self.top)
 
 
 OPENING_TOKENS = 5
@@ -164,7 +191,7 @@ def _cache_step_flops(slots: int, shape: Shape, tokens: int, targets: int) -> in
 
 
 def _training_texts(
-    settings: CartridgeSettings, shape: Shape, work: Workload
+    settings: SelfStudySettings, shape: Shape, work: Workload
 ) -> tuple[list[int], int, int]:
     """Return the lengths of all training texts, the tokens of an opening, and FLOPs of writing."""
     s = settings
@@ -181,6 +208,28 @@ def _training_texts(
         text_flops = shape.forward_flops(OPENING_TOKENS + s.length - 1, before)
         flops += shape.forward_flops(before) + texts * (text_flops + shape.head_flops(s.length))
     return [s.length] * (texts * len(work.chunk_tokens)), OPENING_TOKENS, flops
+
+
+def lora_per_document_cost(settings: LoraPerDocumentSettings, shape: Shape, work: Workload) -> Cost:
+    """Cost of `cost` with weight deltas, for each document alone; documents are English text."""
+    base, documents = closed_book_cost(shape, work), len(work.chunk_tokens)
+    if not documents:
+        return base
+    shared = {name: value for name, value in vars(settings).items() if name != "top"}
+    student = CartridgeSettings(target="deltas", **shared)
+    alone = [
+        cost(student, shape, replace(work, chunk_tokens=(tokens,))) for tokens in work.chunk_tokens
+    ]
+    lora_flops = alone[0].ask_flops - base.ask_flops
+    return replace(
+        base,
+        state_floats=sum(one.state_floats for one in alone),
+        state_bytes=sum(one.state_bytes for one in alone)
+        + word_index_bytes(work.tokens, documents),
+        adapt_slots=max(one.adapt_slots for one in alone),
+        adapt_flops=sum(one.adapt_flops for one in alone),
+        ask_flops=base.ask_flops + min(settings.top, documents) * lora_flops,
+    )
 
 
 def _slots_option(amount: Amount) -> dict[str, Json]:
@@ -225,4 +274,20 @@ CARTRIDGE = MethodSpec(
     paper="2506.06266",
 )
 
-METHODS = (DISTILL, CARTRIDGE)
+LORA_PER_DOCUMENT = MethodSpec(
+    name="lora_per_document",
+    summary="a LoRA of each document; those of retrieved documents are added for each query",
+    import_path="ttabench.methods.distill.lora_per_document:LoraPerDocument",
+    Settings=LoraPerDocumentSettings,
+    presets={
+        # nano cannot write useful texts about a document
+        "nano": LoraPerDocumentSettings(seeds=(), top=1)
+    },
+    growth="linear",
+    query_aware=True,
+    cost=lora_per_document_cost,
+    test_settings=LoraPerDocumentSettings(length=16, steps=4, batch=2, questions=1, lr=1e-3, top=2),
+    paper="2501.15915",
+)
+
+METHODS = (DISTILL, CARTRIDGE, LORA_PER_DOCUMENT)

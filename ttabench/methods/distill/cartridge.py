@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, cycle, islice
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.checkpoints import COPY_AGAIN_HINT, PEFT_CONFIG_FILE, read_peft_tensors
-from ttabench.methods.distill import CARTRIDGE, CartridgeSettings
+from ttabench.methods.distill import CARTRIDGE, CartridgeSettings, SelfStudySettings
 from ttabench.methods.distill.method import SEPARATOR, SelfDistillation
 
 
@@ -63,7 +64,50 @@ def from_peft(lm: LM, settings: CartridgeSettings, folder: Path) -> State:
     return State(1, {"weights": weights_1N}, {"tokens_read": [0]})
 
 
-class Cartridge(SelfDistillation[CartridgeSettings]):
+StudySettingsT = TypeVar("StudySettingsT", bound=SelfStudySettings)
+
+
+class SelfStudy(SelfDistillation[StudySettingsT]):
+    """Base class of students that learn from texts which the base model writes on each document."""
+
+    def __init__(self, lm: LM, settings: StudySettingsT) -> None:
+        super().__init__(lm, settings)
+        # without context, the separator between the context and a document has no meaning
+        self.student_reads_prompt = bool(settings.seeds)
+
+    def openings(self) -> list[list[int]]:
+        """Return the seeds, or the separator if there are none."""
+        seeds = self.settings.seeds
+        return [
+            self.lm.encode(SEPARATOR + seed, is_continuation=True) for seed in seeds
+        ] or super().openings()
+
+    def items(
+        self, before: Patch, group: Sequence[list[int]], tokens_read: int
+    ) -> list[ScoringItem]:
+        """Return the texts that the base model writes for each seed after each document alone."""
+        s, lm = self.settings, self.lm
+        if not s.seeds:
+            return super().items(before, group, tokens_read)
+        seeds = [ids for ids in self.openings() for _ in range(s.questions)]
+        generator = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + tokens_read)
+
+        def pick(logits_BV: Tensor) -> Tensor:
+            return torch.multinomial(logits_BV.float().softmax(-1), 1, generator=generator)[:, 0]
+
+        items = list[ScoringItem]()
+        for text in group:
+            teacher = replace(before, tokens_BT=torch.tensor([text], device=lm.device))
+            written = generate(lm, teacher, seeds, max_new_tokens=s.length, select_token=pick)
+            items += [
+                (seed, written_ids)
+                for seed, written_ids in zip(seeds, written, strict=True)
+                if written_ids
+            ]
+        return items
+
+
+class Cartridge(SelfStudy[CartridgeSettings]):
     """Cartridge: self-distillation into keys and values, or into a LoRA."""
 
     spec = CARTRIDGE
@@ -73,10 +117,9 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
         if settings.target == "cache":
             self.required_capabilities = ("keys", "shape", "gradients")
         super().__init__(lm, settings)
-        # without context, the separator between the context and a document has no meaning
-        self.student_reads_prompt = settings.target == "cache" or bool(settings.seeds)
         if settings.target == "deltas":
             return
+        self.student_reads_prompt = True
         size = torch.Size((1, lm.kv_heads, settings.slots, lm.head_dim))
         self.layout = {
             f"{kind}.{layer}": size for layer in range(lm.layers) for kind in ("keys", "values")
@@ -113,34 +156,3 @@ class Cartridge(SelfDistillation[CartridgeSettings]):
         """Cast to the dtype of the base model, without a gradient for the first slot (BOS)."""
         trained_BHPD = part_BHPD[:, :, 1:]
         return torch.cat([part_BHPD[:, :, :1].detach(), trained_BHPD], dim=2).to(self.lm.dtype)
-
-    def openings(self) -> list[list[int]]:
-        """Return the seeds, or the separator if there are none."""
-        seeds = self.settings.seeds
-        return [
-            self.lm.encode(SEPARATOR + seed, is_continuation=True) for seed in seeds
-        ] or super().openings()
-
-    def items(
-        self, before: Patch, group: Sequence[list[int]], tokens_read: int
-    ) -> list[ScoringItem]:
-        """Return the texts that the base model writes for each seed after each document alone."""
-        s, lm = self.settings, self.lm
-        if not s.seeds:
-            return super().items(before, group, tokens_read)
-        seeds = [ids for ids in self.openings() for _ in range(s.questions)]
-        generator = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + tokens_read)
-
-        def pick(logits_BV: Tensor) -> Tensor:
-            return torch.multinomial(logits_BV.float().softmax(-1), 1, generator=generator)[:, 0]
-
-        items = list[ScoringItem]()
-        for text in group:
-            teacher = replace(before, tokens_BT=torch.tensor([text], device=lm.device))
-            written = generate(lm, teacher, seeds, max_new_tokens=s.length, select_token=pick)
-            items += [
-                (seed, written_ids)
-                for seed, written_ids in zip(seeds, written, strict=True)
-                if written_ids
-            ]
-        return items

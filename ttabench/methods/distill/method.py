@@ -24,7 +24,7 @@ from ttabench.lm.forward.tokens import chunk_ids
 from ttabench.lm.inference.scoring import ScoringItem, target_hidden
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import Method
+from ttabench.methods.base import Granularity, Method
 from ttabench.methods.distill import DISTILL, DistillSettings, SelfDistillationSettings
 from ttabench.methods.parts.lora import Factors, split_vector
 
@@ -68,7 +68,7 @@ class SelfDistillation(Method[SettingsT]):
     State: the student's parameters `weights` [1, N], float32.
     """
 
-    granularity = "segment"
+    granularity: Granularity = "segment"
     required_capabilities: tuple[str, ...] = ("gradients",)
     supports_batching = False
     layout: Mapping[str, torch.Size]

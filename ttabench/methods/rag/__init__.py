@@ -50,6 +50,12 @@ class RagSettings:
         return None if self.read is None else text_tokens(self.read, read, starts)
 
 
+def word_index_bytes(tokens: int, documents: int) -> int:
+    """Return the bytes of the hashed words of English documents with these tokens in total."""
+    words = round(tokens * CHARS_PER_TOKEN / CHARACTERS_A_WORD)
+    return words * INT64_BYTES + documents * FLOAT32_BYTES
+
+
 def cost(settings: RagSettings, shape: Shape, work: Workload) -> Cost | None:
     """Compute the cost of retrieval (arXiv 2403.04317, Table 2), None unless BM25 ranks documents.
 
@@ -68,12 +74,11 @@ def cost(settings: RagSettings, shape: Shape, work: Workload) -> Cost | None:
     else:
         found = min(limit, whole)
     slots = shape.bos_tokens + found
-    characters = whole * CHARS_PER_TOKEN
     return replace(
         bare,
-        state_bytes=round(characters)
-        + round(characters / CHARACTERS_A_WORD) * INT64_BYTES
-        + 2 * len(documents) * FLOAT32_BYTES,
+        state_bytes=round(whole * CHARS_PER_TOKEN)
+        + len(documents) * FLOAT32_BYTES
+        + word_index_bytes(whole, len(documents)),
         ask_slots=slots + work.query_positions,
         ask_flops=shape.forward_flops(slots) + answer_flops(shape, work, slots, has_bos=True),
         positions=slots + work.query_positions,

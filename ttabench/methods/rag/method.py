@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, takewhile
@@ -113,6 +113,27 @@ class WordRetriever:
         return scores
 
 
+class DocumentRanking:
+    """Ranking of the documents of a state; the scorer of the last state is cached."""
+
+    def __init__(self, retriever: WordRetriever | DenseRetriever) -> None:
+        self.retriever = retriever
+        self._cached_scorer: tuple[Tensor, Scorer] | None = None
+
+    def append(self, tensors: Mapping[str, Tensor], texts: Sequence[str]) -> dict[str, Tensor]:
+        """Return the state tensors of the index, with these documents appended."""
+        return append_items(tensors, self.retriever.tensor, self.retriever.encode(texts))
+
+    def rank(self, tensors: Mapping[str, Tensor], queries: Sequence[Query]) -> Iterator[list[int]]:
+        """Yield the numbers of all documents for each query, best first. Later ones win ties."""
+        stored = tensors[self.retriever.tensor]
+        if self._cached_scorer is None or self._cached_scorer[0] is not stored:
+            items = split_items(tensors, self.retriever.tensor)
+            self._cached_scorer = stored, self.retriever.scorer(items)
+        for query in self.retriever.encode([query.question_text for query in queries]):
+            yield np.argsort(self._cached_scorer[1](query), kind="stable")[::-1].tolist()
+
+
 class Rag(Method[RagSettings]):
     """Retrieval method.
 
@@ -126,12 +147,12 @@ class Rag(Method[RagSettings]):
 
     def __init__(self, lm: LM, settings: RagSettings) -> None:
         super().__init__(lm, settings)
-        self.retriever: WordRetriever | DenseRetriever = WordRetriever()
+        retriever: WordRetriever | DenseRetriever = WordRetriever()
         if settings.retriever != BM25:
             from ttabench.methods.rag.dense import DenseRetriever
 
-            self.retriever = DenseRetriever(settings.retriever, lm.device)
-        self._cached_scorer: tuple[Tensor, Scorer] | None = None
+            retriever = DenseRetriever(settings.retriever, lm.device)
+        self._ranking = DocumentRanking(retriever)
 
     def begin(self, rows: int) -> State:
         """Return a state without documents."""
@@ -152,9 +173,9 @@ class Rag(Method[RagSettings]):
             "truncated_documents": [truncated],
             "keys": [[*state.meta["keys"][0], *(chunk.key for chunk in kept)]],
         }
-        indexed = self.retriever.encode([chunk.text for chunk in kept])
         tensors = append_items(state.tensors, "texts", [encode_chunk(chunk) for chunk in kept])
-        return State(1, tensors | append_items(state.tensors, self.retriever.tensor, indexed), meta)
+        tensors |= self._ranking.append(state.tensors, [chunk.text for chunk in kept])
+        return State(1, tensors, meta)
 
     def _truncate(self, chunk: Chunk) -> Chunk:
         """Cut a document to its first `document_tokens` tokens."""
@@ -179,24 +200,18 @@ class Rag(Method[RagSettings]):
 
         Numbers start at 0. With a token limit (`read`), the document with the lowest score is cut.
         """
-        stored = state.tensors["texts"]
-        if self._cached_scorer is None or self._cached_scorer[0] is not stored:
-            items = split_items(state.tensors, self.retriever.tensor)
-            self._cached_scorer = stored, self.retriever.scorer(items)
         texts = split_items(state.tensors, "texts")
         limit = self.settings.token_limit(state.meta["tokens_read"][0], len(self.lm.start_ids))
         by_query = []
-        for question in self.retriever.encode([query.question_text for query in queries]):
-            # best first; later documents win ties
-            ranked = np.argsort(self._cached_scorer[1](question), kind="stable")[::-1].tolist()
+        for best_first in self._ranking.rank(state.tensors, queries):
             if limit is None:
-                ranked = ranked[: self.settings.top]
+                ranked = best_first[: self.settings.top]
             else:
                 lengths = accumulate(
-                    len(chunk_ids(self.lm, decode_chunk(texts[n]), first=False)) for n in ranked
+                    len(chunk_ids(self.lm, decode_chunk(texts[n]), first=False)) for n in best_first
                 )
                 full = sum(1 for _ in takewhile(lambda length: length < limit, lengths))
-                ranked = ranked[: 1 + full]
+                ranked = best_first[: 1 + full]
             found = dict[int, list[int]]()
             left = limit
             for number in ranked:
