@@ -270,7 +270,10 @@ def test_what_cannot_be_checked_is_refused(ttabench: Command) -> None:
 
 @pytest.mark.parametrize("name", [name for name, spec in methods().items() if spec.trainable])
 def test_it_trains_on_a_base_in_half_precision(name: str) -> None:
-    """The loss is about that of float32, and the gradient is float32 as the parameters are."""
+    """The loss is about that of float32, and the gradient is float32 as the parameters are.
+
+    A method that is fitted in closed form has no gradients.
+    """
     losses = []
     for dtype in (torch.float32, torch.bfloat16):
         lm = tiny_llama()
@@ -286,7 +289,8 @@ def test_it_trains_on_a_base_in_half_precision(name: str) -> None:
                     ]
                 )
             )
-        assert {parameter.grad.dtype for parameter in method.modules().parameters()} == {
-            torch.float32
-        }
+        parameters = list(method.modules().parameters())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        assert len(gradients) in (0, len(parameters))
+        assert {each.dtype for each in gradients or parameters} == {torch.float32}
     assert losses[1] == pytest.approx(losses[0], rel=0.05)

@@ -34,6 +34,7 @@ from ttabench.methods.distill import CartridgeSettings, LoraPerDocumentSettings
 from ttabench.methods.doc_to_lora import DocToLoraSettings
 from ttabench.methods.eviction.expected_attention import ExpectedAttentionSettings
 from ttabench.methods.eviction.h2o import H2OSettings
+from ttabench.methods.eviction.kvzap import KVzapSettings
 from ttabench.methods.eviction.random_slots import RandomSlotsSettings
 from ttabench.methods.eviction.snapkv import SnapKVSettings
 from ttabench.methods.eviction.spec import BudgetSettings
@@ -69,6 +70,9 @@ CASES: dict[str, tuple[str, Any]] = {
     "random_slots": ("random_slots", RandomSlotsSettings()),
     "keydiff in chunks": ("keydiff", BudgetSettings(chunk=20)),
     "expected_attention": ("expected_attention", ExpectedAttentionSettings()),
+    "kvzap": ("kvzap", KVzapSettings(shares="uniform")),
+    "kvzap mlp": ("kvzap", KVzapSettings(shares="uniform", scorer="mlp", hidden=24)),
+    "kvzap gate": ("kvzap", KVzapSettings(shares="uniform", scorer="gate", budget=1.0)),
     "mac": ("mac", TINY_SETTINGS["mac"]),
     "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
     "gisting": ("gisting", GistingSettings(comp_tokens=2, rank=2)),

@@ -139,6 +139,8 @@ def profile(
     load = Load(
         piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds
     )
+    if base.bits and (analytic or training):
+        raise UserError("--bits affects measured states only.", "Remove --analytic or --training.")
     if analytic:
         from ttabench.profiling.analytic import analytic_table
 
@@ -154,6 +156,7 @@ def profile(
         device=base.device,
         dtype=base.dtype,
         max_context=base.max_context,
+        bits=base.bits,
         task=task,
         load=load,
         lengths=parse_lengths(prefill),

@@ -1,10 +1,14 @@
-"""Conversion of released Doc-to-LoRA weights (SakanaAI/doc-to-lora) to a checkpoint.
+"""Conversion of released weights to checkpoints: Doc-to-LoRA, KVzap and Fast KVzip.
 
     python -m ttabench.methods.released pytorch_model.bin OUT --model google/gemma-2-2b-it
     ttabench eval --method doc_to_lora --checkpoint OUT --model google/gemma-2-2b-it ...
+    python -m ttabench.methods.released model.safetensors OUT --model Qwen/Qwen3-8B
+    ttabench eval --method kvzap --checkpoint OUT --model Qwen/Qwen3-8B ...
 
-The file is a pickle that refers to classes of its own package. No class is imported and no code is
-run: a `PickledStub` replaces each class.
+Files: `pytorch_model.bin` of SakanaAI/doc-to-lora, `model.safetensors` of nvidia/KVzap-linear-* and
+KVzap-mlp-* with `config.json` in the same folder, and `*.pt` of Jang-Hyun/Fast-KVzip. Pickles may
+refer to classes of their own packages. No class is imported and no code is run: a `PickledStub`
+replaces each class.
 """
 
 from __future__ import annotations
@@ -18,16 +22,19 @@ from typing import Any, NoReturn
 from zipfile import ZipFile
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from ttabench.core.errors import UserError, escape_control_characters
-from ttabench.core.files import reading_file, remove_path, validate_path
+from ttabench.core.files import read_json_object, reading_file, remove_path, validate_path
 from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM, load
 from ttabench.methods import checkpoints
+from ttabench.methods.base import Method
 from ttabench.methods.doc_to_lora import DOC_TO_LORA, DocToLoraSettings
 from ttabench.methods.doc_to_lora.method import DocToLora, build_hypernetwork
+from ttabench.methods.eviction.kvzap import KVzapSettings
+from ttabench.methods.eviction.kvzap.method import KVzap, build_scorer
 from ttabench.methods.settings import restore_settings
 from ttabench.methods.states import check_writable
 
@@ -71,41 +78,97 @@ def convert(path: Path, lm: LM, out: Path, *, force: bool = False) -> None:
         raise UserError(
             f"{out} already contains a checkpoint.", "Use --force, or choose another folder."
         )
-    with reading_file(path, "Use pytorch_model.bin of a released checkpoint."):
-        config, weights = _read_pickle(path)
-        settings = _settings_from_config(path, config, weights)
-        with torch.device("meta"):  # sizes in a damaged file may exceed the memory
-            shapes = dict(build_hypernetwork(lm, settings).named_parameters())
-        if not _config_value(config, "hypernet_config.use_bias", True):
-            weights |= {
-                name: torch.zeros_like(value)
-                for name, value in weights.items()
-                if name.startswith("bias_")
-            }
-        if mismatch := safetensors_io.describe_mismatch(weights, shapes):
-            base = config.get("base_model_name_or_path", "NAME of the base model in its README")
-            raise UserError(f"{path} does not fit {lm.name}: {mismatch}.", f"Use --model {base}.")
-        method = DocToLora(lm, settings)
-        with torch.no_grad():
-            for name, parameter in method.network.named_parameters():
-                parameter.copy_(weights[name])
+    method: Method[Any]
+    with reading_file(path, "Use the file of a released checkpoint."):
+        if path.suffix == ".safetensors":
+            method = _load_kvzap(path, lm)
+        else:
+            content = _read_pickle(path)
+            if isinstance(content.get("module"), list):
+                method = _load_gates(path, lm, content["module"])
+            else:
+                method = _load_doc_to_lora(path, lm, content)
     for file in written:
         remove_path(file)
     checkpoints.save(method, out, {"kind": "released", "file": path.name})
 
 
-def _read_pickle(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read the configuration of a file, and its tensors by parameter name."""
-    length = path.stat().st_size
+def _load_doc_to_lora(path: Path, lm: LM, config: Mapping[str, Any]) -> DocToLora:
+    weights = _plain_tensors(path, config)
+    settings = _settings_from_config(path, config, weights)
+    if not _config_value(config, "hypernet_config.use_bias", True):
+        weights |= {
+            name: torch.zeros_like(value)
+            for name, value in weights.items()
+            if name.startswith("bias_")
+        }
+    with torch.device("meta"):  # sizes in a damaged file may exceed the memory
+        shapes = dict(build_hypernetwork(lm, settings).named_parameters())
+    base = config.get("base_model_name_or_path", "NAME of the base model in its README")
+    _refuse_mismatch(path, lm, weights, shapes, str(base))
+    method = DocToLora(lm, settings)
+    _copy_weights(method.network, weights)
+    return method
+
+
+def _load_kvzap(path: Path, lm: LM) -> KVzap:
+    hidden = read_json_object(path.parent / "config.json").get("hidden_dim")
+    settings = KVzapSettings() if hidden is None else KVzapSettings(scorer="mlp", hidden=hidden)
+    weights, _ = safetensors_io.read_tensors(path)
+    return _load_scorers(path, lm, settings, weights)
+
+
+def _load_gates(path: Path, lm: LM, layers: Sequence[Mapping[str, Any]]) -> KVzap:
+    weights = {
+        f"layers.{layer}.{name}": value
+        for layer, gate in enumerate(layers)
+        for name, value in _plain_tensors(path, gate).items()
+    }
+    # the last fiftieth of a text shorter than 32,000 tokens is always kept, as in kvpress
+    return _load_scorers(path, lm, KVzapSettings(scorer="gate", recent=0.02), weights)
+
+
+def _load_scorers(
+    path: Path, lm: LM, settings: KVzapSettings, weights: Mapping[str, Tensor]
+) -> KVzap:
+    with torch.device("meta"):
+        layers = nn.ModuleList(build_scorer(lm, settings) for _ in lm.kv_layers)
+        shapes = dict(nn.ModuleDict({"layers": layers}).named_parameters())
+    _refuse_mismatch(path, lm, weights, shapes, "NAME of the base model in its name")
+    method = KVzap(lm, settings)
+    _copy_weights(method.modules(), weights)
+    return method
+
+
+def _refuse_mismatch(
+    path: Path, lm: LM, weights: Mapping[str, Tensor], shapes: Mapping[str, Tensor], base: str
+) -> None:
+    if mismatch := safetensors_io.describe_mismatch(weights, shapes):
+        raise UserError(f"{path} does not fit {lm.name}: {mismatch}.", f"Use --model {base}.")
+
+
+@torch.no_grad()
+def _copy_weights(modules: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    for name, parameter in modules.named_parameters():
+        parameter.copy_(weights[name])
+
+
+def _read_pickle(path: Path) -> dict[str, Any]:
+    """Read the content of a file saved by torch."""
     with ZipFile(path) as parts:
-        if sum(part.file_size for part in parts.infolist()) > length:
+        if sum(part.file_size for part in parts.infolist()) > path.stat().st_size:
             raise ValueError("it is compressed, which torch.save does not do")
     names = get_unsafe_globals_in_checkpoint(path)
     with safe_globals([(PickledStub, name) for name in names]):
-        config = torch.load(path, map_location="cpu", weights_only=True)
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return content
+
+
+def _plain_tensors(path: Path, content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of a pickle by parameter name."""
     weights = {
         name.removeprefix(COMPILED_PREFIX): value
-        for name, value in config.items()
+        for name, value in content.items()
         if isinstance(value, Tensor)
     }
     for name, value in weights.items():
@@ -115,11 +178,11 @@ def _read_pickle(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             or value.is_meta
         ):
             raise ValueError(f"its tensor {name} is not a plain floating-point tensor")
-    if sum(value.nbytes for value in weights.values()) > length:
+    if sum(value.nbytes for value in weights.values()) > path.stat().st_size:
         raise ValueError("its tensors are larger than the file")
     if broken := safetensors_io.first_non_finite_tensor(weights.items()):
         raise ValueError(f"its tensor {broken} has values that are not finite")
-    return config, weights
+    return weights
 
 
 def _config_value(config: Mapping[str, Any], dotted_name: str, default: Any = None) -> Any:
@@ -168,8 +231,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command. User errors print one line and return exit code 2."""
-    parser = _Parser(description="Convert released Doc-to-LoRA weights to a ttabench checkpoint.")
-    parser.add_argument("file", type=validate_path, help="pytorch_model.bin")
+    parser = _Parser(description="Convert released weights to a ttabench checkpoint.")
+    parser.add_argument("file", type=validate_path, help="file of the released weights")
     parser.add_argument("out", type=validate_path, help="folder of the checkpoint")
     parser.add_argument("--model", required=True, help="base model of the weights")
     parser.add_argument("--force", action="store_true", help="replace a checkpoint in the folder")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -30,8 +30,14 @@ class Trainable(Method[SettingsT]):
         Called once with the episodes of the first step, unless training starts from a checkpoint.
         """
 
+    def training_tensors(self) -> Mapping[str, Tensor]:
+        """Return tensors that a resumed training needs in addition to the parameters."""
+        return {}
+
     def accumulate_gradients(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Add the gradient of the training loss of one optimiser step to the parameters.
+
+        A method with a closed form sets its parameters instead, and adds no gradient.
 
         Returns:
             Detached parts of the loss by name, their sum "loss", and any further figures to log.

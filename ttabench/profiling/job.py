@@ -61,6 +61,7 @@ class Job:
     device: str = "auto"
     dtype: str = "auto"
     max_context: int | None = None
+    bits: int | None = None
     method_requests: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Typed `RunRequest` fields by method."""
     lengths: tuple[int, ...] = ()
@@ -72,7 +73,7 @@ class Job:
         """Resolve the methods by name."""
         common = {
             name: getattr(self, name)
-            for name in ("task", "model", "device", "dtype", "random_weights")
+            for name in ("task", "model", "device", "dtype", "random_weights", "bits")
         }
         return {
             name: resolve_method(RunRequest(**typed, **common))
@@ -98,8 +99,9 @@ class Job:
         """Convert to JSON values, with settings and digests instead of the typed method options."""
         values = asdict(self)
         del values["method_requests"]
-        if self.max_context is None:  # not in the id of earlier profiles
-            del values["max_context"]
+        for name in ("max_context", "bits"):  # not in the id of earlier profiles
+            if values[name] is None:
+                del values[name]
         values["methods"] = {
             name: {
                 "settings": dict(adapter.settings),

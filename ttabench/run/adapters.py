@@ -36,15 +36,17 @@ def find_adapters() -> dict[str, Path]:
 def shipped_checkpoint(method: str, task: str, model: str) -> Path | None:
     """Return the project's checkpoint of a method for a task; None if there is none.
 
-    The adapter named METHOD-TASK is preferred. Otherwise, it is a bundled adapter trained on
-    several tasks including this one; of several such adapters, the one with the fewest tasks.
+    The adapter named METHOD-TASK is preferred, then METHOD, which serves every task. Otherwise, it
+    is a bundled adapter trained on several tasks including this one; of several such adapters, the
+    one with the fewest tasks.
 
     Raises:
         UserError: the adapter exists in the project but is not installed.
     """
     name = CHECKPOINT_TASK.get(task, task)
-    if f"{model}/{method}-{name}" in bundled_adapters():
-        return _adapter_folder(f"{model}/{method}-{name}")
+    for adapter in (f"{model}/{method}-{name}", f"{model}/{method}"):
+        if adapter in bundled_adapters():
+            return _adapter_folder(adapter)
     candidates = [
         (len(tasks), folder)
         for adapter, folder in find_adapters().items()

@@ -66,6 +66,7 @@ def save_state(
             f"parameter.{name}": parameter.data
             for name, parameter in method.modules().named_parameters()
         }
+        tensors |= {f"method.{name}": each for name, each in method.training_tensors().items()}
         for index, moments in optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
         tensors |= {
@@ -153,6 +154,11 @@ def _restore(
             fault := safetensors_io.describe_mismatch(groups[kind], parameters)
         ):
             raise ValueError(fault)
+    own = method.training_tensors()
+    if fault := safetensors_io.describe_mismatch(groups["method"], own):
+        raise ValueError(fault)
+    for name, tensor in own.items():
+        tensor.copy_(groups["method"][name])
     shapes = [parameter.shape for parameter in parameters.values()]
     # parameters without a gradient have no moments
     moments: dict[int, dict[str, Tensor]] = defaultdict(dict)

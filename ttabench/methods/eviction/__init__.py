@@ -10,6 +10,7 @@ from __future__ import annotations
 from ttabench.methods.eviction.expected_attention import EXPECTED_ATTENTION
 from ttabench.methods.eviction.h2o import H2O
 from ttabench.methods.eviction.keydiff import KEYDIFF
+from ttabench.methods.eviction.kvzap import KVZAP
 from ttabench.methods.eviction.kvzip import ATTENTION_MATCHING, KVZIP
 from ttabench.methods.eviction.random_slots import RANDOM_SLOTS
 from ttabench.methods.eviction.snapkv import SNAPKV
@@ -23,5 +24,6 @@ METHODS = (
     EXPECTED_ATTENTION,
     RANDOM_SLOTS,
     KVZIP,
+    KVZAP,
     ATTENTION_MATCHING,
 )

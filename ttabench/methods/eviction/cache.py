@@ -16,7 +16,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ttabench.lm.forward.capabilities import Rotary
+from ttabench.lm.forward.capabilities import Rotary, get_capabilities
+from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, State
 from ttabench.methods.parts.kept import model_cache_of, name_model_cache
 
@@ -283,3 +284,34 @@ class RaggedCache(CacheTensors):
             positions_LBHP=tuple(positions_LBHP.unbind(0)),
             model_cache=self.model_cache,
         )
+
+
+def pack_slots(cache: EvictedCache, stays_LHP: Tensor, **changed: Tensor) -> RaggedCache:
+    """Pack the kept slots of a cache of one sequence.
+
+    Args:
+        stays_LHP: bool, True for kept slots.
+        changed: values [S, D] that replace those of the cache, or biases [S].
+    """
+    parts = {
+        name: part.expand(*cache.keys.shape[:4], *part.shape[4:])[:, 0][stays_LHP]
+        for name, part in cache.tensors().items()
+        if name != "next"
+    }
+    return RaggedCache(
+        **{**parts, **changed},
+        counts=stays_LHP.sum(-1, dtype=torch.int32)[:, None],
+        next=cache.next,
+        model_cache=cache.model_cache,
+    )
+
+
+def drop_invisible(lm: LM, cache: EvictedCache) -> EvictedCache:
+    """Set the scores of slots to -inf that the next token does not see in a local layer."""
+    assert cache.scores is not None, "slots have scores"
+    scores = cache.scores.clone()
+    next_position = cache.next.to(scores.device)
+    for layer, is_visible in get_capabilities(lm).local_masks.items():
+        positions = cache.index[layer if len(cache.index) > 1 else 0].long()
+        scores[layer].masked_fill_(~is_visible(0, 0, next_position, positions), -math.inf)
+    return replace(cache, scores=scores)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ class EvictingMethod(Method[SettingsT]):
 
     required_capabilities: tuple[str, ...] = ("hooks", "gaps", "shape")
     granularity: Granularity = "segment"
-    cache_class: ClassVar[type[Any]] = EvictedCache
+    cache_class: type[Any] = EvictedCache
     """Class of the state's tensors: `EvictedCache` or `RaggedCache`."""
     reserved_tokens = 0
     """Tokens of the budget for prompt and answer, if a method evicts while decoding."""

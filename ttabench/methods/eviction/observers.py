@@ -9,12 +9,15 @@ Shape letters: L layers · B rows · N query heads · H key/value heads · G = N
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ttabench.lm.attention import AttentionCall, pad_bias
+from ttabench.lm.attention import AttentionCall, observe_attention, pad_bias
+from ttabench.lm.model import LM
 
 MAX_QUERIES_PER_BLOCK = 256
 """Queries with attention weights in memory at a time."""
@@ -120,3 +123,26 @@ def visible_slots(call: AttentionCall, part: slice) -> Tensor:
 def group_heads(scores: Tensor, heads: int, dim: int = 0) -> Tensor:
     """Split query heads into key/value heads and groups: [..., N, ...] to [..., H, G, ...]."""
     return scores.unflatten(dim, (heads, -1))  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def map_inputs(lm: LM, compute: Callable[[int, Tensor], Tensor]) -> Iterator[list[list[Tensor]]]:
+    """Apply a function to the input [B, T, C] of the attention of every layer while a text is read.
+
+    Yields the results by layer (see `AttentionCall.layer`), one per forward pass.
+    """
+    inputs: dict[nn.Module | None, Tensor] = {}
+    results: list[list[Tensor]] = [[] for _ in lm.kv_layers]
+
+    def store_input(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        inputs[module] = args[0] if args else options["hidden_states"]
+
+    def observe(call: AttentionCall) -> None:
+        if not call.is_sharing:
+            results[call.layer].append(compute(call.layer, inputs[call.module]))
+
+    with ExitStack() as hooks, observe_attention(observe):
+        for module in lm.model.modules():
+            if hasattr(module, "layer_idx"):
+                hooks.enter_context(module.register_forward_pre_hook(store_input, with_kwargs=True))
+        yield results

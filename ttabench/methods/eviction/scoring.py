@@ -12,6 +12,7 @@ Shape letters: L layers · B rows · N query heads · H key/value heads · S slo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
@@ -24,9 +25,18 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.lm.attention import AttentionCall
 from ttabench.lm.forward.capabilities import require_capabilities
 from ttabench.lm.model import LM
-from ttabench.methods.eviction.cache import EvictedCache, amounts_by_row, newest_slots
+from ttabench.methods.eviction.cache import (
+    EvictedCache,
+    RaggedCache,
+    amounts_by_row,
+    drop_invisible,
+    newest_slots,
+    pack_slots,
+)
 from ttabench.methods.eviction.evicting import EvictingMethod, SettingsT, extend_cache
 from ttabench.methods.eviction.observers import ColumnSums, QueryStore
+from ttabench.methods.eviction.shares import allocate_slots, load_shares, select_slots
+from ttabench.methods.eviction.spec import UNIFORM
 
 OBSERVERS = {"attention": ColumnSums, "queries": QueryStore}
 """Observers of a text by the parameter of `score` that needs them."""
@@ -62,6 +72,15 @@ class ScoringMethod(EvictingMethod[SettingsT]):
                 raise UnknownName(f"parameter of {self.name}.score", name, PARAMETERS)
         if {"keys", "values", "queries"} & {*self._inputs}:
             require_capabilities(lm, "plain_keys")
+        shares = getattr(settings, "shares", UNIFORM)
+        self._has_head_budgets = shares != UNIFORM
+        if not self._has_head_budgets:
+            return
+        if self.chunk is not None or self.rotary is not None:
+            fault = f"shares={shares} of {self.name} needs the whole context at its own positions."
+            raise UserError(fault, "Use --set positions=original, and remove chunk and --preset.")
+        self._shares_LH = load_shares(lm, shares)
+        self.cache_class, self.granularity, self.supports_batching = RaggedCache, "full", False
 
     def always_kept(self, read: int) -> tuple[int, int]:  # noqa: ARG002  # base class
         """Return how many first and last slots are kept whatever their scores."""
@@ -71,7 +90,9 @@ class ScoringMethod(EvictingMethod[SettingsT]):
         """Return how many last tokens are observed; by default all since the last eviction."""
         return read
 
-    def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
+    def _read(
+        self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor
+    ) -> EvictedCache | RaggedCache:
         kept_slots = 0 if kept is None else kept.index.shape[-1]
         read_B = mask_BT.sum(1) + (0 if kept is None else kept.next)
         (observed_B,) = amounts_by_row(lambda read: [self.observed_tokens(read)], read_B)
@@ -99,8 +120,34 @@ class ScoringMethod(EvictingMethod[SettingsT]):
         budget_B, first_B, last_B = amounts_by_row(
             lambda read: (self.settings.kept_tokens(read), *self.always_kept(read)), whole.next
         )
+        if self._has_head_budgets:
+            return self._evict_by_head(whole)
         state = whole if stores_scores else replace(whole, scores=None)
         return state.evict(whole.scores, budget_B, first_B=first_B, last_B=last_B)
+
+    def _evict_by_head(self, whole: EvictedCache) -> RaggedCache:
+        """Keep the best slots of each head, as many as its share of the budget.
+
+        First and last slots that are always kept take the same part of every head's budget.
+        """
+        read = int(whole.next)
+        scores = drop_invisible(self.lm, whole).scores
+        assert scores is not None, "slots have scores"
+        scores_LHS, budget = scores[:, 0], self.settings.kept_tokens(read)
+        layers, heads, slots = scores_LHS.shape
+        shares = torch.ones(layers, heads) if self._shares_LH is None else self._shares_LH
+        counts_LH = allocate_slots(
+            shares, (scores_LHS > -math.inf).sum(-1), budget * layers * heads
+        )
+        first, last = self.always_kept(read)
+        part_LH1 = (counts_LH / min(budget, slots))[..., None].clamp(max=1)
+        place_S = torch.arange(slots, device=scores.device)
+        stays = (place_S < (first * part_LH1).ceil()) | (
+            slots - place_S <= (last * part_LH1).ceil()
+        )
+        scores_LHS = scores_LHS.masked_fill(stays & (scores_LHS > -math.inf), math.inf)
+        kept = select_slots(scores_LHS, budget * layers * heads, self._shares_LH)
+        return pack_slots(replace(whole, scores=None), kept)
 
     def _score_rows(
         self, whole: EvictedCache, tensors: Mapping[str, Tensor], counted_BT: Tensor

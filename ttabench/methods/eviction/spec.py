@@ -42,16 +42,26 @@ class EvictionSettings:
         raise NotImplementedError
 
 
+UNIFORM, GLOBAL, BUNDLED_SHARES = "uniform", "global", "shipped"
+"""Values of the setting `shares` that are not a path."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BudgetSettings(EvictionSettings):
     """Settings of methods with one budget."""
 
     budget: Amount = 0.2
     """Tokens kept in every layer and head, or their share of the tokens read."""
+    shares: str = UNIFORM
+    """Division of the budget over layers and heads. uniform: the same for all; global: the best
+    slots of all heads together; shipped: as KVzip divides it for this model; or the folder of a
+    state of kvzip, for its division. Other values than uniform need the whole context at once."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_amount("budget", self.budget)
+        if not self.shares:
+            raise ValueError("shares must be uniform, global, shipped or a folder")
 
     def kept_tokens(self, read: int) -> int:
         """Return the budget in tokens."""
@@ -132,6 +142,15 @@ DEPRECATED_JOIN: dict[str, Json] = {"join": True}
 """Deprecated setting of the methods of earlier versions."""
 
 
+def budget_cost(
+    settings: EvictionSettings, shape: Shape, work: Workload, score_flops: ScoreFlops
+) -> Cost | None:
+    """Compute `eviction_cost`, None if heads have budgets of their own."""
+    if getattr(settings, "shares", UNIFORM) != UNIFORM:
+        return None
+    return eviction_cost(settings, shape, work, score_flops)
+
+
 def eviction_spec(
     name: str, summary: str, *, score_flops: ScoreFlops = lambda *_: 0, **fields: Any
 ) -> MethodSpec:
@@ -144,6 +163,6 @@ def eviction_spec(
         "Settings": BudgetSettings,
         "growth": "linear",
         "keep": as_budget,
-        "cost": partial(eviction_cost, score_flops=score_flops),
+        "cost": partial(budget_cost, score_flops=score_flops),
     }
     return MethodSpec(name=name, summary=summary, **{**defaults, **fields})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ttabench.core.errors import require_at_least
-from ttabench.methods.eviction.spec import DEPRECATED_JOIN, BudgetSettings, eviction_spec
+from ttabench.methods.eviction.spec import DEPRECATED_JOIN, GLOBAL, BudgetSettings, eviction_spec
 from ttabench.methods.parts.settings import Amount
 
 
@@ -15,6 +15,10 @@ class KVzipSettings(BudgetSettings):
 
     budget: Amount = 0.2
     """Mean tokens kept per layer and head, or their share of the tokens read."""
+    shares: str = GLOBAL
+    """Division of the budget over layers and heads. uniform: the same for all; global: the best
+    slots of all heads together; shipped: KVzip's usual division for this model; or the folder of a
+    state of kvzip, for its division."""
     repeat_chunk: int = 2048
     """Tokens of the text per repetition; fewer if the model has too few positions."""
 

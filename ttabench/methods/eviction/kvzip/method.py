@@ -17,22 +17,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.lm.attention import AttentionCall, observe_attention
-from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.window import Window
+from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
-from ttabench.methods.eviction.cache import RaggedCache
+from ttabench.methods.eviction.cache import EvictedCache, RaggedCache, drop_invisible, pack_slots
 from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.kvzip import ATTENTION_MATCHING, KVZIP, KVzipSettings
 from ttabench.methods.eviction.observers import attention_weights, group_heads, visible_slots
+from ttabench.methods.eviction.shares import load_shares, select_slots
 from ttabench.methods.parts.kept import extend_prefix
+
+KVzipT = TypeVar("KVzipT", bound=KVzipSettings)
 
 REPEAT_PROMPT = "\n\nRepeat the previous context exactly."
 LATER_REPEAT_PROMPT = "\n\nRepeat the part of the previous context exactly, starting with"
@@ -105,23 +108,17 @@ class Repetition:
 
 
 @dataclass(frozen=True)
-class ScoredText:
-    """Kept slots and new text of one sequence, scored but not yet evicted."""
+class ReadText:
+    """A text that was read after the kept cache of one sequence."""
 
     prefix: Prefix
-    keys: Tensor
-    """[L, H, P, D]"""
-    values: Tensor
-    index: Tensor
-    """int32 [L, H, P]: positions in the text."""
+    """Kept cache and text."""
     scores: Tensor
-    """float32 [L, H, P]: `MUST_STAY_SCORE` if a slot must be kept; -inf for padding, and for slots
-    that a local attention layer no longer sees."""
-    chunks: list[Repetition]
-    """Observers of all repeated chunks."""
+    """float32 [L, H, T], for every token of the text."""
+    repetitions: Sequence[Repetition] = ()
 
 
-class KVzip(EvictingMethod[KVzipSettings]):
+class KVzip(EvictingMethod[KVzipT]):
     """Eviction that keeps the slots with the most attention from a repetition of the text.
 
     State: `RaggedCache`.
@@ -133,62 +130,75 @@ class KVzip(EvictingMethod[KVzipSettings]):
     query_tokens = 0
     """Number of attention queries to store in all repetitions together."""
 
+    def __init__(self, lm: LM, settings: KVzipT) -> None:
+        super().__init__(lm, settings)
+        self._shares_LH = load_shares(lm, settings.shares)
+
     def _read(self, kept: RaggedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> RaggedCache:  # noqa: ARG002
-        return self._evict(self._score(kept, ids_BT[0].tolist()))
-
-    def _evict(self, text: ScoredText) -> RaggedCache:
-        return pack_slots(text, self._select_slots(text))
-
-    def _select_slots(self, text: ScoredText) -> Tensor:
-        """Return the mask of the best slots over all layers and heads, bool [L, H, P].
-
-        The earlier slot wins a tie.
-        """
-        scores = text.scores.flatten()
-        kept_tokens = self.settings.kept_tokens(int(text.prefix.next_position_B))
-        budget = kept_tokens * len(self.lm.kv_layers) * self.lm.kv_heads
-        order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :budget]
-        best = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, order, value=True)
-        return (best & (scores > -math.inf)).view_as(text.scores)
-
-    def _score(self, kept: RaggedCache | None, ids: list[int]) -> ScoredText:
-        """Read a text after the kept cache, then repeat it chunk by chunk."""
         start = None if kept is None else kept.prefix()
-        check_fits(self.lm, start, [len(ids)])
-        prefix = extend_prefix(self.lm, start, torch.tensor([ids], device=self.lm.device))
-        kept_slots = 0 if kept is None else int(kept.counts.max())
-        planned = [*self._repetitions(ids, int(prefix.next_position_B), first_text=kept is None)]
-        chunks = []
+        check_fits(self.lm, start, [ids_BT.shape[1]])
+        text = self.score_text(start, ids_BT)
+        return self._evict(text, self._join(kept, text))
+
+    def _evict(self, text: ReadText, cache: EvictedCache) -> RaggedCache:  # noqa: ARG002
+        return pack_slots(cache, self._select_slots(cache))
+
+    def _select_slots(self, cache: EvictedCache) -> Tensor:
+        """Return the mask of the slots that are kept, bool [L, H, P]."""
+        assert cache.scores is not None, "slots have scores"
+        scores_LHP = cache.scores[:, 0]
+        heads = scores_LHP.shape[0] * scores_LHP.shape[1]
+        budget = self.settings.kept_tokens(int(cache.next)) * heads
+        return select_slots(scores_LHP, budget, self._shares_LH)
+
+    def score_text(self, start: Prefix | None, ids_BT: Tensor) -> ReadText:
+        """Read a text after a prefix, then repeat it chunk by chunk. The highest scores are kept."""
+        ids = ids_BT[0].tolist()
+        prefix = extend_prefix(self.lm, start, ids_BT)
+        heads, slots = prefix.keys_LBHPD[0].shape[1:3]
+        kept_slots = slots - len(ids)
+        planned = [*self._repetitions(ids, int(prefix.next_position_B), first_text=start is None)]
         kept_queries = self.query_tokens // len(planned)
+        repetitions = []
+        scores = torch.full((len(prefix.keys_LBHPD), heads, len(ids)), -1.0, device=self.lm.device)
         for first, end, tokens in planned:
             chunk_slots = kept_slots + first, kept_slots + end
-            heads = prefix.keys_LBHPD[0].shape[1]
-            chunks.append(Repetition(kept_slots + len(ids), heads, chunk_slots, kept_queries))
-            with torch.no_grad(), observe_attention(chunks[-1]):
+            repetition = Repetition(slots, heads, chunk_slots, kept_queries)
+            with torch.no_grad(), observe_attention(repetition):
                 window = Window(self.lm, prefix, 1, capacity=len(tokens), retain=False)
                 window.feed(torch.tensor([tokens], device=self.lm.device))
-        row = prefix.map_layers(lambda layer: layer[0].to(self.lm.device))
+            for layer, part_HC in repetition.scores.items():
+                scores[layer, :, first:end] = part_HC
+            repetitions.append(repetition)
+        return ReadText(prefix, scores, repetitions)
+
+    def _join(self, kept: RaggedCache | None, text: ReadText) -> EvictedCache:
+        """Return kept slots and text as one cache of one sequence, with scores.
+
+        Scores are `MUST_STAY_SCORE` for slots that must be kept, and -inf for padding.
+        """
+        prefix, scores = text.prefix, text.scores
+        row = prefix.map_layers(lambda layer: layer.to(self.lm.device))
         keys, values = torch.stack(row.keys_LBHPD), torch.stack(row.values_LBHPD)
-        offset_T = torch.arange(len(ids), device=keys.device).int()
-        index_T = prefix.next_position_B.int() - len(ids) + offset_T
-        index = index_T.expand(*keys.shape[:2], -1)
-        scores = torch.full(index.shape, -1.0, device=keys.device)
-        for chunk in chunks:
-            part = torch.stack([chunk.scores[layer].to(keys.device) for layer in range(len(keys))])
-            scores[..., chunk.chunk[0] - kept_slots : chunk.chunk[1] - kept_slots] = part
+        offset_T = torch.arange(scores.shape[-1], device=keys.device).int()
+        index_T = prefix.next_position_B.int().to(keys.device) - len(offset_T) + offset_T
+        index = index_T.expand(scores.shape)[:, None]
+        scores = scores[:, None]
         if kept is None:
             scores[..., :SINK_TOKENS] = MUST_STAY_SCORE
         else:
             assert kept.scores is not None, "the kept cache has no scores"
-            index = torch.cat([kept.padded(kept.index, -1)[:, 0], index], dim=2)
-            scores = torch.cat([kept.padded(kept.scores, -math.inf)[:, 0], scores], dim=2)
-        next_position = prefix.next_position_B.to(index.device)
-        # drop slots of local attention layers that the next token does not see
-        for layer, is_visible in get_capabilities(self.lm).local_masks.items():
-            scores[layer].masked_fill_(
-                ~is_visible(0, 0, next_position, index[layer].long()), -math.inf
-            )
-        return ScoredText(prefix, keys, values, index, scores, chunks)
+            index = torch.cat([kept.padded(kept.index, -1), index], dim=3)
+            scores = torch.cat([kept.padded(kept.scores, -math.inf), scores], dim=3)
+        whole = EvictedCache(
+            keys,
+            values,
+            index,
+            prefix.next_position_B.to(keys.device),
+            scores,
+            model_cache=prefix.model_cache,
+        )
+        return drop_invisible(self.lm, whole)
 
     def _repetitions(
         self, ids: list[int], position: int, *, first_text: bool
@@ -216,20 +226,6 @@ class KVzip(EvictingMethod[KVzipSettings]):
             else:
                 tail = ids[max(0, begin - REPEATED_TAIL_TOKENS) : begin]
                 yield begin, begin + len(chunk), [*later_prompt, *tail, *end, *chunk]
-
-
-def pack_slots(text: ScoredText, stays_LHP: Tensor, **changed: Tensor) -> RaggedCache:
-    """Pack the kept slots into a cache. `changed` replaces values [S, D] or sets the bias [S]."""
-    parts: dict[str, Any] = {
-        name: getattr(text, name)[stays_LHP] for name in ("keys", "values", "index", "scores")
-    }
-    counts_L1H = stays_LHP.sum(-1, dtype=torch.int32)[:, None]
-    return RaggedCache(
-        **{**parts, **changed},
-        counts=counts_L1H,
-        next=text.prefix.next_position_B,
-        model_cache=text.prefix.model_cache,
-    )
 
 
 FIT_STEPS = 60
@@ -273,7 +269,7 @@ def fit_values(scores_QP: Tensor, values_PD: Tensor, picked_S: Tensor, bias_S: T
     return kept_SD + change_SD
 
 
-class AttentionMatching(KVzip):
+class AttentionMatching(KVzip[KVzipSettings]):
     """KVzip's selection of slots, with fitted biases and values (Attention Matching).
 
     State: `RaggedCache` with a bias for every slot.
@@ -284,21 +280,21 @@ class AttentionMatching(KVzip):
     query_tokens = 1024
 
     @torch.no_grad()
-    def _evict(self, text: ScoredText) -> RaggedCache:
-        is_kept_LHP = self._select_slots(text)
+    def _evict(self, text: ReadText, cache: EvictedCache) -> RaggedCache:
+        is_kept_LHP = self._select_slots(cache)
         bias, values = [], []
-        for layer in range(len(text.keys)):
-            earlier_bias_HP = torch.zeros_like(text.scores[layer])
-            queries = [chunk.queries[layer] for chunk in text.chunks]
+        for layer, (keys_HPD, values_HPD) in enumerate(
+            zip(cache.keys[:, 0], cache.values[:, 0], strict=True)
+        ):
+            earlier_bias_HP = torch.zeros(keys_HPD.shape[:2], device=keys_HPD.device)
+            queries = [repetition.queries[layer] for repetition in text.repetitions]
             if text.prefix.bias_LBHP is not None:  # earlier biases, -inf for padding
                 earlier_bias_HP = earlier_bias_HP + text.prefix.bias_LBHP[layer][0].to(
                     earlier_bias_HP
                 )
-            for head, scores_QP in enumerate(
-                query_scores(queries, text.keys[layer], earlier_bias_HP)
-            ):
+            for head, scores_QP in enumerate(query_scores(queries, keys_HPD, earlier_bias_HP)):
                 kept_S = is_kept_LHP[layer, head].nonzero()[:, 0]
-                values_PD = text.values[layer, head].float()
+                values_PD = values_HPD[head].float()
                 if not len(kept_S) or not len(scores_QP):
                     bias_S = torch.zeros(len(kept_S), device=kept_S.device)
                     values_SD = values_PD[kept_S]
@@ -309,7 +305,10 @@ class AttentionMatching(KVzip):
                 bias.append(earlier_bias_HP[head, kept_S] + bias_S)
                 values.append(values_SD)
         return pack_slots(
-            text, is_kept_LHP, bias=torch.cat(bias), values=torch.cat(values).to(text.values.dtype)
+            cache,
+            is_kept_LHP,
+            bias=torch.cat(bias),
+            values=torch.cat(values).to(cache.values.dtype),
         )
 
 

@@ -8,9 +8,10 @@ from typing import Literal
 from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods.eviction.spec import (
     DEPRECATED_JOIN,
+    UNIFORM,
     BudgetSettings,
     attention_sum_flops,
-    eviction_cost,
+    budget_cost,
     eviction_spec,
 )
 from ttabench.methods.parts.settings import Amount, as_budget, check_amount, in_tokens
@@ -39,6 +40,8 @@ class SnapKVSettings(BudgetSettings):
         super().__post_init__()
         check_amount("window", self.window)
         check_amount("window_share", float(self.window_share))
+        if self.query_aware and self.shares != UNIFORM:
+            raise ValueError(f"query_aware needs shares=uniform, got shares={self.shares}")
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, got {self.kernel}")
         if (
@@ -65,7 +68,7 @@ def score_flops(settings: SnapKVSettings, shape: Shape, part: int, kept: int, re
 
 def cost(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost | None:
     """Compute the cost of SnapKV (arXiv 2404.14469, section 4), None if `query_aware`."""
-    return None if settings.query_aware else eviction_cost(settings, shape, work, score_flops)
+    return None if settings.query_aware else budget_cost(settings, shape, work, score_flops)
 
 
 SNAPKV = eviction_spec(

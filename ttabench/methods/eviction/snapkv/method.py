@@ -18,7 +18,7 @@ from ttabench.lm.forward.tokens import pad, prompt_ids, window_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.eviction.cache import EvictedCache, amounts_by_row, newest_slots
+from ttabench.methods.eviction.cache import EvictedCache, RaggedCache, amounts_by_row, newest_slots
 from ttabench.methods.eviction.evicting import extend_cache, prefix_with_room
 from ttabench.methods.eviction.observers import ColumnSums, group_heads
 from ttabench.methods.eviction.scoring import ScoringMethod
@@ -49,7 +49,9 @@ class SnapKV(ScoringMethod[SnapKVSettings]):
         past = pool_attention(attention[..., :-window], self.lm.kv_heads, self.settings)
         return pad_slots(past, (0, window))
 
-    def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
+    def _read(
+        self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor
+    ) -> EvictedCache | RaggedCache:
         if self.settings.query_aware:
             return extend_cache(self.lm, kept, ids_BT, mask_BT, self.rotary).compact()
         return super()._read(kept, ids_BT, mask_BT)
