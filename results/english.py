@@ -54,7 +54,22 @@ EQUAL_MEMORY = (
     *("none", "icl", "kvzip", "attention_matching", "rag", "h2o", "snapkv", "random_slots"),
     *("qttt", "templora", "cartridge"),
 )
-README_ROWS = ("icl", "kvzip", "attention_matching", "rag", "snapkv", "random_slots")
+README_ROWS = (
+    *("icl", "icl, 4 bits", "kvzip", "kvzip 20 %, 4 bits", "kvzap", "attention_matching", "rag"),
+    *("snapkv", "random_slots"),
+)
+PARAGRAPHS: Mapping[str, tuple[str, ...]] = {
+    "keep": ("bits", "shares", "text"),
+    "keep-gemma": ("bits-gemma",),
+}
+"""Further suites with the questions of a suite on sets of four paragraphs."""
+MODELS = {
+    "keep": "SmolLM2-135M with a LoRA for questions",
+    "keep-gemma": "Gemma 3 270M, three examples",
+}
+ORACLE = "icl, gold paragraph alone"
+UNRANKED = ("none", "random_", ORACLE)
+"""Beginnings of rows that are not compared in bytes: no context, controls, and an oracle."""
 LARGER = {
     **{f"SmolLM2, {documents}": ("keep", documents) for documents in SETS},
     f"Gemma 3, {SETS[0]}": ("keep-gemma", SETS[0]),
@@ -87,6 +102,12 @@ def cells(suite: str) -> dict[tuple[str, str], list[StoredRun]]:
 def column_of(suite: str, column: str = "") -> Runs:
     """Return the runs of one column by row."""
     return {line: runs for (line, own), runs in cells(suite).items() if own == column}
+
+
+def paragraph_runs(suite: str) -> Runs:
+    """Return the runs on sets of four paragraphs of a suite and of `PARAGRAPHS`, by row."""
+    suites = suite, *PARAGRAPHS[suite]
+    return {row: runs for name in suites for row, runs in column_of(name, SETS[0]).items()}
 
 
 def readme() -> str:
@@ -238,25 +259,77 @@ def format_figures(runs: Runs, name: str) -> Cells:
 
 def shown_rows(names: Sequence[str]) -> Iterator[tuple[str, str, str, str, str, str]]:
     """Yield one row per method on sets of four paragraphs, with the NLL without its error."""
-    runs = column_of("keep", SETS[0])
+    runs = paragraph_runs("keep")
     for name in names:
         f1, lost, nll, kept, seconds = format_figures(runs, name)
-        yield f"`{name}`", f1, lost, nll.partition(" ")[0], kept, seconds
+        method, comma, bits = name.removesuffix(f" {BUDGET}").partition(",")
+        label = f"`{method.removesuffix(f' {BUDGET}')}`{comma}{bits}"
+        yield label, f1, lost, nll.partition(" ")[0], kept, seconds
 
 
 def readme_table() -> str:
     """Return the table of the README."""
     rows = [
-        (name, f1, lost, nll, seconds)
-        for name, f1, lost, nll, _, seconds in shown_rows(README_ROWS)
+        (name, kept, f1, lost, nll, seconds)
+        for name, f1, lost, nll, kept, seconds in shown_rows(README_ROWS)
     ]
-    return table(("method", "F1 (%)", LOST, NLL, "CPU s"), rows, 1)
+    return table(("method", "kept (%)", "F1 (%)", LOST, NLL, "CPU s"), rows, 1)
 
 
 def equal_memory() -> str:
     """Compare all methods on paragraphs at a fifth of the cache."""
     head = ("method", "F1 (%)", LOST, NLL, "kept (% of bytes)", "CPU s")
     return table(head, shown_rows(EQUAL_MEMORY), 1)
+
+
+def by_bytes() -> str:
+    """Return the tables of docs/results/real-text.md with all rows of a model, by bytes kept."""
+    return "\n".join(by_bytes_of(suite) for suite in PARAGRAPHS)
+
+
+def by_bytes_of(suite: str) -> str:
+    """Return the table of one model. Rows that are Pareto-optimal in F1 or NLL are bold."""
+    runs = paragraph_runs(suite)
+    rows = sorted(
+        ((kept_percent(own, runs["icl"]), line) for line, own in runs.items() if line != "none"),
+        reverse=True,
+    )
+    front = {*pareto_rows(runs), *pareto_rows(runs, "answer_nll")}
+    lines = [
+        (
+            f"**{line}**" if line in front else line,
+            f"{kept:.1f}",
+            figure(runs[line]),
+            "" if line == "icl" else format_gain(runs["icl"], runs[line]),
+            figure(runs[line], "answer_nll"),
+        )
+        for kept, line in rows
+    ]
+    head = ("method", "kept (%)", "F1 (%)", LOST, NLL)
+    return f"{MODELS[suite]}:\n\n{table(head, lines, 1)}"
+
+
+def kept_percent(runs: Sequence[StoredRun], full: Sequence[StoredRun]) -> float:
+    """Return the bytes kept, in percent of those of full context."""
+    (row,), (whole,) = compare_runs(runs).method_rows, compare_runs(full).method_rows
+    share = row.costs["kept_share"]
+    if share is None:
+        share = (row.costs["state_bytes"] or 0.0) / (whole.costs["state_bytes"] or 1.0)
+    return 100 * share
+
+
+def pareto_rows(runs: Runs, metric: str = "") -> list[str]:
+    """Return the Pareto-optimal rows in score and bytes kept, by bytes."""
+    points = []
+    for line, own in runs.items():
+        if not line.startswith(UNRANKED):
+            (row,) = compare_runs(own, metric).method_rows
+            points.append((kept_percent(own, runs["icl"]), -row.oriented_value, line))
+    front: list[tuple[float, float, str]] = []
+    for point in sorted(points):
+        if not front or point[1] < front[-1][1]:
+            front.append(point)
+    return [line for _, _, line in front]
 
 
 def larger_contexts() -> str:

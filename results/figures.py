@@ -1,7 +1,7 @@
 """Figures of the documentation, from the committed records. Equal records give equal bytes.
 
-quality.svg has F1 on XQuAD's 60 test paragraphs in sets of four against bytes kept (suites `keep`
-and `keep-gemma`), ruler.svg RULER's scores against the share removed, and families.svg the
+quality.svg has F1 and answer NLL on XQuAD's 60 test paragraphs in sets of four against bytes kept
+(suites of `english.PARAGRAPHS`), ruler.svg RULER's scores against the share removed, and families.svg the
 recovered share of every method on every task family.
 """
 
@@ -24,13 +24,19 @@ from ttabench.report.compare import compare_runs
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
-PANELS = {
-    "keep": "SmolLM2-135M with a LoRA for questions",
-    "keep-gemma": "Gemma 3 270M, three examples",
-}
-"""Suites of quality.svg and panel titles."""
-BUDGETED = ("window", "snapkv", "h2o", "random_slots", "kvzip", "attention_matching", "rag")
+BUDGETED = (
+    "window",
+    "snapkv",
+    "h2o",
+    "random_slots",
+    "kvzip",
+    "attention_matching",
+    "kvzap",
+    "rag",
+)
 SHARES = ("10 %", "20 %", "50 %")
+TICKS = (2, 5, 10, 20, 50, 100)
+"""Bytes kept, in percent."""
 LOWEST = -100.0
 """Lower limit of the recovered share in families.svg (%), because harmful methods are unbounded."""
 
@@ -43,35 +49,60 @@ def panels(width: float, height: float, rows: int, columns: int, **shared: Any) 
 
 
 def quality() -> Figure:
-    """Draw F1 against bytes kept, one panel per model. Lines join the budgets of a method."""
+    """Draw F1 and answer NLL against bytes kept, one column per model.
 
-    def point(runs: english.Runs, line: str) -> tuple[float, float, float]:
-        (row,), (full,) = (compare_runs(runs[name]).method_rows for name in (line, "icl"))
-        kept = row.costs["kept_share"] or (row.costs["state_bytes"] or 0.0) / (
-            full.costs["state_bytes"] or 1.0
-        )
-        return 100 * kept, 100 * row.value, 100 * (row.stderr or 0.0)
-
-    names = {name: [f"{name} {share}" for share in SHARES] for name in BUDGETED}
-    figure, grid = panels(9.0, 4.2, 1, len(PANELS), sharey=True)
-    for axes, (suite, title) in zip(grid[0], PANELS.items(), strict=True):
-        runs = english.column_of(suite, english.SETS[0])
-        floor = point(runs, "none")[1]
-        axes.axhline(floor, color="grey", linestyle=":", label="none (keeps nothing)")
-        lines = {**names, "templora": ["templora"], "icl": ["icl"]}
-        for number, (label, own) in enumerate(lines.items()):
-            if points := [point(runs, line) for line in own if line in runs]:
-                shares, values, errors = map(list, zip(*points, strict=True))
-                bars = {"marker": "o", "capsize": 3, "color": f"C{number}"}
-                axes.errorbar(shares, values, yerr=errors, label=label, **bars)
-        axes.set_xscale("log")
-        axes.minorticks_off()
-        axes.set_xticks((10, 20, 50, 100), ["10", "20", "50", "100"])
-        axes.set_xlabel("bytes kept (% of full context)")
-        axes.set_title(title)
-        axes.grid(alpha=0.3)
+    Lines join the budgets of a method, and a grey line the Pareto-optimal rows.
+    """
+    series = {
+        **{name: [f"{name} {share}" for share in SHARES] for name in BUDGETED},
+        "icl": ["icl"],
+        "icl, 8, 4 and 2 bits": [f"icl, {bits} bits" for bits in (2, 4, 8)],
+        "kvzip, 4 bits": [f"kvzip {share}, 4 bits" for share in SHARES],
+        "kvzap, 4 bits": [f"kvzap {share}, 4 bits" for share in SHARES],
+    }
+    figure, grid = panels(9.0, 7.0, 2, len(english.MODELS), sharex=True, sharey="row")
+    for column, (suite, title) in enumerate(english.MODELS.items()):
+        runs = english.paragraph_runs(suite)
+        kept = {line: english.kept_percent(own, runs["icl"]) for line, own in runs.items()}
+        for axes, metric, scale in zip(
+            grid[:, column], ("f1", "answer_nll"), (100, 1), strict=True
+        ):
+            rows = {line: compare_runs(own, metric).method_rows[0] for line, own in runs.items()}
+            axes.axhline(
+                scale * rows["none"].value,
+                color="grey",
+                linestyle=":",
+                label="none (keeps nothing)",
+            )
+            front = english.pareto_rows(runs, metric)
+            axes.plot(
+                [kept[line] for line in front],
+                [scale * rows[line].value for line in front],
+                color="lightgrey",
+                linewidth=6,
+                zorder=0,
+                label="Pareto-optimal",
+            )
+            for number, (label, lines) in enumerate(series.items()):
+                if own := [line for line in lines if line in rows]:
+                    axes.errorbar(
+                        [kept[line] for line in own],
+                        [scale * rows[line].value for line in own],
+                        yerr=[scale * (rows[line].stderr or 0.0) for line in own],
+                        label=label,
+                        marker="os^D"[number // 10],
+                        color=f"C{number % 10}",
+                        capsize=3,
+                    )
+            axes.set_xscale("log")
+            axes.minorticks_off()
+            axes.set_xticks(TICKS, map(str, TICKS))
+            axes.grid(alpha=0.3)
+        grid[0][column].set_title(title)
+        grid[1][column].set_xlabel("bytes kept (% of full context in 16 bits)")
     grid[0][0].set_ylabel("F1, per cent")
     grid[0][0].set_ylim(bottom=0)
+    grid[1][0].set_ylabel("answer NLL, nats/token")
     legend = grid[0][0].get_legend_handles_labels()
     figure.legend(*legend, loc="outside right center", fontsize="small")
     return figure
