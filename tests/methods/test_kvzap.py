@@ -19,6 +19,7 @@ from tests.tiny_methods import TEXTS, make_chunks
 from tools.architectures import tiny_lm
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode
+from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.eviction.kvzap.method import MIN_SCORE, RIDGE_WEIGHT, KVzap
@@ -86,6 +87,21 @@ def test_the_linear_scorer_is_the_solution_of_a_ridge_regression() -> None:
         scorer = method.layers[layer]
         torch.testing.assert_close(scorer.weight.T.double(), solution[:-1], atol=2e-3, rtol=2e-3)
         torch.testing.assert_close(scorer.bias.double(), solution[-1], atol=2e-3, rtol=2e-3)
+
+
+@torch.no_grad()
+def test_tokens_outside_a_window_of_the_model_have_no_weight() -> None:
+    lm = tiny_lm("gemma3_text")
+    method, other = make("kvzap", lm), make("kvzap", lm)
+    ((x, y, seen),) = method._examples(EPISODES[:1])
+    local = sorted(get_capabilities(lm).local_masks)
+    assert seen.sum((1, 2)).tolist() == [
+        lm.config.sliding_window - 1 if layer in local else x.shape[1] for layer in range(lm.layers)
+    ]
+    method._fit(x.double(), y.double(), seen.double())
+    other._fit(x.double(), torch.where(seen > 0, y, 99.0).double(), seen.double())
+    for own, same in zip(method.modules().parameters(), other.modules().parameters(), strict=True):
+        assert torch.equal(own, same)
 
 
 @pytest.mark.parametrize("scorer", SCORERS)

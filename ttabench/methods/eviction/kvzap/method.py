@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,12 @@ MIN_SCORE = 1e-6
 """Addition to a score before its logarithm: smaller attention counts as none."""
 RIDGE_WEIGHT = 1e-4
 """Ridge penalty, relative to the mean square of each feature."""
+
+
+Example: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Inputs of attention [L, T, C], log scores [L, T, H], and weights [L, T, 1] of a text, float32.
+
+A weight is 0 for a token that the next token does not see in a local layer, else 1."""
 
 
 class Gate(nn.Module):
@@ -136,25 +143,31 @@ class KVzap(Trainable[KVzapSettings], KVzip[KVzapSettings]):
         examples = list(self._examples(episodes))
         with torch.no_grad():
             loss = self._error(examples)
-            for x_LTC, y_LTH in examples:
-                self._fit(x_LTC.double(), y_LTH.double())
+            for example in examples:
+                self._fit(*(part.double() for part in example))
         return {"loss": loss}
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Return the mean squared error of log scores."""
         return {"score": self._error(self._examples(episodes))}
 
-    def _error(self, examples: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-        errors = [(self._predictions(x) - y).square().mean() for x, y in examples]
+    def _error(self, examples: Iterable[Example]) -> Tensor:
+        errors = [
+            ((self._predictions(x) - y).square().mean(-1, keepdim=True) * seen).sum() / seen.sum()
+            for x, y, seen in examples
+        ]
         return torch.stack(errors).mean()
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Return the mean squared error "loss", and "r2": its mean R^2 over layers and heads."""
         with torch.no_grad():
-            pairs = [(self._predictions(x), y) for x, y in self._examples(episodes)]
-        predicted, wanted = (torch.cat(part, dim=1) for part in zip(*pairs, strict=True))
-        error_LH = (predicted - wanted).square().mean(1)
-        r2_LH = 1 - error_LH / wanted.var(1, correction=0).clamp(min=1e-12)
+            parts = [(self._predictions(x), y, seen) for x, y, seen in self._examples(episodes)]
+        predicted, wanted, seen = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        count_L1 = seen.sum(1).clamp(min=1)
+        mean_LH = (wanted * seen).sum(1) / count_L1
+        error_LH = ((predicted - wanted).square() * seen).sum(1) / count_L1
+        variance_LH = ((wanted - mean_LH[:, None]).square() * seen).sum(1) / count_L1
+        r2_LH = 1 - error_LH / variance_LH.clamp(min=1e-12)
         return {"loss": float(error_LH.mean()), "r2": float(r2_LH.mean())}
 
     def training_tensors(self) -> Mapping[str, Tensor]:
@@ -172,11 +185,8 @@ class KVzap(Trainable[KVzapSettings], KVzip[KVzapSettings]):
         return torch.stack([scorer(x_TC) for scorer, x_TC in pairs])
 
     @torch.no_grad()
-    def _examples(self, episodes: Sequence[Episode]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs [L, T, C] and log scores [L, T, H] of each context, float32.
-
-        First tokens are left out, which are always kept.
-        """
+    def _examples(self, episodes: Sequence[Episode]) -> Iterator[Example]:
+        """Yield an example for each context, without the first tokens, which are always kept."""
         for episode in episodes:
             chunks = [[chunk] for chunk in episode.chunks()]
             (row,) = new_chunk_ids(self.lm, self.begin(1), chunks)
@@ -185,15 +195,17 @@ class KVzap(Trainable[KVzapSettings], KVzip[KVzapSettings]):
                 raise UserError(fault, "Use --task-set for longer contexts, or another --task.")
             ids = torch.tensor([[*self.lm.start_ids, *chain(*row)]], device=self.lm.device)
             with map_inputs(self.lm, lambda _, x_BTC: x_BTC[0]) as inputs:
-                scores_LHT = super().score_text(None, ids).scores
+                text = super().score_text(None, ids)
             x_LTC = torch.stack([torch.cat(part).to(self.lm.device) for part in inputs]).float()
-            y_LTH = (scores_LHT.clamp(min=0) + MIN_SCORE).log().mT
-            yield x_LTC[:, SINK_TOKENS:], y_LTH[:, SINK_TOKENS:]
+            scores = self._join(None, text).scores
+            assert scores is not None, "slots have scores"
+            y_LTH = (scores[:, 0].clamp(min=0) + MIN_SCORE).log().mT
+            seen_LT1 = (scores[:, 0, :1] > -math.inf).float().mT
+            yield x_LTC[:, SINK_TOKENS:], y_LTH[:, SINK_TOKENS:], seen_LT1[:, SINK_TOKENS:]
 
-    def _fit(self, x_LTC: Tensor, y_LTH: Tensor) -> None:
+    def _fit(self, x_LTC: Tensor, y_LTH: Tensor, seen_LT1: Tensor) -> None:
         """Add a text to the sums, and solve the ridge regression of every layer."""
-        ones_LT1 = x_LTC.new_ones(*x_LTC.shape[:2], 1)
-        x_LTF = torch.cat([x_LTC, ones_LT1], -1)
+        x_LTF = torch.cat([x_LTC, torch.ones_like(seen_LT1)], -1) * seen_LT1
         sums = self.training_tensors()["sums"]
         sums += x_LTF.mT @ torch.cat([x_LTF, y_LTH], -1)
         size = x_LTF.shape[-1]
