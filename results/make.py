@@ -244,6 +244,7 @@ ENGLISH_TABLES: dict[tuple[Path, str], Callable[[], str]] = {
     (RESULTS, "continued-text"): english.continued_text,
     (RESULTS, "memory"): english.memories,
     (APPENDIX / "real-text.md", "english"): english.full_table,
+    (APPENDIX / "real-text.md", "by-bytes"): english.by_bytes,
     (english.HERE / "reading.md", "tables"): english.reading,
 }
 
