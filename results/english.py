@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from math import exp, log
 from pathlib import Path
@@ -20,7 +21,7 @@ from ttabench.core.amounts import format_number
 from ttabench.records.samples import has_samples
 from ttabench.records.schema import load_record
 from ttabench.report.compare import compare_runs
-from ttabench.report.method_rows import pool_rows
+from ttabench.report.method_rows import pareto_optimal, pool_rows
 from ttabench.report.stored import StoredRun, load_values
 from ttabench.stats.estimate import difference
 from ttabench.stats.metrics import metric_or_default
@@ -246,8 +247,7 @@ def format_figures(runs: Runs, name: str) -> Cells:
     line = name if name in runs else f"{name} {BUDGET}"
     if line not in runs:
         return Cells()
-    (row,), ((_, record), *_) = compare_runs(runs[line]).method_rows, runs[line]
-    share = {"icl": 1.0, "none": 0.0}.get(line, row.costs["kept_share"])
+    ((_, record), *_), share = runs[line], kept_share(runs, line)
     return Cells(
         figure(runs[line]),
         "" if line == "icl" else format_gain(runs["icl"], runs[line]),
@@ -262,7 +262,7 @@ def shown_rows(names: Sequence[str]) -> Iterator[tuple[str, str, str, str, str, 
     runs = paragraph_runs("keep")
     for name in names:
         f1, lost, nll, kept, seconds = format_figures(runs, name)
-        method, comma, bits = name.removesuffix(f" {BUDGET}").partition(",")
+        method, comma, bits = name.partition(",")
         label = f"`{method.removesuffix(f' {BUDGET}')}`{comma}{bits}"
         yield label, f1, lost, nll.partition(" ")[0], kept, seconds
 
@@ -287,46 +287,40 @@ def by_bytes() -> str:
 def by_bytes_of(suite: str) -> str:
     """Return the table of one model. Rows that are Pareto-optimal in F1 or NLL are bold."""
     runs = paragraph_runs(suite)
-    rows = sorted(
-        ((kept_percent(own, runs["icl"]), line) for line, own in runs.items() if line != "none"),
-        reverse=True,
-    )
-    front = {*pareto_rows(runs), *pareto_rows(runs, "answer_nll")}
+    best = {*pareto_rows(runs), *pareto_rows(runs, "answer_nll")}
+    shares = {line: kept_share(runs, line) for line in runs if line != "none"}
     lines = [
         (
-            f"**{line}**" if line in front else line,
-            f"{kept:.1f}",
+            f"**{line}**" if line in best else line,
+            "" if share is None else f"{100 * share:.1f}",
             figure(runs[line]),
             "" if line in ("icl", ORACLE) else format_gain(runs["icl"], runs[line]),
             figure(runs[line], "answer_nll"),
         )
-        for kept, line in rows
+        for line, share in sorted(
+            shares.items(), key=lambda item: (item[1] is None, -(item[1] or 0))
+        )
     ]
     head = ("method", "kept (%)", "F1 (%)", LOST, NLL)
     return f"{MODELS[suite]}:\n\n{table(head, lines, 1)}"
 
 
-def kept_percent(runs: Sequence[StoredRun], full: Sequence[StoredRun]) -> float:
-    """Return the bytes kept, in percent of those of full context."""
-    (row,), (whole,) = compare_runs(runs).method_rows, compare_runs(full).method_rows
-    share = row.costs["kept_share"]
-    if share is None:
-        share = (row.costs["state_bytes"] or 0.0) / (whole.costs["state_bytes"] or 1.0)
-    return 100 * share
+def kept_share(runs: Runs, line: str) -> float | None:
+    """Return the bytes kept by a row, as a share of those of full context; None if not comparable."""
+    (row,) = compare_runs(runs[line]).method_rows
+    return {"icl": 1.0, "none": 0.0}.get(line, row.costs["kept_share"])
 
 
 def pareto_rows(runs: Runs, metric: str = "") -> list[str]:
-    """Return the Pareto-optimal rows in score and bytes kept, by bytes."""
-    points = []
+    """Return the Pareto-optimal rows in score and bytes kept, by bytes kept."""
+    rows = []
     for line, own in runs.items():
-        if not line.startswith(UNRANKED):
+        share = kept_share(runs, line)
+        if share is not None and not line.startswith(UNRANKED):
             (row,) = compare_runs(own, metric).method_rows
-            points.append((kept_percent(own, runs["icl"]), -row.oriented_value, line))
-    front: list[tuple[float, float, str]] = []
-    for point in sorted(points):
-        if not front or point[1] < front[-1][1]:
-            front.append(point)
-    return [line for _, _, line in front]
+            rows.append(replace(row, label=line, costs={"state_bytes": share}))
+    best = sorted(pareto_optimal(rows), key=lambda row: row.costs["state_bytes"] or 0.0)
+    return [row.label for row in best]
 
 
 def larger_contexts() -> str:

@@ -63,7 +63,8 @@ def quality() -> Figure:
     figure, grid = panels(9.0, 7.0, 2, len(english.MODELS), sharex=True, sharey="row")
     for column, (suite, title) in enumerate(english.MODELS.items()):
         runs = english.paragraph_runs(suite)
-        kept = {line: english.kept_percent(own, runs["icl"]) for line, own in runs.items()}
+        shares = {line: english.kept_share(runs, line) for line in runs}
+        kept = {line: 100 * share for line, share in shares.items() if share is not None}
         for axes, metric, scale in zip(
             grid[:, column], ("f1", "answer_nll"), (100, 1), strict=True
         ):
@@ -74,17 +75,17 @@ def quality() -> Figure:
                 linestyle=":",
                 label="none (keeps nothing)",
             )
-            front = english.pareto_rows(runs, metric)
+            best = english.pareto_rows(runs, metric)
             axes.plot(
-                [kept[line] for line in front],
-                [scale * rows[line].value for line in front],
+                [kept[line] for line in best],
+                [scale * rows[line].value for line in best],
                 color="lightgrey",
                 linewidth=6,
                 zorder=0,
                 label="Pareto-optimal",
             )
             for number, (label, lines) in enumerate(series.items()):
-                if own := [line for line in lines if line in rows]:
+                if own := [line for line in lines if line in kept]:
                     axes.errorbar(
                         [kept[line] for line in own],
                         [scale * rows[line].value for line in own],

@@ -147,6 +147,13 @@ def test_a_threshold_and_recent_tokens_decide_what_is_kept() -> None:
     ]
 
 
+def test_recent_tokens_take_at_most_the_budget() -> None:
+    lm = tiny_llama()
+    kept = cache(read(make("kvzap", lm, budget=7, recent=50), *TEXTS))
+    assert (kept.counts == 7).all()
+    assert (kept.index.view(-1, 7)[:, 4:] >= int(kept.next) - 3).all()
+
+
 def test_a_text_without_tokens_is_refused() -> None:
     with pytest.raises(UserError, match="empty"):
         make("kvzap", tiny_llama()).loss_parts([Episode(key="empty", steps=())])

@@ -14,7 +14,7 @@ from tests.methods.reading import logits, read
 from tests.methods.test_eviction import NOISE, SMALL, make
 from tests.methods.test_kvzip import cache
 from tests.tiny import tiny_llama
-from tests.tiny_methods import TEXTS
+from tests.tiny_methods import TEXTS, make_chunks
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.methods.eviction.shares import SHARES_FOLDER, allocate_slots, load_shares
@@ -101,6 +101,11 @@ def test_faults_of_shares(tmp_path: Path) -> None:
     for more in ({"chunk": 9}, {"positions": "cache"}):
         with pytest.raises(UserError, match="positions=original"):
             make("keydiff", lm, shares="global", **more)
+    method = make("keydiff", lm, budget=9, shares="global")
+    with pytest.raises(UserError, match="shares=uniform"):
+        method.adapt(read(method, TEXTS[0]), [[chunk] for chunk in make_chunks(TEXTS[1])])
+    with pytest.raises(ValueError, match="unifrom"):
+        make("keydiff", lm, shares="unifrom")
     with pytest.raises(ValueError, match="query_aware"):
         make("snapkv", lm, shares="global", query_aware=True)
 

@@ -134,7 +134,7 @@ def _load_scorers(
     with torch.device("meta"):
         layers = nn.ModuleList(build_scorer(lm, settings) for _ in lm.kv_layers)
         shapes = dict(nn.ModuleDict({"layers": layers}).named_parameters())
-    _refuse_mismatch(path, lm, weights, shapes, "NAME of the base model in its name")
+    _refuse_mismatch(path, lm, weights, shapes, "NAME of the base model that it was trained for")
     method = KVzap(lm, settings)
     _copy_weights(method.modules(), weights)
     return method

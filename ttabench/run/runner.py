@@ -240,7 +240,7 @@ class _EpisodeRun:
             )
             hint = (
                 "Set a single query step (metaicl, lamp, dailydialog: --task-set steps=12), "
-                "or use snapkv."
+                "or use snapkv with shares=uniform."
             )
             raise UserError(fault, hint)
 

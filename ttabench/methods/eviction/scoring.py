@@ -93,6 +93,9 @@ class ScoringMethod(EvictingMethod[SettingsT]):
     def _read(
         self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor
     ) -> EvictedCache | RaggedCache:
+        if self._has_head_budgets and kept is not None:
+            fault = f"{self.name} with head budgets (shares) cannot read on after an eviction."
+            raise UserError(fault, "Use one command for all texts, or --set shares=uniform.")
         kept_slots = 0 if kept is None else kept.index.shape[-1]
         read_B = mask_BT.sum(1) + (0 if kept is None else kept.next)
         (observed_B,) = amounts_by_row(lambda read: [self.observed_tokens(read)], read_B)
@@ -128,25 +131,27 @@ class ScoringMethod(EvictingMethod[SettingsT]):
     def _evict_by_head(self, whole: EvictedCache) -> RaggedCache:
         """Keep the best slots of each head, as many as its share of the budget.
 
-        First and last slots that are always kept take the same part of every head's budget.
+        First and last slots that are always kept take the same part of every head's budget, up to
+        their usual number.
         """
         read = int(whole.next)
         scores = drop_invisible(self.lm, whole).scores
         assert scores is not None, "slots have scores"
-        scores_LHS, budget = scores[:, 0], self.settings.kept_tokens(read)
-        layers, heads, slots = scores_LHS.shape
-        shares = torch.ones(layers, heads) if self._shares_LH is None else self._shares_LH
-        counts_LH = allocate_slots(
-            shares, (scores_LHS > -math.inf).sum(-1), budget * layers * heads
-        )
+        scores_LHS, slots = scores[:, 0], scores.shape[-1]
+        budget = self.settings.kept_tokens(read)
+        total = budget * scores_LHS[..., 0].numel()
+        counts_LH, part_LH1 = None, scores_LHS.new_ones(1, 1, 1)
+        if self._shares_LH is not None:
+            available_LH = (scores_LHS > -math.inf).sum(-1)
+            counts_LH = allocate_slots(self._shares_LH, available_LH, total)
+            part_LH1 = (counts_LH / min(budget, slots))[..., None].clamp(max=1)
         first, last = self.always_kept(read)
-        part_LH1 = (counts_LH / min(budget, slots))[..., None].clamp(max=1)
         place_S = torch.arange(slots, device=scores.device)
         stays = (place_S < (first * part_LH1).ceil()) | (
             slots - place_S <= (last * part_LH1).ceil()
         )
         scores_LHS = scores_LHS.masked_fill(stays & (scores_LHS > -math.inf), math.inf)
-        kept = select_slots(scores_LHS, budget * layers * heads, self._shares_LH)
+        kept = select_slots(scores_LHS, total, counts_LH)
         return pack_slots(replace(whole, scores=None), kept)
 
     def _score_rows(

@@ -76,22 +76,21 @@ def allocate_slots(shares_LH: Tensor, available_LH: Tensor, budget: int) -> Tens
     return counts.view_as(available_LH)
 
 
-def select_slots(scores_LHP: Tensor, budget: int, shares_LH: Tensor | None) -> Tensor:
+def select_slots(scores_LHP: Tensor, budget: int, counts_LH: Tensor | None) -> Tensor:
     """Return the mask of the slots with the highest scores, bool [L, H, P].
 
     Slots with a score of -inf are never kept. The earlier slot wins a tie.
 
     Args:
         budget: slots in all layers and heads together.
-        shares_LH: share of every head; None for the best slots of all heads.
+        counts_LH: slots of every head; None for the best slots of all heads.
     """
     available = scores_LHP > -math.inf
-    if shares_LH is None:
+    if counts_LH is None:
         scores = scores_LHP.flatten()
         order = scores.sort(descending=True, stable=True).indices[:budget]
         best = torch.zeros_like(scores, dtype=torch.bool).scatter_(0, order, value=True)
         return best.view_as(available) & available
-    counts = allocate_slots(shares_LH, available.sum(-1), budget)
     order = scores_LHP.sort(dim=-1, descending=True, stable=True).indices
-    is_kept = torch.arange(order.shape[-1], device=order.device) < counts[..., None]
+    is_kept = torch.arange(order.shape[-1], device=order.device) < counts_LH[..., None]
     return torch.zeros_like(available).scatter_(-1, order, is_kept)

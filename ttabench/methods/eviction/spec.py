@@ -53,15 +53,16 @@ class BudgetSettings(EvictionSettings):
     budget: Amount = 0.2
     """Tokens kept in every layer and head, or their share of the tokens read."""
     shares: str = UNIFORM
-    """Division of the budget over layers and heads. uniform: the same for all; global: the best
-    slots of all heads together; shipped: as KVzip divides it for this model; or the folder of a
-    state of kvzip, for its division. Other values than uniform need the whole context at once."""
+    """Budgets of heads. uniform: the same for all; global: the best slots of all heads together;
+    shipped: those of kvzip, bundled for some models; or a path with a slash, for those of a state of
+    kvzip."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_amount("budget", self.budget)
-        if not self.shares:
-            raise ValueError("shares must be uniform, global, shipped or a folder")
+        if self.shares not in (UNIFORM, GLOBAL, BUNDLED_SHARES) and "/" not in self.shares:
+            known = f"{UNIFORM}, {GLOBAL}, {BUNDLED_SHARES} or a path such as ./state"
+            raise ValueError(f"shares must be {known}, got {self.shares}")
 
     def kept_tokens(self, read: int) -> int:
         """Return the budget in tokens."""

@@ -17,7 +17,7 @@ from ttabench.cost import (
 )
 from ttabench.methods.eviction.kvzip import KVZIP, KVzipSettings
 from ttabench.methods.eviction.spec import UNIFORM
-from ttabench.methods.parts.settings import Amount, check_amount
+from ttabench.methods.parts.settings import Amount, as_budget, check_amount
 from ttabench.methods.spec import Recipe
 
 
@@ -99,6 +99,7 @@ KVZAP = replace(
     import_path="ttabench.methods.eviction.kvzap.method:KVzap",
     Settings=KVzapSettings,
     cost=cost,
+    keep=lambda amount: {**as_budget(amount), "threshold": None},
     trainable=True,
     recipes={"": Recipe(documents=(4,), steps=200)},
     test_settings=KVzapSettings(budget=12),

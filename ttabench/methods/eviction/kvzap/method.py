@@ -68,7 +68,7 @@ class Gate(nn.Module):
         sinks_THG = (
             torch.einsum("thgd,hxd->thgx", query_THGD, self.k_base[:, 0]).mul(scale).logsumexp(-1)
         )
-        return torch.sigmoid(own_THG - sinks_THG).mean(-1).log()
+        return torch.sigmoid(own_THG - sinks_THG).mean(-1).clamp(min=MIN_SCORE).log()
 
     def _split(self, x_TX: Tensor) -> Tensor:
         return x_TX.view(len(x_TX), self.heads, -1, GATE_FEATURES)
@@ -101,6 +101,8 @@ class KVzap(Trainable[KVzapSettings], KVzip[KVzapSettings]):
             scorers = [build_scorer(lm, settings) for _ in lm.kv_layers]
         self.layers = nn.ModuleList(scorers).to(lm.device)
         self._sums: dict[str, Tensor] = {}
+        if settings.threshold is not None:
+            self.growth = "linear"
 
     def modules(self) -> nn.ModuleDict:
         """Return the scorers of all layers."""
@@ -125,8 +127,11 @@ class KVzap(Trainable[KVzapSettings], KVzip[KVzapSettings]):
         assert cache.scores is not None, "slots have scores"
         recent = self.settings.recent
         if recent is not None:
-            first = cache.next - in_tokens(recent, int(cache.next))
-            stays = (cache.index >= first) & (cache.scores > -math.inf)
+            last = in_tokens(recent, int(cache.next))
+            if self.settings.threshold is None:  # the budget includes them
+                budget = self.settings.kept_tokens(int(cache.next))
+                last = min(last, max(0, budget - SINK_TOKENS))
+            stays = (cache.index >= cache.next - last) & (cache.scores > -math.inf)
             cache = replace(cache, scores=cache.scores.masked_fill(stays, MUST_STAY_SCORE))
         if self.settings.threshold is None:
             return super()._select_slots(cache)
@@ -190,10 +195,10 @@ class KVzap(Trainable[KVzapSettings], KVzip[KVzapSettings]):
         for episode in episodes:
             chunks = [[chunk] for chunk in episode.chunks()]
             (row,) = new_chunk_ids(self.lm, self.begin(1), chunks)
-            if not any(row):
-                fault = f"The training episode {episode.key} has no context to read."
-                raise UserError(fault, "Use --task-set for longer contexts, or another --task.")
             ids = torch.tensor([[*self.lm.start_ids, *chain(*row)]], device=self.lm.device)
+            if ids.shape[1] <= SINK_TOKENS:
+                fault = f"The context of training episode {episode.key} is too short."
+                raise UserError(fault, "Use --task-set for longer contexts, or another --task.")
             with map_inputs(self.lm, lambda _, x_BTC: x_BTC[0]) as inputs:
                 text = super().score_text(None, ids)
             x_LTC = torch.stack([torch.cat(part).to(self.lm.device) for part in inputs]).float()

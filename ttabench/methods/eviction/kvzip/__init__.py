@@ -16,9 +16,9 @@ class KVzipSettings(BudgetSettings):
     budget: Amount = 0.2
     """Mean tokens kept per layer and head, or their share of the tokens read."""
     shares: str = GLOBAL
-    """Division of the budget over layers and heads. uniform: the same for all; global: the best
-    slots of all heads together; shipped: KVzip's usual division for this model; or the folder of a
-    state of kvzip, for its division."""
+    """Budgets of heads. uniform: the same for all; global: the best slots of all heads together;
+    shipped: the bundled ones of this model; or a path with a slash, for those of a state of
+    kvzip."""
     repeat_chunk: int = 2048
     """Tokens of the text per repetition; fewer if the model has too few positions."""
 
