@@ -281,7 +281,7 @@ LORA_PER_DOCUMENT = MethodSpec(
     Settings=LoraPerDocumentSettings,
     presets={
         # nano cannot write useful texts about a document
-        "nano": LoraPerDocumentSettings(seeds=(), top=1)
+        "nano": LoraPerDocumentSettings(seeds=(), top=1, lr=3e-3)
     },
     growth="linear",
     query_aware=True,
