@@ -56,8 +56,7 @@ EQUAL_MEMORY = (
     *("qttt", "templora", "cartridge"),
 )
 README_ROWS = (
-    *("icl", "icl, 4 bits", "kvzip", "kvzip 20 %, 4 bits", "kvzap", "attention_matching", "rag"),
-    *("snapkv", "random_slots"),
+    *("icl", "icl, 4 bits", "kvzip", "kvzip 20 %, 4 bits", "kvzap", "rag", "random_slots"),
 )
 PARAGRAPHS: Mapping[str, tuple[str, ...]] = {
     "keep": ("bits", "shares", "text"),

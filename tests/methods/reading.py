@@ -21,6 +21,16 @@ def read(method: Any, *texts: str) -> State:
     return state
 
 
+def answer_nll_by_state(ran: Any) -> dict[str, float]:
+    """Return the answer NLL of the runs of a command with --swap-state, by `state_of`."""
+    return {
+        run["config"]["state_of"]: row["value"]
+        for run in ran.json()["runs"]
+        for row in run["rows"]
+        if row["metric"] == "answer_nll"
+    }
+
+
 def read_apart(method: Any, *texts: str) -> State:
     """These texts, one after the other."""
     state: State = method.begin(1)

@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 
 from tests.conftest import Command, error_line
-from tests.methods.reading import prompted, read
+from tests.methods.reading import answer_nll_by_state, prompted, read
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS
 from ttabench.core.errors import UserError
@@ -62,7 +62,7 @@ def test_study_brings_it_to_its_teacher(seeds: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("seeds", [(), TINY.seeds])
 def test_training_reduces_the_loss_of_deltas(seeds: tuple[str, ...]) -> None:
     lm = tiny_llama()
-    method = Cartridge(lm, replace(TINY, target="deltas", seeds=seeds))
+    method = Cartridge(lm, replace(TINY, target="deltas", slots=128, seeds=seeds))
     state = read(method, *TEXTS[:2])
     examples = method._teacher_examples(Patch(), [lm.encode(text) for text in TEXTS[:2]], 0)
     patch = method.patch(state, [])
@@ -88,12 +88,7 @@ def test_deltas_remember_their_documents(ttabench: Command, tmp_path: Path) -> N
         tmp_path,
     )
     assert ran.code == 0
-    nll = {
-        run["config"]["state_of"]: row["value"]
-        for run in ran.json()["runs"]
-        for row in run["rows"]
-        if row["metric"] == "answer_nll"
-    }
+    nll = answer_nll_by_state(ran)
     assert nll["own"] < nll["none"] - 0.3
     assert nll["own"] < nll["other"] - 0.3
 
@@ -102,6 +97,13 @@ def test_deltas_remember_their_documents(ttabench: Command, tmp_path: Path) -> N
 def test_deltas_have_no_budget(budget: str, ttabench: Command) -> None:
     words = "eval --method cartridge --set target=deltas --task streamingqa --dry-run"
     assert budget.split()[0] in error_line(ttabench(f"{words} {budget}"))
+
+
+@pytest.mark.parametrize("unused", ["target=deltas slots=64", "rank=4"])
+def test_settings_of_the_other_target_are_refused(unused: str, ttabench: Command) -> None:
+    words = "eval --method cartridge --task streamingqa --dry-run"
+    settings = " ".join(f"--set {each}" for each in unused.split())
+    assert unused.split()[-1].split("=")[0] in error_line(ttabench(f"{words} {settings}"))
 
 
 def test_a_context_as_long_as_the_positions_leaves_room_for_a_seed() -> None:
@@ -135,7 +137,7 @@ def test_what_left_for_peft_enters_again(tmp_path: Path, ttabench: Command) -> N
     with pytest.raises(UserError, match=r"does not fit .* and slots=9: prompt_embeddings"):
         from_peft(lm, replace(TINY, slots=9), tmp_path / "peft")
     with pytest.raises(UserError, match="target=cache"):
-        from_peft(lm, replace(TINY, target="deltas"), tmp_path / "peft")
+        from_peft(lm, replace(TINY, target="deltas", slots=128), tmp_path / "peft")
     (tmp_path / "notes.txt").write_text("The home of Ada Voss is in Selby.")
     made = "--method cartridge --set slots=8 --set steps=2".split()
     assert (

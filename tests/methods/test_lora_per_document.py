@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import Command, error_line
-from tests.methods.reading import prompted, read, read_apart
+from tests.methods.reading import answer_nll_by_state, prompted, read, read_apart
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, make_queries
 from ttabench.contract.case import query_logits
@@ -95,12 +95,7 @@ def test_documents_are_remembered(ttabench: Command, tmp_path: Path) -> None:
         tmp_path,
     )
     assert ran.code == 0
-    nll = {
-        run["config"]["state_of"]: row["value"]
-        for run in ran.json()["runs"]
-        for row in run["rows"]
-        if row["metric"] == "answer_nll"
-    }
+    nll = answer_nll_by_state(ran)
     assert nll["own"] < nll["none"] - 0.3
     assert nll["own"] < nll["other"] - 0.3
 

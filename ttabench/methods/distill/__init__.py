@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from ttabench.core.errors import require_at_least
@@ -67,7 +67,7 @@ class DistillSettings(SelfDistillationSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfStudySettings(SelfDistillationSettings):
-    """Settings of methods whose base model writes the training texts."""
+    """Settings of methods that train on texts written by the base model."""
 
     seeds: tuple[str, ...] = (
         "Question:",
@@ -100,6 +100,11 @@ class CartridgeSettings(SelfStudySettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(2, slots=self.slots)
+        defaults = {each.name: each.default for each in fields(self)}
+        unused = ("slots",) if self.target == "deltas" else ("rank", "alpha", "targets")
+        for name in unused:
+            if getattr(self, name) != defaults[name]:
+                raise ValueError(f"target={self.target} does not use {name}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +114,7 @@ class LoraPerDocumentSettings(SelfStudySettings):
     rank: int = 2
     alpha: float = 32.0
     top: int = 3
-    """Documents whose LoRAs are added for a query."""
+    """Number of retrieved documents. Their LoRAs are added for a query."""
     steps: int = 16
     """Gradient steps on each document."""
     lr: float = 3e-4
@@ -211,7 +216,7 @@ def _training_texts(
 
 
 def lora_per_document_cost(settings: LoraPerDocumentSettings, shape: Shape, work: Workload) -> Cost:
-    """Cost of `cost` with weight deltas, for each document alone; documents are English text."""
+    """Compute the cost of training one LoRA per document. Documents are English text."""
     base, documents = closed_book_cost(shape, work), len(work.chunk_tokens)
     if not documents:
         return base

@@ -35,7 +35,7 @@ from ttabench.methods.eviction.cache import (
 )
 from ttabench.methods.eviction.evicting import EvictingMethod, SettingsT, extend_cache
 from ttabench.methods.eviction.observers import ColumnSums, QueryStore
-from ttabench.methods.eviction.shares import allocate_slots, load_shares, select_slots
+from ttabench.methods.eviction.shares import head_budgets, load_shares, select_slots
 from ttabench.methods.eviction.spec import UNIFORM
 
 OBSERVERS = {"attention": ColumnSums, "queries": QueryStore}
@@ -119,12 +119,12 @@ class ScoringMethod(EvictingMethod[SettingsT]):
             scores[..., :kept_slots] = kept.scores
         tensors = {"earlier_scores": scores, **{n: o.total() for n, o in observers.items()}}
         whole = replace(whole, scores=self._score_rows(whole, tensors, counted_BT)).compact()
+        if self._has_head_budgets:
+            return self._evict_by_head(whole)
         assert whole.scores is not None, "slots have scores"
         budget_B, first_B, last_B = amounts_by_row(
             lambda read: (self.settings.kept_tokens(read), *self.always_kept(read)), whole.next
         )
-        if self._has_head_budgets:
-            return self._evict_by_head(whole)
         state = whole if stores_scores else replace(whole, scores=None)
         return state.evict(whole.scores, budget_B, first_B=first_B, last_B=last_B)
 
@@ -140,10 +140,9 @@ class ScoringMethod(EvictingMethod[SettingsT]):
         scores_LHS, slots = scores[:, 0], scores.shape[-1]
         budget = self.settings.kept_tokens(read)
         total = budget * scores_LHS[..., 0].numel()
-        counts_LH, part_LH1 = None, scores_LHS.new_ones(1, 1, 1)
-        if self._shares_LH is not None:
-            available_LH = (scores_LHS > -math.inf).sum(-1)
-            counts_LH = allocate_slots(self._shares_LH, available_LH, total)
+        counts_LH = head_budgets(self._shares_LH, scores_LHS, total)
+        part_LH1 = scores_LHS.new_ones(1, 1, 1)
+        if counts_LH is not None:
             part_LH1 = (counts_LH / min(budget, slots))[..., None].clamp(max=1)
         first, last = self.always_kept(read)
         place_S = torch.arange(slots, device=scores.device)

@@ -1,4 +1,4 @@
-"""Division of a budget over layers and heads, and the slots of one sequence that are kept.
+"""Head budgets, and the slots of one sequence that are kept.
 
 Shape letters: L layers · H key/value heads · P slots.
 """
@@ -53,6 +53,19 @@ def load_shares(lm: LM, setting: str) -> Tensor | None:
     return counts.view(size).float()
 
 
+def head_budgets(shares_LH: Tensor | None, scores_LHP: Tensor, budget: int) -> Tensor | None:
+    """Return the slots that every head keeps, int64 [L, H]; None for the best slots of all heads.
+
+    Args:
+        shares_LH: result of `load_shares`.
+        scores_LHP: scores, -inf for slots that cannot be kept.
+        budget: slots in all layers and heads together.
+    """
+    if shares_LH is None:
+        return None
+    return allocate_slots(shares_LH, (scores_LHP > -math.inf).sum(-1), budget)
+
+
 def allocate_slots(shares_LH: Tensor, available_LH: Tensor, budget: int) -> Tensor:
     """Divide `budget` slots in proportion to shares, at most the available slots; int64 [L, H].
 
@@ -83,7 +96,7 @@ def select_slots(scores_LHP: Tensor, budget: int, counts_LH: Tensor | None) -> T
 
     Args:
         budget: slots in all layers and heads together.
-        counts_LH: slots of every head; None for the best slots of all heads.
+        counts_LH: result of `head_budgets`.
     """
     available = scores_LHP > -math.inf
     if counts_LH is None:

@@ -32,7 +32,7 @@ from ttabench.methods.eviction.cache import EvictedCache, RaggedCache, drop_invi
 from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.kvzip import ATTENTION_MATCHING, KVZIP, KVzipSettings
 from ttabench.methods.eviction.observers import attention_weights, group_heads, visible_slots
-from ttabench.methods.eviction.shares import allocate_slots, load_shares, select_slots
+from ttabench.methods.eviction.shares import head_budgets, load_shares, select_slots
 from ttabench.methods.parts.kept import extend_prefix
 
 KVzipT = TypeVar("KVzipT", bound=KVzipSettings)
@@ -149,11 +149,7 @@ class KVzip(EvictingMethod[KVzipT]):
         scores_LHP = cache.scores[:, 0]
         heads = scores_LHP.shape[0] * scores_LHP.shape[1]
         budget = self.settings.kept_tokens(int(cache.next)) * heads
-        counts_LH = None
-        if self._shares_LH is not None:
-            available_LH = (scores_LHP > -math.inf).sum(-1)
-            counts_LH = allocate_slots(self._shares_LH, available_LH, budget)
-        return select_slots(scores_LHP, budget, counts_LH)
+        return select_slots(scores_LHP, budget, head_budgets(self._shares_LH, scores_LHP, budget))
 
     def score_text(self, start: Prefix | None, ids_BT: Tensor) -> ReadText:
         """Read a text after a prefix, then repeat it chunk by chunk. The highest scores are kept."""
