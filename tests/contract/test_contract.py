@@ -34,7 +34,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "streamadapter whole": ("streamadapter", {"window": None}),
     "generative_adapter run": ("generative_adapter", {"buffer": True}),
     "generative_adapter exact": ("generative_adapter", {"objective": "both", "gradient": "exact"}),
-    "cartridge deltas": ("cartridge", {"target": "deltas", "rank": 2}),
+    "cartridge deltas": ("cartridge", {"target": "deltas", "slots": 128, "rank": 2}),
     "mac tree": ("mac", {"hierarchy": 2}),
     "rag of some tokens": ("rag", {"read": 30}),
     "rag+mac": ("rag+mac", {}),
