@@ -289,6 +289,10 @@ INT64_BYTES = 8
 """Bytes of a token id, position or count in a state (int64)."""
 FLOAT32_BYTES = 4
 """Bytes of a float32, or of an index (int32)."""
+HALF_BYTES = 2
+"""Bytes of a float16 or bfloat16."""
+GROUP_SLOTS = 32
+"""Slots that share scale and offset of a channel of quantised keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +306,8 @@ class Workload:
     """Generated tokens with EOS; an upper limit if the task gives only that."""
     value_bytes: int = 4
     """Bytes per value in the number format of the base model."""
+    bits: int | None = None
+    """Bits per key and value of a state (`--bits`), or None."""
 
     @property
     def tokens(self) -> int:
@@ -312,6 +318,24 @@ class Workload:
     def query_positions(self) -> int:
         """Positions of prompt and answer. The last generated token is never read."""
         return self.prompt_tokens + self.new_tokens - 1
+
+    def kv_bytes(self, shape: Shape, slots: int, *, is_ragged: bool = False) -> int:
+        """Return the bytes of keys and values of `slots` positions in a state.
+
+        With bits, see `ttabench.methods.quantised`. `is_ragged`: the cache is flat, because heads
+        keep different slots.
+        """
+        if self.bits is None:
+            return shape.cache_bytes(slots, self.value_bytes)
+        quantised = max(slots - 1, 0)
+        if not is_ragged:
+            quantised -= quantised % GROUP_SLOTS
+        size, groups = shape.head_dim, -(-quantised // GROUP_SLOTS)
+        codes = quantised * -(-size * self.bits // 8)
+        scales_and_lows = 2 * HALF_BYTES * (groups * size + quantised)
+        exact = HALF_BYTES * size * (slots - quantised)
+        layout = INT64_BYTES * (3 if is_ragged else 6)
+        return shape.layers * shape.kv_heads * (2 * (codes + exact) + scales_and_lows) + 2 * layout
 
 
 @dataclass(frozen=True, kw_only=True)

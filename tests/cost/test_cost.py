@@ -44,6 +44,7 @@ from ttabench.methods.icl import InContextSettings
 from ttabench.methods.in_place_ttt import InPlaceSettings
 from ttabench.methods.lora import LoraSettings
 from ttabench.methods.qttt import QueryTrainingSettings
+from ttabench.methods.quantised import pack_state
 from ttabench.methods.registry import compute_cost, find_method, methods
 from ttabench.methods.still import StillSettings
 from ttabench.methods.streamadapter import StreamAdapterSettings
@@ -129,6 +130,9 @@ MEASURED = [
     *(("gpt2", case) for case in ("icl", "window", "h2o", "ccm", "streamadapter")),
     ("gpt2", "prompt_compression"),
 ]
+QUANTISED = (
+    """icl window snapkv h2o random_slots kvzap ccm gisting qttt still in_place_ttt""".split()
+)
 QUICK = 4
 """Tokens of an answer."""
 
@@ -152,7 +156,9 @@ class Measured:
     adapt_flops: int
     ask_flops: int
 
-    def on_paper(self, *, dense: bool = False, pieces: int = len(TEXTS)) -> Cost:
+    def on_paper(
+        self, *, dense: bool = False, pieces: int = len(TEXTS), bits: int | None = None
+    ) -> Cost:
         """The analytic cost of the same work; `dense`: with everything that is computed and masked."""
         settings = {} if self.method.settings is None else asdict(self.method.settings)
         lengths = tuple(
@@ -164,7 +170,7 @@ class Measured:
             state = self.method.adapt(state, [[piece] for piece in make_chunks(*TEXTS[:pieces])])
         is_continuation = continues_text(self.method.patch(state, QUESTION))
         asked = len(prompt_ids(self.lm, QUESTION[0], is_continuation=is_continuation))
-        work = Workload(chunk_tokens=lengths, prompt_tokens=asked, new_tokens=QUICK)
+        work = Workload(chunk_tokens=lengths, prompt_tokens=asked, new_tokens=QUICK, bits=bits)
         found = compute_cost(
             self.method.name, settings, replace(shape(self.lm), counts_masked_pairs=dense), work
         )
@@ -221,6 +227,21 @@ def test_cost_on_paper_is_as_measured(base: str, case: str) -> None:
     assert dense.ask_flops == pytest.approx(found.ask_flops, rel=0.05)
     assert paper.adapt_flops <= dense.adapt_flops
     assert replace(paper, adapt_flops=0, ask_flops=0) == replace(dense, adapt_flops=0, ask_flops=0)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize(
+    ("base", "case"),
+    [
+        *(("nano", case) for case in QUANTISED),
+        *(("gpt2", case) for case in ("icl", "window", "h2o", "ccm")),
+    ],
+)
+def test_bytes_of_a_quantised_state_are_as_measured(base: str, case: str, bits: int) -> None:
+    found = measured(base, case)
+    packed = pack_state(found.state, bits, torch.bfloat16)
+    assert packed.nbytes < found.state.nbytes
+    assert found.on_paper(bits=bits).state_bytes == packed.nbytes
 
 
 def test_cost_of_a_lora_per_document_is_as_measured() -> None:

@@ -129,6 +129,17 @@ def test_other_bits_and_states_without_keys_are_refused(
     assert "--bits" in error_line(ran)
 
 
+def test_bits_in_the_analytic_cost(ttabench: Command) -> None:
+    words = "profile --analytic --model llama-2-7b --prefill 8k --json --methods"
+    (plain,), (packed,) = (
+        next(iter(ttabench(f"{words} icl --dtype bfloat16{bits}").json().values()))
+        for bits in ("", " --bits 4")
+    )
+    assert packed["state_bytes"] / plain["state_bytes"] == pytest.approx(0.28, abs=0.02)
+    assert packed["total_flops"] == plain["total_flops"]
+    assert "mac" in error_line(ttabench(f"{words} icl,mac --bits 4"))
+
+
 def test_a_sweep_names_the_bits_of_a_run(ttabench: Command, tmp_path: Path) -> None:
     words = f"sweep --methods icl --tasks streamingqa --bits 4 --dry-run --json --out {tmp_path}"
     (row,) = ttabench(words).json()["runs"]

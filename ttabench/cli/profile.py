@@ -139,13 +139,18 @@ def profile(
     load = Load(
         piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds
     )
-    if base.bits and (analytic or training):
-        raise UserError("--bits affects measured states only.", "Remove --analytic or --training.")
+    if base.bits and training:
+        raise UserError("--bits does not affect --training.", "Remove one of them.")
     if analytic:
         from ttabench.profiling.analytic import analytic_table
 
         table = analytic_table(
-            load, parse_lengths(prefill), **typed, model=base.model, dtype=base.dtype
+            load,
+            parse_lengths(prefill),
+            **typed,
+            model=base.model,
+            dtype=base.dtype,
+            bits=base.bits,
         )
         render.print_tables([table], output_form)
         return

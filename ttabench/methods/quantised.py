@@ -25,11 +25,10 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Chunk, Query
+from ttabench.cost import GROUP_SLOTS
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import Method
 
-GROUP_SLOTS = 32
-"""Slots that share scale and offset of a channel of keys."""
 KV_NAMES = re.compile(r"(?:^|(?<=\.))(keys|values)(?:\.\d+)?$")
 """Names of state tensors with keys or values, [.., P, D], or [S, D] of a `RaggedCache`."""
 LAYOUT = "layout"

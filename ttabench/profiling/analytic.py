@@ -65,15 +65,17 @@ def analytic_table(
     settings: Sequence[str],
     model: str,
     dtype: str,
+    bits: int | None,
 ) -> Table:
     """Build the table for the typed method names; by default all methods with a formula."""
     with_cost = [name for name, spec in registry.methods().items() if spec.cost]
     names = parse_method_names(methods, with_cost, with_cost)
     selected = {name: registry.find_method(name) for name in names}
     presets, shared = assign_settings(selected, preset, settings)
-    return format_rows(
-        model, analytic_rows(model, list(selected), lengths, load, shared, presets, dtype=dtype)
+    rows = analytic_rows(
+        model, list(selected), lengths, load, shared, presets, dtype=dtype, bits=bits
     )
+    return format_rows(model, rows)
 
 
 def analytic_rows(
@@ -85,6 +87,7 @@ def analytic_rows(
     presets: Mapping[str, str] = {},
     *,
     dtype: str = "auto",
+    bits: int | None = None,
 ) -> list[Row]:
     """Compute the analytic cost of methods by context length, one row each, grouped by method.
 
@@ -93,9 +96,11 @@ def analytic_rows(
         methods: names of methods.
         lengths: tokens of context without BOS; a chunk includes its joiner, an answer its EOS.
         settings, presets: by method; by default the preset of the model's name.
+        bits: bits per key and value of a state.
 
     Raises:
-        UserError: the architecture or dtype is unknown, or the settings have no cost formula.
+        UserError: the architecture or dtype is unknown, the settings have no cost formula, or
+            there are bits and a state has no keys and values.
     """
     shape = _known_shape(model)
     require_known("dtype", dtype, cost.DTYPE_BYTES)
@@ -111,12 +116,19 @@ def analytic_rows(
                 prompt_tokens=load.prompt_tokens,
                 new_tokens=load.generate,
                 value_bytes=cost.DTYPE_BYTES[dtype],
+                bits=bits,
             )
-            method_cost = spec.cost and spec.cost(method_settings, shape, work)
-            if method_cost is None:
+            formula = spec.cost or (lambda *_: None)
+            if (method_cost := formula(method_settings, shape, work)) is None:
                 raise UserError(
                     f"The cost of {name} with these settings is unknown.",
                     "Use the settings of a preset, or another method.",
+                )
+            unquantised = formula(method_settings, shape, replace(work, bits=None))
+            if bits and method_cost.state_bytes and method_cost == unquantised:
+                raise UserError(
+                    f"--bits quantises keys and values, and the state of {name} has none.",
+                    "Remove --bits, or use --methods icl,snapkv.",
                 )
             rows.append(
                 {
@@ -125,6 +137,7 @@ def analytic_rows(
                     "context_tokens": length,
                     **_row(method_cost, shape, work),
                     "dtype": "float32" if dtype == "auto" else dtype,
+                    "bits": bits,
                 }
             )
     return rows
@@ -292,8 +305,9 @@ def format_rows(model: str, rows: Sequence[Mapping[str, Json]]) -> Table:
         for row in rows
     )
     first = rows[0]
+    bits = f" with states of {first['bits']} bits" if first["bits"] else ""
     caption = (
-        f"Computed from published shapes in {first['dtype']}, with {first['prompt_tokens']} prompt "
+        f"Computed from published shapes in {first['dtype']}{bits}, with {first['prompt_tokens']} prompt "
         f"tokens and {first['new_tokens']} answer tokens per query. added: parameters trained "
         "beforehand. floats: numbers in the state. "
         "KV: peak bytes of keys and values. total: reading and one query. "

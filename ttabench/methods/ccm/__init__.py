@@ -214,7 +214,7 @@ def _comp_token_cost(
         kept_slots,
         added_parameters=added_parameters,
         state_floats=shape.slot_floats * kept_slots,
-        state_bytes=shape.cache_bytes(kept_slots, work.value_bytes) + INT64_BYTES * stored_integers,
+        state_bytes=work.kv_bytes(shape, kept_slots) + INT64_BYTES * stored_integers,
         adapt_slots=max(tokens + comp_tokens + before for tokens, before in segments),
         adapt_flops=flops,
         positions=shape.bos_tokens + work.tokens + max(comp_tokens, work.query_positions),

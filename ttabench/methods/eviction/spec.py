@@ -115,7 +115,7 @@ def eviction_cost(
         peak = max(peak, kept + part)
         shared = shared and (not by_head or kept + part <= settings.kept_tokens(read))
         kept = min(kept + part, settings.kept_tokens(read))
-    heads, floats = shape.layers * shape.kv_heads, shape.slot_floats * kept
+    heads = shape.layers * shape.kv_heads
     places = kept if shared else kept * heads
     scores = heads * kept if stores_scores else 0
     positions = max(peak, kept + work.query_positions)
@@ -125,8 +125,8 @@ def eviction_cost(
         shape,
         work,
         kept,
-        state_floats=floats + scores,
-        state_bytes=floats * work.value_bytes + FLOAT32_BYTES * (places + scores) + INT64_BYTES,
+        state_floats=shape.slot_floats * kept + scores,
+        state_bytes=work.kv_bytes(shape, kept) + FLOAT32_BYTES * (places + scores) + INT64_BYTES,
         adapt_slots=peak,
         adapt_flops=flops,
         positions=positions,

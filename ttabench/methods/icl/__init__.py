@@ -51,7 +51,7 @@ def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:
     if settings.truncate == "left":
         return reread_cost(shape, work, tokens)
     slots = shape.bos_tokens + tokens
-    size = shape.cache_bytes(slots, work.value_bytes) + INT64_BYTES
+    size = work.kv_bytes(shape, slots) + INT64_BYTES
     return window_cost(shape, work, slots, state_floats=shape.slot_floats * slots, state_bytes=size)
 
 

@@ -80,7 +80,7 @@ def cost(settings: InPlaceSettings, shape: Shape, work: Workload) -> Cost:
         slots,
         added_parameters=added_parameters,
         state_floats=layers * down.size + shape.slot_floats * slots,
-        state_bytes=change_bytes + shape.cache_bytes(slots, work.value_bytes) + INT64_BYTES,
+        state_bytes=change_bytes + work.kv_bytes(shape, slots) + INT64_BYTES,
     )
     read_flops = full_cost.adapt_flops + delta_flops * (work.tokens - chunks[0]) + change_flops
     return replace(

@@ -61,9 +61,7 @@ def cost(settings: QueryTrainingSettings, shape: Shape, work: Workload) -> Cost:
     slots_before = shape.bos_tokens + (work.tokens - span) // 2
     steps = settings.steps * factors.step_flops(span - 1, span - 1, slots_before) if span > 1 else 0
     state_bytes = (
-        FLOAT32_BYTES * factors.size
-        + shape.cache_bytes(slots, work.value_bytes)
-        + INT64_BYTES * (work.tokens + 2)
+        FLOAT32_BYTES * factors.size + work.kv_bytes(shape, slots) + INT64_BYTES * (work.tokens + 2)
     )
     state_floats = factors.size + shape.slot_floats * slots
     base = window_cost(shape, work, slots, state_floats=state_floats, state_bytes=state_bytes)

@@ -60,7 +60,7 @@ def cost(settings: StillSettings, shape: Shape, work: Workload) -> Cost:
         slots,
         added_parameters=added,
         state_floats=shape.slot_floats * slots,
-        state_bytes=shape.cache_bytes(slots, work.value_bytes) + INT64_BYTES,
+        state_bytes=work.kv_bytes(shape, slots) + INT64_BYTES,
         adapt_slots=tokens,
         adapt_flops=shape.forward_flops(tokens) + networks,
         positions=tokens + work.query_positions,

@@ -74,16 +74,16 @@ def cost(settings: KVzapSettings, shape: Shape, work: Workload) -> Cost | None:
         return replace(closed_book_cost(shape, work), added_parameters=added)
     read = shape.bos_tokens + work.tokens
     kept = min(read, settings.kept_tokens(read))
-    heads, floats = shape.layers * shape.kv_heads, shape.slot_floats * kept
+    heads = shape.layers * shape.kv_heads
     slots = kept if settings.shares == UNIFORM else read
     return window_cost(
         shape,
         work,
         slots,
         added_parameters=added,
-        state_floats=floats + heads * kept,
+        state_floats=(shape.slot_floats + heads) * kept,
         # a position and a score per slot, and the number of slots per head
-        state_bytes=floats * work.value_bytes
+        state_bytes=work.kv_bytes(shape, kept, is_ragged=True)
         + FLOAT32_BYTES * heads * (2 * kept + 1)
         + INT64_BYTES,
         adapt_slots=read,
