@@ -48,8 +48,9 @@ PAIRS = ("rag 10 % + kvzip 10 %", "kvzip 20 % + templora")
 LOST, NLL = "F1 lost vs. icl [95 %]", "NLL (nats/token)"
 LEGEND = f"""F1 in per cent ± standard error over sets, at each budget (a share of the keys and values of `icl`). The
 other columns are for the budget of {BUDGET}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question. *NLL*:
-negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl`; for `rag`, the share
-of the tokens that a query reads. *CPU s*: processor time to read all contexts. Run
+negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl` (`templora`, `qttt` and
+`in_place_ttt` have no budget: with all weights and slots it is above 100 %); for `rag`, the share of the tokens that a query
+reads. *CPU s*: processor time to read all contexts. Run
 `ttabench sweep results/english/keep.yaml` to reproduce it."""
 EQUAL_MEMORY = (
     *("none", "icl", "kvzip", "attention_matching", "rag", "h2o", "snapkv", "random_slots"),
@@ -306,8 +307,11 @@ def by_bytes_of(suite: str) -> str:
 
 def kept_share(runs: Runs, line: str) -> float | None:
     """Return the bytes kept by a row, as a share of those of full context; None if not comparable."""
-    (row,) = compare_runs(runs[line]).method_rows
-    return {"icl": 1.0, "none": 0.0}.get(line, row.costs["kept_share"])
+    own, full = (compare_runs(runs[each]).method_rows[0].costs for each in (line, "icl"))
+    share = {"icl": 1.0, "none": 0.0}.get(line, own["kept_share"])
+    if share is None and line in PLAIN:  # cache and weights, all in the number format of `icl`
+        share = (own["state_bytes"] or 0.0) / (full["state_bytes"] or 1.0)
+    return share
 
 
 def pareto_rows(runs: Runs, metric: str = "") -> list[str]:

@@ -1,7 +1,7 @@
 """Tables of suite `nine`: every method on every task family, of scores and of costs.
 
-A tick marks memory of the context: the own state is better than the swapped and the empty state,
-and both 95 % intervals exclude zero.
+A tick marks memory of the context: the own state is significantly better than the swapped and the
+empty state (p below 5 %, Holm over all cells). The memory share follows it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from math import log
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,6 +19,7 @@ from pandas import DataFrame
 from ttabench.core.amounts import format_bytes
 from ttabench.report.groups import STATE_SUFFIXES
 from ttabench.report.method_rows import format_value
+from ttabench.stats.estimate import SIGNIFICANCE_LEVEL, holm
 
 SUITE = Path(__file__).resolve().parent / "nine"
 HAS_MEMORY = "✓"
@@ -48,24 +50,25 @@ class Cell(NamedTuple):
     own: Row
     swapped: Row | None
     has_memory: bool
+    memory_share: float
+    """Own minus swapped state, as a share of `icl` minus `none`; of log perplexities."""
 
     def figure(self, *, swapped: bool = False) -> str:
         """Format the score, with the score under a swapped state in brackets."""
         text = format_value(self.own["metric"], self.own["value"], self.own["stderr"])
         if swapped and self.swapped is not None:
             text += f" ({format_value(self.swapped['metric'], self.swapped['value'], None)})"
-        return f"{text} {HAS_MEMORY}" if self.has_memory else text
+        return f"{text} {HAS_MEMORY} {100 * self.memory_share:.0f} %" if self.has_memory else text
 
 
 @cache
 def read() -> dict[tuple[str, str], Cell]:
     """Load the comparison of the suite by `ttabench compare`: a cell per method and task."""
     found = json.loads(ttabench("compare", "--out", SUITE, "--json"))
-    better = {
-        (pair["task"], pair["left"], pair["right"])
+    p_values = {
+        (pair["task"], pair["left"], pair["right"]): pair["p"]
         for pair in found["differences"]
-        if None not in (pair["ci_low"], pair["ci_high"])
-        and (pair["ci_high"] < 0 if pair["metric"] == "ppl" else pair["ci_low"] > 0)
+        if pair["value"] * (-1 if pair["metric"] == "ppl" else 1) > 0
     }
     checkpoints = {run.id: str(run.config["checkpoint"]) for _, run in runs_of(SUITE)}
     rows: dict[str, dict[tuple[str, str], Row]] = {state: {} for state in STATE_SUFFIXES}
@@ -74,18 +77,25 @@ def read() -> dict[tuple[str, str], Cell]:
         remark = next(words for end, words in REMARKS.items() if name.endswith(end))
         line = row["method"] + (remark if name else "")
         rows[row["state_of"]][line, row["task"]] = row
-    return {
-        key: Cell(
-            own,
-            rows["other"].get(key),
-            all(
-                (own["task"], own["label"], own["label"] + suffix) in better
-                for suffix in STATE_SUFFIXES.values()
-                if suffix
-            ),
+    suffixes = [suffix for suffix in STATE_SUFFIXES.values() if suffix]
+    worst = {
+        key: max(
+            p_values.get((key[1], own["label"], own["label"] + suffix), 1.0) for suffix in suffixes
         )
         for key, own in rows["own"].items()
+        if key in rows["other"]
     }
+    adjusted = dict(zip(worst, holm([*worst.values()]), strict=True))
+    cells = {}
+    for key, own in rows["own"].items():
+        swapped = rows["other"].get(key)
+        ends = (rows["own"][end, key[1]] for end in ("icl", "none"))
+        values = [one["value"] for one in (own, swapped or own, *ends)]
+        mine, others, full, none = map(log, values) if own["metric"] == "ppl" else values
+        p = adjusted.get(key)
+        has_memory = p is not None and p < SIGNIFICANCE_LEVEL
+        cells[key] = Cell(own, swapped, has_memory, (mine - others) / (full - none))
+    return cells
 
 
 def grid(cell: Callable[[Cell], str]) -> DataFrame:
@@ -100,7 +110,7 @@ def scores() -> str:
     """Return the table of scores."""
     head = (
         "main metric ± standard error over queries and draws (with a swapped state); "
-        f"{HAS_MEMORY}: memory of the context"
+        f"{HAS_MEMORY}: memory of the context, with its share of the improvement of icl over none"
     )
     return f"**{head}**\n\n{markdown(grid(lambda cell: cell.figure(swapped=True)))}\n"
 

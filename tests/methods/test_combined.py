@@ -36,7 +36,7 @@ def generator(**settings: Any) -> GenerativeAdapter:
     return method
 
 
-@pytest.mark.parametrize("norm", ["svd", "frobenius"])
+@pytest.mark.parametrize("norm", ["svd", "frobenius", "spectral"])
 def test_sums_of_two_states_add_up(norm: str) -> None:
     method = generator(norm=norm)
     first, rest = read(method, TEXTS[:1]), read(method, TEXTS[1:])

@@ -24,7 +24,7 @@ from ttabench.profiling.measure import TensorMemoryCounter
 
 TINY = GenerativeAdapterSettings(inner=8, rank=4, chunk=16, scale=1.0)
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
-NORMS: list[dict[str, Any]] = [{}, {"norm": "frobenius"}]
+NORMS: list[dict[str, Any]] = [{}, {"norm": "frobenius"}, {"norm": "spectral"}]
 
 
 def taught(lm: LM, **changes: Any) -> GenerativeAdapter:

@@ -25,7 +25,7 @@ FIXTURE = "generative_adapter"
 CONFIGS: dict[str, dict[str, Any]] = json.loads(
     fixture_file(f"{FIXTURE}.json").read_text(encoding="utf-8")
 )["configs"]
-NORMS = {"frobenius": "frobenius/", "svd": "svd/exact_"}
+NORMS = {"frobenius": "frobenius/", "spectral": "spectral/", "svd": "svd/exact_"}
 """Where the fixture has the numbers of each norm."""
 WHOLE = [name for name in CONFIGS if name != "generator"]
 

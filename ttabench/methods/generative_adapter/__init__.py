@@ -25,9 +25,9 @@ class GenerativeAdapterSettings:
     """Maximum tokens of a chunk. A text is cut into as few chunks of equal length as possible."""
     scale: float = 1 / 16
     """Factor s of every delta."""
-    norm: Literal["svd", "frobenius"] = "svd"
-    """Normalisation of the sum. svd: the first `rank` singular values are set to 1. frobenius:
-    division by the Frobenius norm, which gives deltas of rank `inner`."""
+    norm: Literal["svd", "frobenius", "spectral"] = "svd"
+    """Normalisation of the sum. svd: the first `rank` singular values are set to 1. frobenius and
+    spectral: division by this norm, which gives deltas of rank `inner`."""
     gradient: Literal["released", "exact"] = "released"
     """Gradient of the decomposition in training (`norm=svd`). released: through a randomised
     decomposition, as in the released code. exact: through the full decomposition; it is also

@@ -253,7 +253,11 @@ class DeltaGenerator(nn.Module):
                 differentiable_singular_vectors if differentiable else singular_vectors
             )(sum_BRK, s)
             return LowRank(right_BQK @ self.queries, s.scale * self.outputs @ left_BRQ)
-        normed_BRK = sum_BRK * torch.rsqrt(sum_BRK.square().sum((-2, -1), keepdim=True) + EPSILON)
+        if s.norm == "spectral":
+            norm_B11 = torch.linalg.matrix_norm(sum_BRK, 2, keepdim=True) + EPSILON
+        else:
+            norm_B11 = (sum_BRK.square().sum((-2, -1), keepdim=True) + EPSILON).sqrt()
+        normed_BRK = sum_BRK / norm_B11
         return LowRank(normed_BRK @ self.queries, s.scale * self.outputs[None])
 
 
