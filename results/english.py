@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import yaml
-from grids import crossed, markdown, spread, table
+from grids import crossed, is_equivalent, markdown, spread, table
 
 from ttabench.core.amounts import format_number
 from ttabench.records.samples import has_samples
@@ -23,7 +23,7 @@ from ttabench.records.schema import load_record
 from ttabench.report.compare import compare_runs
 from ttabench.report.method_rows import pareto_optimal, pool_rows
 from ttabench.report.stored import StoredRun, load_values
-from ttabench.stats.estimate import difference
+from ttabench.stats.estimate import PairedDifference, difference
 from ttabench.stats.metrics import metric_or_default
 
 HERE = Path(__file__).resolve().parent / "english"
@@ -45,9 +45,12 @@ PLAIN = ("none", "icl", "templora", "qttt", "in_place_ttt", "cartridge")
 ORDER = ("attention_matching", "kvzip", "h2o", "window", "snapkv", "rag", "random_slots")
 PAIRS = ("rag 10 % + kvzip 10 %", "kvzip 20 % + templora")
 """Combinations of two methods, within the budget of each part alone."""
+MARGIN, EQUIVALENT = 0.03, "≈"
+"""Difference in F1 that counts as none, and the mark of rows that are equivalent within it."""
 LOST, NLL = "F1 lost vs. icl [95 %]", "NLL (nats/token)"
 LEGEND = f"""F1 in per cent ± standard error over sets, at each budget (a share of the keys and values of `icl`). The
-other columns are for the budget of {BUDGET}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question. *NLL*:
+other columns are for the budget of {BUDGET}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question; {EQUIVALENT}: equivalent
+within three points (two one-sided tests at 5 %). *NLL*:
 negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl` (`templora`, `qttt` and
 `in_place_ttt` have no budget: with all weights and slots it is above 100 %); for `rag`, the share of the tokens that a query
 reads. *CPU s*: processor time to read all contexts. Run
@@ -61,7 +64,7 @@ README_ROWS = (
 )
 PARAGRAPHS: Mapping[str, tuple[str, ...]] = {
     "keep": ("bits", "shares", "text"),
-    "keep-gemma": ("shares-gemma",),
+    "keep-gemma": ("bits-gemma", "shares-gemma"),
 }
 """Further suites with the questions of a suite on sets of four paragraphs."""
 MODELS = {
@@ -187,7 +190,7 @@ def improvement(runs: Mapping[tuple[str, str], Sequence[StoredRun]], columns: Se
         none, icl = (runs.get((line, column), []) for line in ("none", "icl"))
         if len(none) != len(icl) or len(none) < 2 or none[0][1].main_metric == "ppl":
             continue
-        _, low, _ = paired_difference(icl, none)
+        low = paired_difference(icl, none).ci_low
         doubt = ", not significant" if low is not None and low <= 0 else ""
         sentences.append(f"{column}: {format_gain(icl, none)}{doubt}")
         tested &= low is not None
@@ -197,10 +200,8 @@ def improvement(runs: Mapping[tuple[str, str], Sequence[StoredRun]], columns: Se
     return f"Improvement of icl over none in points, with {how}: {'; '.join(sentences)}.\n"
 
 
-def paired_difference(
-    left: Sequence[StoredRun], right: Sequence[StoredRun]
-) -> tuple[float, float | None, float | None]:
-    """Return the difference of the main metric and its 95 % interval, paired by query.
+def paired_difference(left: Sequence[StoredRun], right: Sequence[StoredRun]) -> PairedDifference:
+    """Return the difference of the main metric, paired by query.
 
     Without stored scores per query there is no interval: the overlap of the runs is then unknown.
     """
@@ -211,21 +212,33 @@ def paired_difference(
         sides = [[side[query] for query in shared] for side in (ours, theirs)]
         paired = difference(sides[0], sides[1], metric_or_default(metric).figure)
         assert paired is not None, "a difference of means is a number"
-        return paired.value, paired.ci_low, paired.ci_high
+        return paired
     one, other = (
         pool_rows([row for _, run in side if (row := run.value(metric))])[0]
         for side in (left, right)
     )
-    return one - other, None, None
+    return PairedDifference(value=one - other, units=0)
 
 
 def format_gain(left: Sequence[StoredRun], right: Sequence[StoredRun], scale: int = 100) -> str:
     """Format the difference of the main metric with its interval."""
-    value, low, high = paired_difference(left, right)
-    shown = format_number(scale * value)
-    if low is None or high is None:
+    return format_difference(paired_difference(left, right), scale)
+
+
+def format_difference(found: PairedDifference, scale: int = 100) -> str:
+    """Format a difference with its interval."""
+    shown = format_number(scale * found.value)
+    if found.ci_low is None or found.ci_high is None:
         return shown
-    return f"{shown} [{format_number(scale * low)}, {format_number(scale * high)}]"
+    low, high = (format_number(scale * end) for end in (found.ci_low, found.ci_high))
+    return f"{shown} [{low}, {high}]"
+
+
+def format_loss(runs: Runs, line: str) -> str:
+    """Format the F1 lost against full context, marked if it is equivalent within `MARGIN`."""
+    found = paired_difference(runs["icl"], runs[line])
+    is_alike = found.units and is_equivalent(found, MARGIN)
+    return f"{format_difference(found)} {EQUIVALENT}" if is_alike else format_difference(found)
 
 
 class Cells(NamedTuple):
@@ -250,7 +263,7 @@ def format_figures(runs: Runs, name: str) -> Cells:
     ((_, record), *_), share = runs[line], kept_share(runs, line)
     return Cells(
         figure(runs[line]),
-        "" if line == "icl" else format_gain(runs["icl"], runs[line]),
+        "" if line == "icl" else format_loss(runs, line),
         figure(runs[line], "answer_nll"),
         "" if share is None else f"{100 * share:.1f}",
         format_number(record.cost["adapt_cpu_seconds"], 0),
@@ -294,7 +307,7 @@ def by_bytes_of(suite: str) -> str:
             f"**{line}**" if line in best else line,
             "" if share is None else f"{100 * share:.1f}",
             figure(runs[line]),
-            "" if line in ("icl", ORACLE) else format_gain(runs["icl"], runs[line]),
+            "" if line in ("icl", ORACLE) else format_loss(runs, line),
             figure(runs[line], "answer_nll"),
         )
         for line, share in sorted(
@@ -315,11 +328,11 @@ def kept_share(runs: Runs, line: str) -> float | None:
 
 
 def pareto_rows(runs: Runs, metric: str = "") -> list[str]:
-    """Return the Pareto-optimal rows in score and bytes kept, by bytes kept."""
+    """Return the Pareto-optimal rows in score and bytes kept, by bytes kept. None exceeds `icl`."""
     rows = []
     for line, own in runs.items():
         share = kept_share(runs, line)
-        if share is not None and not line.startswith(UNRANKED):
+        if share is not None and share <= 1 and not line.startswith(UNRANKED):
             (row,) = compare_runs(own, metric).method_rows
             rows.append(replace(row, label=line, costs={"state_bytes": share}))
     best = sorted(pareto_optimal(rows), key=lambda row: row.costs["state_bytes"] or 0.0)

@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
 from pandas import DataFrame, Series
+from scipy.special import stdtrit
 
 from ttabench.core.amounts import format_bytes
 from ttabench.methods.checkpoints import trained_tasks, training_seed
@@ -24,7 +25,7 @@ from ttabench.report.method_rows import format_value, pool_rows
 from ttabench.report.selection import list_runs
 from ttabench.report.stored import StoredRun
 from ttabench.stats.clusters import Observation
-from ttabench.stats.estimate import estimate
+from ttabench.stats.estimate import PairedDifference, estimate
 
 HERE = Path(__file__).resolve().parent
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter", "mac")
@@ -48,6 +49,23 @@ NINE = (
 LARGE = 1000
 """Figures from this value on have no decimals."""
 Runs: TypeAlias = Sequence[StoredRun]
+
+
+def is_equivalent(difference: PairedDifference, margin: float) -> bool:
+    """Return True if two one-sided tests (Schuirmann 1987) show a difference below the margin.
+
+    Each test has a level of 5 %, so the 90 % interval lies within the margin. It is the 95 %
+    interval, shrunk by the ratio of the quantiles. Without an interval, all units differ alike.
+    """
+    if difference.ci_low is None or difference.ci_high is None:
+        return abs(difference.value) < margin
+    freedom = difference.degrees_of_freedom or math.inf
+    ratio = float(stdtrit(freedom, 0.95) / stdtrit(freedom, 0.975))
+    ends = (
+        difference.value + ratio * (end - difference.value)
+        for end in (difference.ci_low, difference.ci_high)
+    )
+    return all(abs(end) < margin for end in ends)
 
 
 def ttabench(*words: object) -> str:

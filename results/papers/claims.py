@@ -11,17 +11,26 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from papers import declared
 from papers.declared import COUNTED
-from papers.judging import ClaimResult, StoredRuns, Verdict, combine_verdicts, evaluate_claims
+from papers.judging import (
+    ClaimResult,
+    StoredRuns,
+    Verdict,
+    combine_verdicts,
+    evaluate_claims,
+    reported_differences,
+)
 from ttabench.core.amounts import format_bytes, format_number
 from ttabench.stats.metrics import metric_or_default
 
 RULE = """\
-- **Reproduced**: our paired difference has the sign of the claim, and its 95 % interval excludes
-  zero. A method that keeps the context in a state must also be better under its own than under a
-  swapped state, and that interval must exclude zero, too.
+- **Reproduced**: four conditions hold. (1) Our paired difference has the sign of the claim, and its
+  95 % interval excludes zero. (2) A method that keeps the context in a state is significantly
+  better under its own than under a swapped state. (3) The rival is significantly better than no
+  context, unless it is no context. (4) The size is between a fifth and five times of the paper's
+  differences, where it reports them.
+- **Other size**: only (4) fails. **Weak rival**: (3) fails, too, or no run without context shows it.
 - **No memory**: the difference is significant, but the own state is not significantly better than a
-  swapped one.
-- **No control**: the difference is significant, but no run used a swapped state.
+  swapped one. **No control**: no run used a swapped state.
 - **Contradicted**: the difference has the other sign, and its interval excludes zero.
 - **Undecided**: the interval includes zero.
 - **Cannot tell**: the runs cannot test the claim, for the reason given. Both results are near the
@@ -29,8 +38,12 @@ RULE = """\
   is not better than no context, the comparison is an artefact of the synthetic world, or the runs
   have a fault.
 
-Intervals are not corrected for the number of claims. If all units differ by the same amount, a sign
-test with p below 5 % replaces the interval.
+*A within 3 of B* claims equivalence: two one-sided tests at 5 % (the 90 % interval lies within
+the margin) replace (1), and (4) does not apply. It is contradicted if the 95 % interval lies outside.
+
+*Memory share*: own minus swapped state, as a share of full context minus no context (of log
+perplexities). Intervals are not corrected for the number of claims. If all units differ by the same
+amount, a sign test with p below 5 % replaces the interval.
 
 A claim is one comparison of one table. Its settings are places of that table (a task, a length) in
 one comparison group. Each setting is evaluated under every training of the adapter, with its own
@@ -56,7 +69,11 @@ def claims_page(stored_runs: StoredRuns) -> str:
     ]
     quality = [row for row in rows if not row.claim.cost]
     costs = by_claim(row for row in rows if row.claim.cost)
-    parts = ["# Claims of the papers, evaluated on our runs", headline(quality), RULE]
+    reproduced = [
+        settings for settings in by_claim(quality) if verdict_of_settings(settings) == "reproduced"
+    ]
+    title = "# Claims of the papers, evaluated on our runs"
+    parts = [title, headline(quality), claims_table(reproduced), RULE]
     for of in declared.PAPERS:
         about, own = declared.paper(of), [row for row in quality if row.paper == of]
         claims, settings = by_claim(own), [rows for rows in by_setting(own) if rows[0].scale]
@@ -116,9 +133,10 @@ def headline(rows: Sequence[ClaimResult]) -> str:
     )
     return (
         f"{sum(has_runs.values())} of {len(has_runs)} distinct claims have runs. Counted by scale, "
-        f"{verdicts[True, 'reproduced']} claims about methods with a state are reproduced, including their memory of "
-        f"the context, and {verdicts[True, 'mixed']} are mixed. {verdicts[False, 'reproduced']} claims about methods "
-        "without a state are reproduced. Claims about costs are at the end."
+        f"{verdicts[True, 'reproduced']} claims about methods with a state are reproduced with sign, memory, rival and "
+        f"size, {verdicts[True, 'other size']} in another size, and {verdicts[True, 'mixed']} are mixed. "
+        f"{verdicts[False, 'reproduced']} claims about methods without a state are reproduced. Claims about costs are "
+        "at the end. Reproduced:"
     )
 
 
@@ -143,9 +161,11 @@ def claims_table(claims: Sequence[Settings]) -> str:
         verdict = format_verdict(combine_verdicts(verdicts), verdicts, "settings")
         rows = [row for setting in settings for row in setting]
         name = f"{first.paper} {first.table}"
-        ours = effects(settings)
-        lines.append((name, first.claim.text, theirs(rows), first.scale or "", ours, verdict))
-    return markdown(("table", "claim", "paper", "scale", "ours", "verdict"), lines)
+        ours, memory = effects(settings), format_shares(rows)
+        lines.append(
+            (name, first.claim.text, theirs(rows), first.scale or "", ours, memory, verdict)
+        )
+    return markdown(("table", "claim", "paper", "scale", "ours", "#memory share", "verdict"), lines)
 
 
 def settings_table(settings: Settings) -> str:
@@ -167,13 +187,16 @@ def settings_table(settings: Settings) -> str:
                 first.group_name,
                 each([format_ours(row) for row in rows]),
                 each(controls),
+                format_shares(rows),
                 each([f"{row.found.n:,}" if row.found else "" for row in rows]),
                 theirs(rows[:1]).partition(":")[0],
                 f"{verdict}: {reason}" if reason else verdict,
             )
         )
     heads = ("table", "claim", "setting", "comparison group", "ours, left − right [95 %]")
-    return markdown((*heads, "own − swapped state [95 %]", "#n", "paper", "verdict"), lines)
+    return markdown(
+        (*heads, "own − swapped state [95 %]", "#memory share", "#n", "paper", "verdict"), lines
+    )
 
 
 def format_verdict(verdict: str, verdicts: Sequence[str], noun: str) -> str:
@@ -212,24 +235,19 @@ def format_ours(row: ClaimResult) -> str:
     )
 
 
+def format_shares(rows: Sequence[ClaimResult]) -> str:
+    """Format the range of the memory shares, `5 to 23 %`."""
+    shares = [100 * row.memory_share for row in rows if row.memory_share is not None]
+    return f"{span(shares, 0)} %" if shares else ""
+
+
 def theirs(rows: Sequence[ClaimResult]) -> str:
     """Format the paper's differences over places and base models. Without figures, quote the paper."""
-    found = [difference for row in rows for difference in differences(row)]
+    found = [difference for row in rows for difference in reported_differences(row)]
     if not found:
         return rows[0].claim.says
     models = dict.fromkeys(model for model, _ in found)
     return f"{span([value for _, value in found])}: {', '.join(models)}"
-
-
-def differences(row: ClaimResult) -> list[tuple[str, float]]:
-    """Return the paper's difference at a place (left minus right) by base model. Empty for costs."""
-    if row.claim.cost or not row.place.task:
-        return []
-    left, right = (
-        declared.reported_at(row.paper, row.table, row.place, line)
-        for line in (row.claim.left, row.claim.right)
-    )
-    return [(model, left[model] - right[model]) for model in left if model in right]
 
 
 def span(values: Sequence[float], digits: int = 1) -> str:

@@ -70,6 +70,8 @@ class Claim(_Part):
     """Cost to compare instead of the metric; less is better."""
     share: float = 1.0
     """Left reaches at least this share of right. For means only."""
+    margin: float = 0.0
+    """Left and right differ by less than this, in displayed units. 0: left is better."""
     places: list[str] = []
     says: str = ""
     """Quotation from the paper, where its figures do not suffice."""
@@ -81,6 +83,8 @@ class Claim(_Part):
         """Text of the claim."""
         if self.share != 1:
             return f"{self.left} at least {100 * self.share:g} % of {self.right}"
+        if self.margin:
+            return f"{self.left} within {self.margin:g} of {self.right}"
         return f"{self.left} {LESS[self.cost] if self.cost else 'better'} than {self.right}"
 
 

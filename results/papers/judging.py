@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
+from grids import is_equivalent
+
 from papers.declared import (
     COUNTED,
     SCALES,
@@ -31,6 +33,7 @@ from papers.declared import (
     Place,
     Scale,
     paper,
+    reported_at,
     scale_of_model,
 )
 from ttabench.core.declared import format_setting
@@ -57,6 +60,8 @@ from ttabench.sweep.suite import matches_pattern
 
 Verdict: TypeAlias = Literal[
     "reproduced",
+    "other size",
+    "weak rival",
     "no memory",
     "no control",
     "contradicted",
@@ -68,6 +73,8 @@ Verdict: TypeAlias = Literal[
 NO_VERDICT: tuple[Verdict, ...] = ("cannot tell", "no runs")
 MAX_BASELINE_DISTANCE = 0.1
 """Distance from a baseline that counts as near, as a share of the no-context to full-context range."""
+MAX_SIZE_RATIO = 5.0
+"""Maximum ratio of our difference and the paper's."""
 MIN_TIME_RATIO = 2.0
 """Minimum ratio of measured times. Repeated runs vary by this factor on a shared machine."""
 WITHOUT_STATE = ("none", "lora", "icl", "rag")
@@ -303,13 +310,21 @@ class ClaimResult:
     found: Difference | None = None
     control: Difference | None = None
     """Difference between the own and a swapped state of the left method."""
+    memory_share: float | None = None
+    """`control` as a share of full context minus no context; of log perplexities."""
     costs: tuple[Figure, Figure] | None = None
     """Costs of left and right, for a claim about a cost."""
     reason: str = ""
 
 
 def verdict_of(
-    found: Difference, control: Difference | None = None, *, memory: bool = False
+    found: Difference,
+    control: Difference | None = None,
+    *,
+    memory: bool = False,
+    rival_gain: float | None = 1.0,
+    reported: Sequence[float] = (),
+    margin: float = 0.0,
 ) -> Verdict:
     """Return the verdict on the claim that left is better than right.
 
@@ -317,11 +332,33 @@ def verdict_of(
         found: difference between left and right.
         control: difference between the own and a swapped state of left.
         memory: True if left keeps the context in a state. Its own state must then be better than the swapped one.
+        rival_gain: significant gain of right over no context, None if no run shows it.
+        reported: the paper's differences, in displayed units.
+        margin: in displayed units; the claim is that left and right differ by less. 0: left is better.
     """
+    scale = metric_or_default(found.metric).scale
     verdict = _of_sign(_significant_gain(found))
-    if verdict == "reproduced" and memory and (control is None or _significant_gain(control) <= 0):
+    if margin:
+        verdict = _of_equivalence(found, margin / scale)
+    if verdict != "reproduced":
+        return verdict
+    if memory and (control is None or _significant_gain(control) <= 0):
         return "no memory" if control else "no control"
-    return verdict
+    if not rival_gain or rival_gain < 0:
+        return "weak rival"
+    sizes = [value for value in reported if value * found.value > 0]
+    ours = abs(scale * found.value)
+    is_alike = not sizes or (
+        min(map(abs, sizes)) / MAX_SIZE_RATIO <= ours <= MAX_SIZE_RATIO * max(map(abs, sizes))
+    )
+    return verdict if margin or is_alike else "other size"
+
+
+def _of_equivalence(found: Difference, margin: float) -> Verdict:
+    if is_equivalent(found, margin):
+        return "reproduced"
+    low, high = (found.value if end is None else end for end in (found.ci_low, found.ci_high))
+    return "contradicted" if low > margin or high < -margin else "undecided"
 
 
 def _of_sign(sign: float) -> Verdict:
@@ -432,11 +469,54 @@ def _compare(row: ClaimResult, group: Sequence[Location], pairs: Sequence[Pair])
                 for left, _ in pairs
             ]
         )
-    verdict = verdict_of(found, control, memory=row.memory)
+    verdict = verdict_of(
+        found,
+        control,
+        memory=row.memory,
+        rival_gain=_rival_gain(group, pairs),
+        reported=[value for _, value in reported_differences(row)],
+        margin=claim.margin,
+    )
     reason = claim.miniature if row.scale == SCALES[0] else ""
-    reason = reason or _near_baseline_reason(group, pairs, verdict)
+    if not claim.margin:
+        reason = reason or _near_baseline_reason(group, pairs, verdict)
     verdict = "cannot tell" if reason else verdict
-    return replace(row, verdict=verdict, found=found, control=control, reason=reason)
+    return replace(
+        row,
+        verdict=verdict,
+        found=found,
+        control=control,
+        memory_share=_memory_share(group, pairs) if control else None,
+        reason=reason,
+    )
+
+
+def _rival_gain(group: Sequence[Location], pairs: Sequence[Pair]) -> float | None:
+    """Return the significant gain of right over no context, None without such runs.
+
+    No context itself needs no gain.
+    """
+    nones = [next(iter(location.results.get(NO_CONTEXT, {}).values()), None) for location in group]
+    if all(right.method_row.method == NO_CONTEXT for _, right in pairs):
+        return 1.0
+    gain = _mean(
+        [
+            difference(right.row_at_place, none.row_at_place) if none else None
+            for (_, right), none in zip(pairs, nones, strict=True)
+        ]
+    )
+    return None if gain is None else _significant_gain(gain)
+
+
+def reported_differences(row: ClaimResult) -> list[tuple[str, float]]:
+    """Return the paper's difference at a place (left minus right) by base model. Empty for costs."""
+    if row.claim.cost or not row.place.task:
+        return []
+    left, right = (
+        reported_at(row.paper, row.table, row.place, line)
+        for line in (row.claim.left, row.claim.right)
+    )
+    return [(model, left[model] - right[model]) for model in left if model in right]
 
 
 def _faults(claim: Claim, pair: Pair) -> list[str]:
@@ -468,27 +548,49 @@ def _near_baseline_reason(
 ) -> str:
     """Return the reason why both results are near the same baseline, or "".
 
-    Positions are 0 at the no-context and 1 at the full-context baseline. Perplexities use
-    logarithms. Returns "" if a baseline was not run.
+    Positions are 0 at the no-context and 1 at the full-context baseline. Returns "" if a baseline
+    was not run.
     """
-    positions: list[list[float]] = []
-    for location, pair in zip(group, pairs, strict=True):
-        ends = [[*location.results.get(end, {}).values()][:1] for end in (NO_CONTEXT, FULL_CONTEXT)]
-        results = [*pair, *ends[0], *ends[1]]
-        values = [
-            result.figure[0]
-            for result in results
-            if result.figure is not None and not result.method_row.exclusion_reason
-        ]
-        if len(values) < 4:
-            return ""
-        higher = metric_or_default(pair[0].method_row.metric).higher_is_better
-        positions.append(values if higher else [-math.log(value) for value in values])
-    left, right, none, full = (fmean(values) for values in zip(*positions, strict=True))
+    values = _oriented_means(group, pairs)
+    if values is None:
+        return ""
+    left, right, none, full = values
     if full <= none:
         return "full context is not better than no context"
     shares = [(position - none) / (full - none) for position in (left, right)]
     return near_baseline(shares, decided=verdict != "undecided")
+
+
+def _memory_share(group: Sequence[Location], pairs: Sequence[Pair]) -> float | None:
+    """Return own minus swapped state of left, as a share of full context minus no context."""
+    sides = [(left, left.swapped) for left, _ in pairs if left.swapped is not None]
+    values = _oriented_means(group, sides)
+    if values is None or values[3] <= values[2]:
+        return None
+    own, swapped, none, full = values
+    return (own - swapped) / (full - none)
+
+
+def _oriented_means(
+    group: Sequence[Location], sides: Sequence[Sequence[StoredResult]]
+) -> list[float] | None:
+    """Return the means over tasks of the given results, of no context, and of full context.
+
+    Higher is better; perplexities use logarithms. None if a baseline was not run.
+    """
+    tasks: list[list[float]] = []
+    for location, results in zip(group, sides, strict=True):
+        ends = [[*location.results.get(end, {}).values()][:1] for end in (NO_CONTEXT, FULL_CONTEXT)]
+        values = [
+            result.figure[0]
+            for result in [*results, *ends[0], *ends[1]]
+            if result.figure is not None and not result.method_row.exclusion_reason
+        ]
+        if len(values) < len(results) + 2:
+            return None
+        higher = metric_or_default(results[0].method_row.metric).higher_is_better
+        tasks.append(values if higher else [-math.log(value) for value in values])
+    return [fmean(values) for values in zip(*tasks, strict=True)]
 
 
 def near_baseline(positions: Sequence[float], *, decided: bool) -> str:

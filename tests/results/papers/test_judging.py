@@ -62,6 +62,43 @@ def test_verdict_of_a_difference(found: Difference, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("rival_gain", "reported", "verdict"),
+    [
+        (0.1, [10.0], "reproduced"),
+        (0.1, [], "reproduced"),
+        (0.1, [-5.0], "reproduced"),
+        (0.1, [3.9, 3.0], "other size"),
+        (0.1, [101.0], "other size"),
+        (0.1, [3.9, 101.0], "reproduced"),
+        (0.0, [10.0], "weak rival"),
+        (-0.1, [10.0], "weak rival"),
+        (None, [10.0], "weak rival"),
+    ],
+)
+def test_a_rival_better_than_no_context_and_a_size_like_the_papers(
+    rival_gain: float | None, reported: list[float], verdict: str
+) -> None:
+    found = make_difference(0.2, 0.1, 0.3)
+    assert verdict_of(found, rival_gain=rival_gain, reported=reported) == verdict
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (make_difference(0.0, -0.02, 0.02), "reproduced"),
+        (make_difference(-0.01, -0.032, 0.012), "reproduced"),  # the 90 % interval lies within
+        (make_difference(0.0, -0.04, 0.04), "undecided"),
+        (make_difference(-0.05, -0.06, -0.02), "undecided"),
+        (make_difference(-0.05, -0.06, -0.04), "contradicted"),
+        (make_difference(0.0, None, None, p=1.0), "reproduced"),
+        (make_difference(0.5, None, None, p=0.01), "contradicted"),
+    ],
+)
+def test_equivalence_needs_two_one_sided_tests(found: Difference, verdict: str) -> None:
+    assert verdict_of(found, margin=3) == verdict
+
+
+@pytest.mark.parametrize(
     ("control", "verdict"),
     [
         (make_difference(0.2, 0.1, 0.3), "reproduced"),
@@ -138,13 +175,16 @@ def test_a_claim_is_evaluated_by_its_paired_difference(tmp_path: Path) -> None:
     assert {each.verdict for each in missing} == {"no runs"}
 
 
-@pytest.mark.parametrize(("other", "verdict"), [(0.2, "reproduced"), (0.8, "no memory")])
+@pytest.mark.parametrize(("other", "verdict"), [(0.2, "other size"), (0.8, "no memory")])
 def test_the_swapped_state_is_the_control(tmp_path: Path, other: float, verdict: str) -> None:
+    run(tmp_path, "none", 0.0)
+    run(tmp_path, "icl", 1.0)
     run(tmp_path, "uniform", 0.2)
     run(tmp_path, "salient_spans", 0.8)
     run(tmp_path, "salient_spans", other, state_of="other")
     (row,) = rows(tmp_path)
-    assert (row.verdict, row.control.value) == (verdict, pytest.approx(0.8 - other))
+    gain = pytest.approx(0.8 - other)
+    assert (row.verdict, row.control.value, row.memory_share) == (verdict, gain, gain)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +231,7 @@ def test_every_training_of_a_recipe_is_evaluated(tmp_path: Path) -> None:
     run(tmp_path, "salient_spans", 0.8)
     run(tmp_path, "salient_spans", 0.1, state_of="other")
     found = rows(tmp_path)
-    assert [row.verdict for row in found] == ["reproduced", "contradicted", "contradicted"]
+    assert [row.verdict for row in found] == ["weak rival", "contradicted", "contradicted"]
     (setting,) = by_setting(found)
     assert (verdict_of_trainings(setting), len(setting)) == ("mixed", 3)
     (claim,) = by_claim(found)
