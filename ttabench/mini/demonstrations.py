@@ -18,7 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Literal, TypeAlias
 
-from ttabench.mini.world import CATEGORIES, LABEL_WORDS, SPLIT_RESIDUES, entities, rng
+from ttabench.mini.world import (
+    CATEGORIES,
+    CATEGORIES_BY_WORDING,
+    LABEL_WORDS,
+    SPLIT_RESIDUES,
+    WORDS,
+    Wording,
+    entities,
+    rng,
+)
 
 Row = dict[str, object]
 Rule: TypeAlias = list[tuple[str, ...]]
@@ -31,17 +40,32 @@ _SCENES = (
     "there was a {w} in the picture",
     "we heard of a {w} last week",
 )
+_HELD_OUT_SCENES = (
+    "the word {w} was written on the door",
+    "someone whispered {w} two times",
+    "the letter to the mayor ended in {w}",
+    "a child at the window pointed and said {w}",
+    "the sign above the shop read {w}",
+    "at the top of the list they put {w}",
+)
 LABELS_PER_TASK = {"boolq": 2, "cb": 3, "copa": 2, "rte": 2, "sst2": 2}
 """Number of labels of the synthetic SuperGLUE tasks, and of SST-2."""
 
 
-def category_groups(split: str, size: int) -> list[tuple[str, ...]]:
-    """Return the groups of `size` categories that form the rules of one split, disjointly."""
-    every = list(combinations(sorted(CATEGORIES), size))
+def category_groups(split: str, size: int, wording: Wording = "trained") -> list[tuple[str, ...]]:
+    """Return the groups of `size` categories that form the rules of one split, disjointly.
+
+    Held-out words are in no rule of training, so every split has all their groups.
+    """
+    every = list(combinations(sorted(CATEGORIES_BY_WORDING[wording]), size))
+    if wording == "held_out":
+        return every
     return [group for i, group in enumerate(every) if (i * 7) % 25 in SPLIT_RESIDUES[split]]
 
 
-def _draw_rule(source: random.Random, split: str, size: int, categories: int) -> Rule:
+def _draw_rule(
+    source: random.Random, split: str, size: int, categories: int, wording: Wording
+) -> Rule:
     """Draw a rule of one split: the categories of each of `size` labels.
 
     `categories`: number of categories in all; 0 for one per label. A rule of more categories may
@@ -49,13 +73,13 @@ def _draw_rule(source: random.Random, split: str, size: int, categories: int) ->
     categories.
     """
     if not categories:
-        single_categories = list(source.choice(category_groups(split, size)))
+        single_categories = list(source.choice(category_groups(split, size, wording)))
         source.shuffle(single_categories)
         return [(category,) for category in single_categories]
     if not size <= categories <= len(CATEGORIES):
         raise ValueError(f"{size} labels take {size} to {len(CATEGORIES)} categories")
     while True:
-        drawn = source.sample(sorted(CATEGORIES), categories)
+        drawn = source.sample(sorted(CATEGORIES_BY_WORDING[wording]), categories)
         rule = [tuple(sorted(drawn[label::size])) for label in range(size)]
         if rng("rule", sorted(rule)).randrange(25) in SPLIT_RESIDUES[split]:
             return rule
@@ -68,7 +92,8 @@ def _category_per_label(source: random.Random, rule: Rule) -> list[str]:
 
 def scene(source: random.Random, category: str) -> str:
     """Return a short clause with one word of the category."""
-    return source.choice(_SCENES).format(w=source.choice(CATEGORIES[category]))
+    scenes = _SCENES if category in CATEGORIES else _HELD_OUT_SCENES
+    return source.choice(scenes).format(w=source.choice(WORDS[category]))
 
 
 def _balanced_labels(source: random.Random, labels: int, count: int) -> list[int]:
@@ -107,6 +132,7 @@ def superglue(
     queries: int = 64,
     rules: Literal["fresh", "fixed", "mixed"] = "fresh",
     categories: int = 0,
+    wording: Wording = "trained",
 ) -> dict[str, list[Row]]:
     """Generate `{"train": [...], "validation": [...]}` in the hub schema of one task, under one
     rule.
@@ -121,7 +147,7 @@ def superglue(
         rule_source, rule_split = rng("superglue", task, "fixed"), "train"
     else:
         rule_source, rule_split = source, split
-    rule = _draw_rule(rule_source, rule_split, LABELS_PER_TASK[task], categories)
+    rule = _draw_rule(rule_source, rule_split, LABELS_PER_TASK[task], categories, wording)
     people = entities("person", split)
 
     def row_of(label: int) -> Row:
@@ -178,6 +204,7 @@ def unseen(
     demonstrations: int = 32,
     queries: int = 64,
     categories: int = 0,
+    wording: Wording = "trained",
 ) -> dict[str, list[Row]]:
     """Generate `{"train": [...], "validation": [...]}` in the hub schema of one task, under one
     rule drawn from `seed`.
@@ -189,7 +216,7 @@ def unseen(
     """
     source = rng("unseen", task, split, seed)
     size = OPTIONS_PER_TASK[task]
-    rule = _draw_rule(source, split, size, categories)
+    rule = _draw_rule(source, split, size, categories, wording)
     labels = source.sample(LABEL_WORDS, size)
     people = entities("person", split)
 
@@ -207,9 +234,7 @@ def unseen(
 def _blank(source: random.Random, categories: list[str], labels: list[str], place: int) -> Row:
     """Return a sentence with a blank, for the word that goes with the label word at its end."""
     right = source.randrange(2)
-    words = [
-        source.choice(CATEGORIES[categories[right if i == place else 1 - right]]) for i in range(2)
-    ]
+    words = [source.choice(WORDS[categories[right if i == place else 1 - right]]) for i in range(2)]
     sentence = f"They saw a {words[0]} and a {words[1]}, and the _ is {labels[right]}"
     return {
         "sentence": sentence,
@@ -262,7 +287,12 @@ def _question(
 
 
 def metaicl(
-    split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32
+    split: str,
+    seed: int,
+    tasks: int = 8,
+    demonstrations: int = 16,
+    queries: int = 32,
+    wording: Wording = "trained",
 ) -> dict[str, list[Row]]:
     """Generate MetaICL rows {task, input, output, options} by file stem: `<task>_16_<seed>_train`,
     `<task>_16_<seed>_test`.
@@ -274,7 +304,7 @@ def metaicl(
     for number in range(tasks):
         source = rng("metaicl", split, seed, number)
         size = source.choice((2, 2, 3, 4))
-        rule = source.choice(category_groups(split, size))
+        rule = source.choice(category_groups(split, size, wording))
         options = source.sample(LABEL_WORDS, size)
         name = f"mini-{split}-{number}"
         for part, count in (("train", demonstrations), ("test", queries)):

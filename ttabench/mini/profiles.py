@@ -11,7 +11,7 @@ topics, one entry revealed too little.
 from __future__ import annotations
 
 from ttabench.mini.demonstrations import category_groups, scene
-from ttabench.mini.world import rng
+from ttabench.mini.world import Wording, rng
 
 Row = dict[str, object]
 NEWS = (
@@ -35,7 +35,12 @@ INSTRUCTION = "Which category does this article relate to? Just answer with the 
 
 
 def lamp(
-    split: str, seed: int, users: int = 32, entries: int = 16, topics: int = 2
+    split: str,
+    seed: int,
+    users: int = 32,
+    entries: int = 16,
+    topics: int = 2,
+    wording: Wording = "trained",
 ) -> tuple[list[Row], Row]:
     """Generate (questions, outputs) of the first release's LaMP_2: news categories, profile {title,
     text, category, id}.
@@ -43,7 +48,7 @@ def lamp(
     questions, golds = list[Row](), list[Row]()
     for number in range(users):
         source = rng("lamp", split, seed, number)
-        read = list(source.choice(category_groups(split, topics)))
+        read = list(source.choice(category_groups(split, topics, wording)))
         categories = dict(zip(read, source.sample(NEWS[:14], topics), strict=True))
         profile = []
         for i in range(entries):

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
+from ttabench.mini.world import RELATIONS, Fact, Wording, draw_entities, facts, rng
 
 Row = dict[str, object]
 _LEADS = ("Notes of {d}:", "Report of {d}:", "In brief,", "Heard on {d}:", "From our files:")
@@ -54,6 +54,7 @@ def documents(
     count: int,
     facts_told: int | range,
     relation: str | None = None,
+    wording: Wording = "trained",
 ) -> list[Document]:
     """Return documents about `count` different entities of one kind.
 
@@ -64,13 +65,20 @@ def documents(
         stated = [Fact(entity, one, source.choice(one.values)) for one in relations]
         if relation is None:
             number = facts_told if isinstance(facts_told, int) else source.choice(facts_told)
-            stated = facts(source, kind, entity, min(number, len(RELATIONS[kind])))
+            stated = facts(source, kind, entity, min(number, len(RELATIONS[kind])), wording)
         made.append(document(source, entity, stated))
     return made
 
 
 def _questions(
-    family: str, kind: str, split: str, seed: int, count: int, questions: int, facts_told: int
+    family: str,
+    kind: str,
+    split: str,
+    seed: int,
+    count: int,
+    questions: int,
+    facts_told: int,
+    wording: Wording,
 ) -> Iterator[tuple[str, int, Document, Fact, str]]:
     """Yield (key, document number, document, fact, question), `questions` for each of `count`
     documents.
@@ -80,7 +88,7 @@ def _questions(
     """
     source, numbers = rng(family, split, seed), itertools.count()
     counts = range(1, facts_told + 1) if split == "train" else facts_told
-    for number, made in enumerate(documents(source, kind, split, count, counts)):
+    for number, made in enumerate(documents(source, kind, split, count, counts, wording=wording)):
         drawn = source.sample(made.facts, min(questions, len(made.facts)))
         for fact in drawn + source.choices(made.facts, k=questions - len(drawn)):
             key = f"mini-{split}-{seed}-{number}-{fact.relation.name}-{next(numbers)}"
@@ -88,12 +96,17 @@ def _questions(
 
 
 def streamingqa(
-    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
+    split: str,
+    seed: int,
+    documents: int = 64,
+    questions: int = 1,
+    facts: int = 4,
+    wording: Wording = "trained",
 ) -> list[Row]:
     """Generate rows in the CaMeLS/MAC layout (`text, question, answers`) with the official `qa_id`
     and `evidence_ts`.
     """
-    items = _questions("streamingqa", "person", split, seed, documents, questions, facts)
+    items = _questions("streamingqa", "person", split, seed, documents, questions, facts, wording)
     return [
         {
             "qa_id": key,
@@ -107,10 +120,15 @@ def streamingqa(
 
 
 def squad_seq(
-    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
+    split: str,
+    seed: int,
+    documents: int = 64,
+    questions: int = 1,
+    facts: int = 4,
+    wording: Wording = "trained",
 ) -> list[Row]:
     """Generate rows of SQuAD v1.1 as on the hub: id, title, context, question, answers {text}."""
-    items = _questions("squad_seq", "place", split, seed, documents, questions, facts)
+    items = _questions("squad_seq", "place", split, seed, documents, questions, facts, wording)
     return [
         {
             "id": key,
@@ -124,13 +142,18 @@ def squad_seq(
 
 
 def archivalqa(
-    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
+    split: str,
+    seed: int,
+    documents: int = 64,
+    questions: int = 1,
+    facts: int = 4,
+    wording: Wording = "trained",
 ) -> list[Row]:
     """Generate rows in the layout of the published processing of ArchivalQA (one paragraph per
     document).
     """
     year = {"train": 1993, "validation": 2002, "test": 2004}[split]
-    items = _questions("archivalqa", "company", split, seed, documents, questions, facts)
+    items = _questions("archivalqa", "company", split, seed, documents, questions, facts, wording)
     return [
         {
             "id": key,

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from typing import Literal, TypeAlias
 
 SPLITS = ("train", "validation", "test")
 SPLIT_RESIDUES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
@@ -84,21 +85,27 @@ class Relation:
     values: tuple[str, ...]
 
 
-def _relations(table: str) -> tuple[Relation, ...]:
-    relations = []
+Wording: TypeAlias = Literal["trained", "held_out_sentences", "held_out"]
+"""Sentences and words that training texts have; other sentences with the same words and questions;
+or other sentences, words and questions."""
+
+
+def _relations(table: str) -> dict[Wording, tuple[Relation, ...]]:
+    relations: dict[Wording, tuple[Relation, ...]] = {}
     for entry in table.strip().split("\n\n"):
-        stated, questions, first_person, *values = entry.split("\n")
+        stated, asked, first_person, stated_otherwise, asked_otherwise, *values = entry.split("\n")
         name, *statements = stated.split(" | ")
-        relations.append(
-            Relation(
-                name,
-                tuple(statements),
-                tuple(questions.split(" | ")),
-                first_person,
-                tuple(" ".join(values).split()),
-            )
-        )
-    return tuple(relations)
+        questions, others = asked.split(" | "), stated_otherwise.split(" | ")
+        phrasings: dict[Wording, tuple[list[str], list[str]]] = {
+            "trained": (statements, questions),
+            "held_out_sentences": (others, questions),
+            "held_out": (others, asked_otherwise.split(" | ")),
+        }
+        words = tuple(" ".join(values).split())
+        for wording, (sentences, asked_as) in phrasings.items():
+            relation = Relation(name, tuple(sentences), tuple(asked_as), first_person, words)
+            relations[wording] = (*relations.get(wording, ()), relation)
+    return relations
 
 
 @dataclass(frozen=True)
@@ -126,15 +133,19 @@ class Fact:
         return self.relation.first_person.format(e=self.entity, v=self.value)
 
 
-def facts(source: random.Random, kind: str, entity: str, count: int) -> list[Fact]:
-    """Draw `count` facts of different relations about one entity, in random order."""
-    if count > len(RELATIONS[kind]):
-        raise ValueError(
-            f"a {kind} has {len(RELATIONS[kind])} relations, {count} facts were requested"
-        )
+def facts(
+    source: random.Random, kind: str, entity: str, count: int, wording: Wording = "trained"
+) -> list[Fact]:
+    """Draw `count` facts of different relations about one entity, in random order.
+
+    The wording does not change which facts are drawn.
+    """
+    relations = RELATIONS_BY_WORDING[kind][wording]
+    if count > len(relations):
+        raise ValueError(f"a {kind} has {len(relations)} relations, {count} facts were requested")
     return [
         Fact(entity, relation, source.choice(relation.values))
-        for relation in source.sample(RELATIONS[kind], count)
+        for relation in source.sample(relations, count)
     ]
 
 
@@ -161,10 +172,14 @@ _AMBIGUOUS_WORDS = frozenset({"saw"})
 
 def categories_in(texts: Iterable[str]) -> set[str]:
     """Return the names of the categories with a word in any of these texts."""
-    words = {
-        word for text in texts for word in re.findall("[a-z]+", text.lower())
-    } - _AMBIGUOUS_WORDS
-    return {name for name, members in CATEGORIES.items() if words & set(members)}
+    words = {word for text in texts for word in re.findall("[A-Za-z]+", text)}
+    words = (words | {word.lower() for word in words}) - _AMBIGUOUS_WORDS
+    return {
+        name
+        for categories in CATEGORIES_BY_WORDING.values()
+        for name, members in categories.items()
+        if words & set(members)
+    }
 
 
 def names_in(*texts: str) -> set[str]:
@@ -182,54 +197,71 @@ LABEL_WORDS = tuple(
 # --- relations of a person, a place and a company -------------------------------------------------
 
 # Lines of a relation: its name and three statements with {e} (entity) before {v} (value), so that
-# a causal model can bind them; two questions; a speaker's statement about a friend; the values.
-RELATIONS: dict[str, tuple[Relation, ...]] = {
+# a causal model can bind them; two questions; a speaker's statement about a friend; held-out
+# statements; held-out questions; the values.
+RELATIONS_BY_WORDING: dict[str, dict[Wording, tuple[Relation, ...]]] = {
     "person": _relations("""
 work | {e} works as a {v}. | The trade of {e} is that of a {v}. | For a living, {e} is a {v}.
 What does {e} do for a living? | What is the trade of {e}?
 my friend {e} works as a {v}.
+Each morning, {e} leaves the house to be a {v}. | Neighbours know {e} as a {v}.
+Which job does {e} have? | As what do neighbours know {e}?
 baker potter tailor miner pilot nurse barber weaver sailor cook judge painter farmer smith porter clerk singer carver
 dentist hunter gardener plumber teacher jeweller
 
 home | {e} lives in {v}. | The home of {e} is in {v}. | For years, {e} has lived in {v}.
 Where does {e} live? | In which town is the home of {e}?
 my friend {e} lives in {v}.
+Letters to {e} are sent to {v}. | One finds {e} in {v}.
+Where are letters to {e} sent? | In which town does one find {e}?
 Aldport Birkdale Corwen Dunmouth Eastley Farrow Glenholt Harbury Inverley Jarrow Kelby Lorne Marston Norbeck Oakham
 Penrith Quarley Redmoor Selby Thorne Upwell Verwood Wexcombe Yarm
 
 pet | {e} keeps a {v}. | The pet of {e} is a {v}. | At home, {e} looks after a {v}.
 What pet does {e} keep? | Which animal does {e} look after?
 my friend {e} keeps a {v}.
+The garden of {e} belongs to a {v}. | Every day, {e} feeds a {v}.
+Which animal does {e} feed? | To which animal does the garden of {e} belong?
 goat parrot ferret rabbit pony tortoise canary spaniel lizard hamster goose donkey kitten beagle falcon snake frog
 pigeon hedgehog llama duck magpie poodle gecko
 
 music | {e} plays the {v}. | The instrument of {e} is the {v}. | In the evening, {e} practises the {v}.
 Which instrument does {e} play? | What does {e} practise in the evening?
 my friend {e} plays the {v}.
+In the orchestra, {e} is heard on the {v}. | On stage, {e} performs with the {v}.
+With which instrument does {e} perform? | What does {e} bring to the stage?
 flute cello harp banjo trumpet organ violin oboe guitar piano drum tuba lute clarinet bassoon trombone viola mandolin
 whistle accordion horn zither fiddle bugle
 
 food | {e} likes to eat {v}. | The favourite dish of {e} is {v}. | On Sundays, {e} always orders {v}.
 What does {e} like to eat? | What is the favourite dish of {e}?
 my friend {e} likes to eat {v}.
+At a restaurant, {e} asks for {v}. | A plate for {e} has to hold {v}.
+What does {e} ask for at a restaurant? | What has to be on the plate of {e}?
 soup rice trout lentils pancakes dumplings stew cheese noodles cabbage omelette curry porridge beans pasta mushrooms
 salmon waffles pickles chestnuts turnips oysters plums lamb
 
 ride | {e} travels by {v}. | To get around, {e} takes the {v}. | The usual transport of {e} is the {v}.
 How does {e} travel? | What is the usual transport of {e}?
 my friend {e} travels by {v}.
+On most journeys, {e} is seen in the {v}. | To cross the country, {e} needs the {v}.
+What does {e} need to cross the country? | In what is {e} seen on most journeys?
 tram ferry bicycle train scooter wagon canoe taxi sledge bus barge truck lorry yacht raft carriage balloon skateboard
 moped tractor kayak van helicopter gondola
 
 collection | {e} collects {v}. | The collection of {e} is made of {v}. | Over time, {e} has gathered many {v}.
 What does {e} collect? | What is the collection of {e} made of?
 my friend {e} collects {v}.
+The shelves of {e} are full of {v}. | At markets, {e} searches for {v}.
+What are the shelves of {e} full of? | What does {e} search for at markets?
 stamps coins maps bottles shells clocks dolls masks buttons fossils spoons kites lanterns postcards teapots badges
 swords puzzles feathers keys globes candles marbles ribbons
 
 study | {e} studied {v}. | The subject of {e} at school was {v}. | As a student, {e} read {v}.
 What did {e} study? | What was the subject of {e} at school?
 my friend {e} studied {v}.
+The degree of {e} is in {v}. | At university, {e} attended lectures in {v}.
+In what does {e} have a degree? | Which lectures did {e} attend?
 law botany history physics music chemistry geology medicine poetry astronomy economics logic theology grammar zoology
 algebra optics rhetoric ethics mechanics anatomy drama politics geometry
 """),
@@ -237,30 +269,40 @@ algebra optics rhetoric ethics mechanics anatomy drama politics geometry
 export | {e} is known for its {v}. | The main export of {e} is {v}. | Traders come to {e} to buy {v}.
 What is {e} known for? | What is the main export of {e}?
 {e} is known for its {v}.
+Ships leave {e} with {v}. | Most families of {e} earn their bread with {v}.
+With what do ships leave {e}? | With what do most families of {e} earn their bread?
 wool salt timber honey copper glass leather barley silk paper iron wine cotton pottery butter marble tea amber olives
 tobacco linen coal apples herring
 
 river | {e} stands on the river {v}. | The river that crosses {e} is the {v}. | Boats reach {e} along the {v}.
 On which river does {e} stand? | Which river crosses {e}?
 {e} stands on the river {v}.
+Children of {e} swim in the {v}. | The mills of {e} are driven by the {v}.
+In which water do children of {e} swim? | By what are the mills of {e} driven?
 Ash Brenna Calder Dove Esk Foss Garn Hodder Irth Jura Kent Lune Mersey Nadder Ouse Parrett Quill Ribble Severn Tamar
 Usk Vyrn Wharfe Yare
 
 landmark | The landmark of {e} is a {v}. | Visitors to {e} climb the old {v}. | In the centre of {e} there is a {v}.
 What is the landmark of {e}? | What do visitors to {e} climb?
 the landmark of {e} is a {v}.
+Postcards from {e} show a {v}. | From far away, one recognises {e} by its {v}.
+What do postcards from {e} show? | By what does one recognise {e}?
 tower bridge castle windmill fountain lighthouse chapel theatre market monument statue library palace arch temple
 abbey dome gate obelisk pier museum dam granary cathedral
 
 founder | {e} was founded by {v}. | The founders of {e} were {v}. | Long ago, {e} was settled by {v}.
 Who founded {e}? | By whom was {e} settled?
 {e} was founded by {v}.
+The oldest houses of {e} were built by {v}. | The first people in {e} were {v}.
+Who built the oldest houses of {e}? | Who were the first people in {e}?
 monks sailors miners knights shepherds merchants soldiers farmers exiles pilgrims fishermen smugglers nuns hunters
 pirates weavers masons brewers tanners nomads hermits scribes druids bakers
 
 festival | {e} holds its fair in {v}. | The fair of {e} takes place in {v}. | Every year, {e} celebrates in {v}.
 When does {e} hold its fair? | In which month does {e} celebrate?
 {e} holds its fair in {v}.
+Dancers come to {e} in {v}. | The streets of {e} are decorated in {v}.
+When do dancers come to {e}? | When are the streets of {e} decorated?
 January February March April May June July August September October November December spring summer autumn winter Lent
 Easter Advent Christmas harvest midsummer Whitsun Michaelmas
 """),
@@ -268,25 +310,57 @@ Easter Advent Christmas harvest midsummer Whitsun Michaelmas
 product | {e} makes {v}. | The main product of {e} is {v}. | Since its first year, {e} has produced {v}.
 What does {e} make? | What is the main product of {e}?
 {e} makes {v}.
+Lorries leave the gates of {e} with {v}. | Customers of {e} buy {v}.
+What do customers of {e} buy? | With what do lorries leave the gates of {e}?
 soap carpets pencils gloves mirrors radios saddles nails biscuits pianos boots tyres pumps lamps hats engines razors
 tents paint rope furniture cameras umbrellas scales
 
 chief | {e} is led by {v}. | The director of {e} is {v}. | This year, {e} named as its head {v}.
 Who leads {e}? | Who is the director of {e}?
 {e} is led by {v}.
+Decisions at {e} are taken by {v}. | The largest desk at {e} belongs to {v}.
+Who takes decisions at {e}? | To whom does the largest desk at {e} belong?
 Abbott Barlow Carver Dixon Emery Fisher Gibson Hobbs Irving Jensen Keller Lambert Mason Norris Osborne Parker Quinn
 Russell Sawyer Turner Underhill Vaughan Walsh Yates
 
 seat | {e} has its offices in {v}. | The headquarters of {e} are in {v}. | Last spring, {e} moved to {v}.
 Where does {e} have its offices? | Where are the headquarters of {e}?
 {e} has its offices in {v}.
+Post for {e} is delivered in {v}. | The staff of {e} meet in {v}.
+Where is post for {e} delivered? | Where do the staff of {e} meet?
 Ambleside Barnsley Cromer Dorking Epsom Frome Goole Hexham Ilkley Keswick Louth Malvern Newbury Otley Poole Ripon
 Settle Totnes Ulverston Ventnor Whitby Woking Yeovil Rugby
 
 founded | {e} was opened in {v}. | The first year of {e} was {v}. | According to its charter, {e} dates from {v}.
 When was {e} opened? | What was the first year of {e}?
 {e} was opened in {v}.
+The doors of {e} were unlocked in {v}. | The oldest receipt of {e} is from {v}.
+When were the doors of {e} unlocked? | Of which year is the oldest receipt of {e}?
 1801 1805 1812 1817 1823 1826 1834 1839 1841 1848 1853 1857 1862 1866 1871 1879 1884 1888 1893 1897 1902 1906 1913
 1919
 """),
+}
+RELATIONS: dict[str, tuple[Relation, ...]] = {
+    kind: relations["trained"] for kind, relations in RELATIONS_BY_WORDING.items()
+}
+CATEGORIES_BY_WORDING: dict[Wording, dict[str, tuple[str, ...]]] = {
+    "trained": CATEGORIES,
+    "held_out_sentences": {f"{name}, other sentences": words for name, words in CATEGORIES.items()},
+    "held_out": {
+        relation.name: relation.values
+        for kind, names in {
+            "person": "work pet music food ride collection study",
+            "place": "export landmark founder festival",
+            "company": "product",
+        }.items()
+        for relation in RELATIONS[kind]
+        if relation.name in names.split()
+    },
+}
+"""Words of the categories, whose names differ by wording. No training demonstration has those of
+`held_out`; the base model has read them as values of facts."""
+WORDS = {
+    name: words
+    for categories in CATEGORIES_BY_WORDING.values()
+    for name, words in categories.items()
 }
