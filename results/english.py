@@ -64,13 +64,19 @@ README_ROWS = (
 )
 PARAGRAPHS: Mapping[str, tuple[str, ...]] = {
     "keep": ("bits", "shares", "text"),
-    "keep-gemma": ("bits-gemma", "shares-gemma"),
+    "keep-gemma": ("bits-gemma", "shares-gemma", "text-gemma"),
 }
 """Further suites with the questions of a suite on sets of four paragraphs."""
 MODELS = {
     "keep": "SmolLM2-135M with a LoRA for questions",
     "keep-gemma": "Gemma 3 270M, three examples",
 }
+FEWER_BITS = {
+    "perplexity lost, dialogues": ("bits-dialogues", ""),
+    "perplexity lost, books": ("bits-books", ""),
+    "accuracy lost, demonstrations": ("bits-demonstrations", ""),
+}
+"""Columns of the table of fewer bits on other tasks: suite and column."""
 ORACLE = "icl, gold paragraph alone"
 UNRANKED = ("none", "random_", ORACLE)
 """Beginnings of rows that are not compared in bytes: no context, controls, and an oracle."""
@@ -365,6 +371,30 @@ def continued_text() -> str:
         rows.append((f"`{name}`", *(format_gain(*side, 1) for side in sides)))
     heads = [f"{text} at {share}" for text, share, _ in columns]
     return table(("perplexity above icl [95 %]", *heads), rows, 1)
+
+
+def fewer_bits() -> str:
+    """Compare rows with fewer bits and slots on other tasks than paragraphs."""
+    columns = {title: column_of(*place) for title, place in FEWER_BITS.items()}
+    lines = dict.fromkeys(line for runs in columns.values() for line in runs)
+    rows = []
+    for line in (line for line in lines if line not in ("none", "icl")):
+        cells = [f"`{line}`"]
+        for runs in columns.values():
+            own = runs.get(line)
+            share = kept_share(runs, line) if own else None
+            cells.append("" if share is None else f"{100 * share:.1f}")
+            cells.append(format_loss_of(runs["icl"], own) if own else "")
+        rows.append(cells)
+    heads = [head for title in columns for head in ("kept (%)", title)]
+    return table(("method", *heads), rows, 1)
+
+
+def format_loss_of(full: Sequence[StoredRun], own: Sequence[StoredRun]) -> str:
+    """Format the loss of a main metric against full context: percent points, or perplexity."""
+    metric = metric_or_default(full[0][1].main_metric)
+    sides = (full, own) if metric.higher_is_better else (own, full)
+    return format_gain(*sides, int(metric.scale))
 
 
 def combinations() -> str:

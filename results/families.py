@@ -1,4 +1,4 @@
-"""Tables of suite `nine`: every method on every task family, of scores and of costs.
+"""Tables of suites `nine` and `held-out`: every method on every task family, of scores and of costs.
 
 A tick marks memory of the context: the own state is significantly better than the swapped and the
 empty state (p below 5 %, Holm over all cells). The memory share follows it.
@@ -21,8 +21,10 @@ from ttabench.report.groups import STATE_SUFFIXES
 from ttabench.report.method_rows import format_value
 from ttabench.stats.estimate import SIGNIFICANCE_LEVEL, holm
 
-SUITE = Path(__file__).resolve().parent / "nine"
+HERE = Path(__file__).resolve().parent
 HAS_MEMORY = "✓"
+HELD_OUT_WORDS = ", other words, too"
+"""Mark of a task with held-out words and questions."""
 REMARKS = {
     "-labels-diet": " (gold documents)",
     "_merge-diet": " (merged)",
@@ -62,25 +64,27 @@ class Cell(NamedTuple):
 
 
 @cache
-def read() -> dict[tuple[str, str], Cell]:
-    """Load the comparison of the suite by `ttabench compare`: a cell per method and task."""
-    found = json.loads(ttabench("compare", "--out", SUITE, "--json"))
+def read(suite: str = "nine") -> dict[tuple[str, str], Cell]:
+    """Load the comparison of a suite by `ttabench compare`: a cell per method and task."""
+    found = json.loads(ttabench("compare", "--out", HERE / suite, "--json"))
     p_values = {
-        (pair["task"], pair["left"], pair["right"]): pair["p"]
+        (pair["block"], pair["left"], pair["right"]): pair["p"]
         for pair in found["differences"]
         if pair["value"] * (-1 if pair["metric"] == "ppl" else 1) > 0
     }
-    checkpoints = {run.id: str(run.config["checkpoint"]) for _, run in runs_of(SUITE)}
+    checkpoints = {run.id: str(run.config["checkpoint"]) for _, run in runs_of(HERE / suite)}
     rows: dict[str, dict[tuple[str, str], Row]] = {state: {} for state in STATE_SUFFIXES}
     for row in found["runs"]:
         name = checkpoints[row["runs"].split()[0]]
         remark = next(words for end, words in REMARKS.items() if name.endswith(end))
         line = row["method"] + (remark if name else "")
-        rows[row["state_of"]][line, row["task"]] = row
+        words = HELD_OUT_WORDS if "wording=held_out" in row["block"].split(", ") else ""
+        rows[row["state_of"]][line, row["task"] + words] = row
     suffixes = [suffix for suffix in STATE_SUFFIXES.values() if suffix]
     worst = {
         key: max(
-            p_values.get((key[1], own["label"], own["label"] + suffix), 1.0) for suffix in suffixes
+            p_values.get((own["block"], own["label"], own["label"] + suffix), 1.0)
+            for suffix in suffixes
         )
         for key, own in rows["own"].items()
         if key in rows["other"]
@@ -98,21 +102,27 @@ def read() -> dict[tuple[str, str], Cell]:
     return cells
 
 
-def grid(cell: Callable[[Cell], str]) -> DataFrame:
+def grid(cell: Callable[[Cell], str], suite: str = "nine") -> DataFrame:
     """Format every cell: one row per method, one column per task."""
-    cells = read()
+    cells = read(suite)
     shown = crossed(((*key, each) for key, each in cells.items()), lambda own: cell(*own))
     names = {task: f"{task} ({each.own['metric']})" for (_, task), each in cells.items()}
     return shown[list(names)].rename(columns=names)
 
 
-def scores() -> str:
+def scores(suite: str = "nine") -> str:
     """Return the table of scores."""
     head = (
         "main metric ± standard error over queries and draws (with a swapped state); "
         f"{HAS_MEMORY}: memory of the context, with its share of the improvement of icl over none"
     )
-    return f"**{head}**\n\n{markdown(grid(lambda cell: cell.figure(swapped=True)))}\n"
+    return f"**{head}**\n\n{markdown(grid(lambda cell: cell.figure(swapped=True), suite))}\n"
+
+
+def held_out() -> str:
+    """Return the table of scores of suite `held-out` on held-out sentences."""
+    shown = grid(lambda cell: cell.figure(swapped=True), "held-out")
+    return f"{markdown(shown[[name for name in shown if HELD_OUT_WORDS not in str(name)]])}\n"
 
 
 def costs() -> str:
@@ -132,7 +142,7 @@ def costs() -> str:
 
 def trainings() -> str:
     """Return the table of the training of the adapters."""
-    return f"{adapters(runs_of(SUITE))}\n"
+    return f"{adapters(runs_of(HERE / 'nine'))}\n"
 
 
 def summary() -> str:

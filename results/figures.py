@@ -114,7 +114,8 @@ def ruler_scores() -> Figure:
     found: DataFrame = concat([ruler.scores(HERE / "ruler"), ruler.scores(english.HERE / "ruler")])
     methods = sorted(found[found["budget"]]["method"].unique())
     colours = {name: f"C{number}" for number, name in enumerate(methods)}
-    groups = found[found["subtask"] == ruler.MEAN].groupby(["model", "length"])
+    shown_rows = (found["subtask"] == ruler.MEAN) & (found["bits"] == "")
+    groups = found[shown_rows].groupby(["model", "length"])
     rows, shown = -(-len(groups) // 2), dict[Any, Any]()
     figure, grid = panels(9.0, 3.6 * rows, rows, 2, sharex=True, sharey="row")
     for axes, ((model, length), own) in zip(grid.flat, groups, strict=False):

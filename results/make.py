@@ -58,7 +58,16 @@ TRANSFER = ("superglue-fixed", "superglue-fresh", "unseen")
 UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
 """Tasks that no adapter was trained on."""
 WITHOUT_PAIRS = (
-    *("adaptation-ratio", "nine", "diet-seeds", "online", "transfer", "forgetting", "composed"),
+    *(
+        "adaptation-ratio",
+        "nine",
+        "held-out",
+        "diet-seeds",
+        "online",
+        "transfer",
+        "forgetting",
+        "composed",
+    ),
 )
 """Suites without the tables of `compare`: they have too many runs, or show the pairs themselves."""
 
@@ -127,6 +136,7 @@ GRIDS: dict[str, Callable[[Runs], str]] = {
     "nine": lambda _: (
         f"{families.scores()}{families.costs()}{families.trainings()}".rstrip("\n") + "\n"
     ),
+    "held-out": lambda _: families.scores("held-out").rstrip("\n") + "\n",
     "ruler": lambda _: ruler.tables(HERE / "ruler").removesuffix("\n"),
     "sessions": sessions,
     "override": lambda _: override.tables().removesuffix("\n"),
@@ -229,6 +239,7 @@ RESULTS, APPENDIX = DOCS / "results.md", DOCS / "results"
 TABLES: dict[tuple[Path, str], Callable[[], str]] = {
     (RESULTS, "synthetic"): families.summary,
     (APPENDIX / "synthetic.md", "results"): families.scores,
+    (APPENDIX / "synthetic.md", "held-out"): families.held_out,
     (APPENDIX / "synthetic.md", "sessions"): session_summary,
     (APPENDIX / "training.md", "trainings"): families.trainings,
     (APPENDIX / "real-text.md", "override"): override.summary,
@@ -245,6 +256,7 @@ ENGLISH_TABLES: dict[tuple[Path, str], Callable[[], str]] = {
     (RESULTS, "memory"): english.memories,
     (APPENDIX / "real-text.md", "english"): english.full_table,
     (APPENDIX / "real-text.md", "by-bytes"): english.by_bytes,
+    (APPENDIX / "real-text.md", "fewer-bits"): english.fewer_bits,
     (english.HERE / "reading.md", "tables"): english.reading,
 }
 

@@ -25,6 +25,7 @@ def scores(folder: Path) -> DataFrame:
             "length": run.config["task_options"]["length"],
             "method": row.method,
             "kept": ENDS.get(row.method, run.config["keep"]),
+            "bits": f", {run.config['bits']} bits" if run.config.get("bits") else "",
             "subtask": row.subtask,
             "value": 100 * row.value,
             "stderr": math.nan if row.stderr is None else 100 * row.stderr,
@@ -34,10 +35,9 @@ def scores(folder: Path) -> DataFrame:
         for row in run.rows
         if row.metric == run.main_metric and row.subtask
     ]
-    order = ["model", "length", "budget", "method", "kept"]
-    return DataFrame(lines).sort_values(
-        order, ascending=[True, True, True, True, False], kind="stable"
-    )
+    order = ["model", "length", "budget", "method", "kept", "bits"]
+    ascending = [name != "kept" for name in order]
+    return DataFrame(lines).sort_values(order, ascending=ascending, kind="stable")
 
 
 def tables(folder: Path) -> str:
@@ -50,7 +50,7 @@ def tables(folder: Path) -> str:
         has_error = (own["subtask"] == MEAN) & own["stderr"].notna()
         errors = own["stderr"].map(" ± {:.1f}".format).where(has_error, "")
         shown = own["value"].map("{:.1f}".format) + errors
-        cells = zip(own["method"] + shares, own["subtask"], shown, strict=True)
+        cells = zip(own["method"] + shares + own["bits"], own["subtask"], shown, strict=True)
         grid = grids.crossed(cells, "".join)[[*own["subtask"].unique()]]
         parts.append(f"**{model}, {length:,} tokens**\n\n{grids.markdown(grid)}")
     return "\n".join(parts)

@@ -9,7 +9,17 @@ import pytest
 
 from tools.nano import corpus
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
-from ttabench.mini.world import KINDS, RELATIONS, SPLITS, entities, name_parts, rng
+from ttabench.mini.world import (
+    CATEGORIES,
+    KINDS,
+    RELATIONS,
+    RELATIONS_BY_WORDING,
+    SPLITS,
+    Wording,
+    entities,
+    name_parts,
+    rng,
+)
 
 QA = {"streamingqa": qa.streamingqa, "squad_seq": qa.squad_seq, "archivalqa": qa.archivalqa}
 
@@ -138,3 +148,52 @@ def test_demonstrations_leave_every_label_equally_likely() -> None:
         ]
         counts = {labels.count(label) for label in set(labels)}
         assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize("name", QA)
+def test_other_wording_states_the_same_facts_in_other_sentences(name: str) -> None:
+    by_wording: dict[Wording, list[dict[str, object]]] = {
+        wording: QA[name]("test", 0, 12, questions=4, wording=wording)
+        for wording in ("trained", "held_out_sentences", "held_out")
+    }
+    for rows in zip(*by_wording.values(), strict=True):
+        answers = [row.get("answer") or row["answers"] for row in rows]
+        questions = [row["question"] for row in rows]
+        texts = [row.get("context") or row.get("ans_paragraph") or row["text"] for row in rows]
+        assert answers == answers[:1] * 3
+        assert questions[0] == questions[1] != questions[2]
+        assert len({*texts}) == 2
+        assert texts[1] == texts[2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_held_out_sentences_are_none_of_training(kind: str) -> None:
+    trained, sentences, questions = RELATIONS_BY_WORDING[kind].values()
+    for known, stated, asked in zip(trained, sentences, questions, strict=True):
+        assert known.values == stated.values == asked.values
+        assert known.questions == stated.questions
+        assert stated.statements == asked.statements
+        assert not {*known.statements} & {*stated.statements}
+        assert not {*known.questions} & {*asked.questions}
+        for statement in stated.statements:
+            assert statement.index("{e}") < statement.index("{v}")
+
+
+@pytest.mark.parametrize("wording", ["held_out_sentences", "held_out"])
+def test_held_out_demonstrations_share_no_sentence_with_training(wording: Wording) -> None:
+    trained, held_out = (
+        [
+            row
+            for rows in demonstrations.metaicl("test", 0, 8, wording=each).values()
+            for row in rows
+        ]
+        for each in ("trained", wording)
+    )
+    words = {word for own in CATEGORIES.values() for word in own}
+    scenes = [
+        {" ".join(sorted({*str(row["input"]).split()} - words)) for row in rows}
+        for rows in (trained, held_out)
+    ]
+    assert not scenes[0] & scenes[1]
+    known = {bool({*str(row["input"]).split()} & words) for row in held_out}
+    assert known == {wording == "held_out_sentences"}

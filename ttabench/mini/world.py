@@ -171,15 +171,15 @@ _AMBIGUOUS_WORDS = frozenset({"saw"})
 
 
 def categories_in(texts: Iterable[str]) -> set[str]:
-    """Return the names of the categories with a word in any of these texts."""
+    """Return the names of the categories with a word in any of these texts: of trained words, or
+    without any, of held-out words.
+    """
     words = {word for text in texts for word in re.findall("[A-Za-z]+", text)}
     words = (words | {word.lower() for word in words}) - _AMBIGUOUS_WORDS
-    return {
-        name
-        for categories in CATEGORIES_BY_WORDING.values()
-        for name, members in categories.items()
-        if words & set(members)
-    }
+    for categories in (CATEGORIES, CATEGORIES_BY_WORDING["held_out"]):
+        if found := {name for name, members in categories.items() if words & set(members)}:
+            return found
+    return set()
 
 
 def names_in(*texts: str) -> set[str]:
