@@ -45,14 +45,14 @@ PLAIN = ("none", "icl", "templora", "qttt", "in_place_ttt", "cartridge")
 ORDER = ("attention_matching", "kvzip", "h2o", "window", "snapkv", "rag", "random_slots")
 PAIRS = ("rag 10 % + kvzip 10 %", "kvzip 20 % + templora")
 """Combinations of two methods, within the budget of each part alone."""
-MARGIN, EQUIVALENT = 0.03, "≈"
-"""Difference in F1 that counts as none, and the mark of rows that are equivalent within it."""
+EQUIVALENCE_MARGIN = 0.03
+"""Difference in F1 that counts as none."""
 LOST, NLL = "F1 lost vs. icl [95 %]", "NLL (nats/token)"
 LEGEND = f"""F1 in per cent ± standard error over sets, at each budget (a share of the keys and values of `icl`). The
-other columns are for the budget of {BUDGET}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question; {EQUIVALENT}: equivalent
-within three points (two one-sided tests at 5 %). *NLL*:
-negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl` (`templora`, `qttt` and
-`in_place_ttt` have no budget: with all weights and slots it is above 100 %); for `rag`, the share of the tokens that a query
+other columns are for the budget of {BUDGET}. *F1 lost*: F1 of `icl` minus F1 of the method, paired by question; ≈: equivalent within
+{100 * EQUIVALENCE_MARGIN:g} points (two one-sided tests at 5 %). *NLL*:
+negative log-likelihood of the right answer. *Kept*: size of the state as a share of that of `icl`. `templora`, `qttt` and
+`in_place_ttt` have no budget; their state has weights, with or without the full cache. For `rag`, the share of the tokens that a query
 reads. *CPU s*: processor time to read all contexts. Run
 `ttabench sweep results/english/keep.yaml` to reproduce it."""
 EQUAL_MEMORY = (
@@ -240,11 +240,16 @@ def format_difference(found: PairedDifference, scale: int = 100) -> str:
     return f"{shown} [{low}, {high}]"
 
 
-def format_loss(runs: Runs, line: str) -> str:
-    """Format the F1 lost against full context, marked if it is equivalent within `MARGIN`."""
-    found = paired_difference(runs["icl"], runs[line])
-    is_alike = found.units and is_equivalent(found, MARGIN)
-    return f"{format_difference(found)} {EQUIVALENT}" if is_alike else format_difference(found)
+def format_loss(full: Sequence[StoredRun], own: Sequence[StoredRun]) -> str:
+    """Format the loss of the main metric against full context: percentage points, or perplexity.
+
+    F1 is marked if it is equivalent within `EQUIVALENCE_MARGIN`.
+    """
+    metric = metric_or_default(full[0][1].main_metric)
+    found = paired_difference(*((full, own) if metric.higher_is_better else (own, full)))
+    shown = format_difference(found, int(metric.scale))
+    is_f1 = full[0][1].main_metric == "f1"
+    return f"{shown} ≈" if is_f1 and is_equivalent(found, EQUIVALENCE_MARGIN) else shown
 
 
 class Cells(NamedTuple):
@@ -269,7 +274,7 @@ def format_figures(runs: Runs, name: str) -> Cells:
     ((_, record), *_), share = runs[line], kept_share(runs, line)
     return Cells(
         figure(runs[line]),
-        "" if line == "icl" else format_loss(runs, line),
+        "" if line == "icl" else format_loss(runs["icl"], runs[line]),
         figure(runs[line], "answer_nll"),
         "" if share is None else f"{100 * share:.1f}",
         format_number(record.cost["adapt_cpu_seconds"], 0),
@@ -313,7 +318,7 @@ def by_bytes_of(suite: str) -> str:
             f"**{line}**" if line in best else line,
             "" if share is None else f"{100 * share:.1f}",
             figure(runs[line]),
-            "" if line in ("icl", ORACLE) else format_loss(runs, line),
+            "" if line in ("icl", ORACLE) else format_loss(runs["icl"], runs[line]),
             figure(runs[line], "answer_nll"),
         )
         for line, share in sorted(
@@ -326,15 +331,25 @@ def by_bytes_of(suite: str) -> str:
 
 def kept_share(runs: Runs, line: str) -> float | None:
     """Return the bytes kept by a row, as a share of those of full context; None if not comparable."""
-    own, full = (compare_runs(runs[each]).method_rows[0].costs for each in (line, "icl"))
-    share = {"icl": 1.0, "none": 0.0}.get(line, own["kept_share"])
-    if share is None and line in PLAIN:  # cache and weights, all in the number format of `icl`
-        share = (own["state_bytes"] or 0.0) / (full["state_bytes"] or 1.0)
-    return share
+    if line in ("icl", "none"):
+        return float(line == "icl")
+    own = compare_runs(runs[line]).method_rows[0].costs
+    if own["kept_share"] is not None or line not in PLAIN:
+        return own["kept_share"]
+    # cache and weights, all in the number format of `icl`
+    full = compare_runs(runs["icl"]).method_rows[0].costs
+    return (
+        own["state_bytes"] / full["state_bytes"]
+        if own["state_bytes"] and full["state_bytes"]
+        else None
+    )
 
 
 def pareto_rows(runs: Runs, metric: str = "") -> list[str]:
-    """Return the Pareto-optimal rows in score and bytes kept, by bytes kept. None exceeds `icl`."""
+    """Return the Pareto-optimal rows in score and bytes kept, by bytes kept.
+
+    Rows that keep more than `icl` are excluded.
+    """
     rows = []
     for line, own in runs.items():
         share = kept_share(runs, line)
@@ -384,17 +399,10 @@ def fewer_bits() -> str:
             own = runs.get(line)
             share = kept_share(runs, line) if own else None
             cells.append("" if share is None else f"{100 * share:.1f}")
-            cells.append(format_loss_of(runs["icl"], own) if own else "")
+            cells.append(format_loss(runs["icl"], own) if own else "")
         rows.append(cells)
     heads = [head for title in columns for head in ("kept (%)", title)]
     return table(("method", *heads), rows, 1)
-
-
-def format_loss_of(full: Sequence[StoredRun], own: Sequence[StoredRun]) -> str:
-    """Format the loss of a main metric against full context: percent points, or perplexity."""
-    metric = metric_or_default(full[0][1].main_metric)
-    sides = (full, own) if metric.higher_is_better else (own, full)
-    return format_gain(*sides, int(metric.scale))
 
 
 def combinations() -> str:

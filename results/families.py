@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from math import log
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from grids import adapters, crossed, markdown, runs_of, table, ttabench
+from grids import adapters, crossed, markdown, memory_share, oriented, runs_of, table, ttabench
 from pandas import DataFrame
 
 from ttabench.core.amounts import format_bytes
@@ -23,7 +22,7 @@ from ttabench.stats.estimate import SIGNIFICANCE_LEVEL, holm
 
 HERE = Path(__file__).resolve().parent
 HAS_MEMORY = "✓"
-HELD_OUT_WORDS = ", other words, too"
+HELD_OUT_WORDS = " held_out"
 """Mark of a task with held-out words and questions."""
 REMARKS = {
     "-labels-diet": " (gold documents)",
@@ -52,15 +51,16 @@ class Cell(NamedTuple):
     own: Row
     swapped: Row | None
     has_memory: bool
-    memory_share: float
-    """Own minus swapped state, as a share of `icl` minus `none`; of log perplexities."""
+    memory_share: float | None
+    """Own minus swapped state, as a share of `icl` minus `none`. Perplexities use logarithms."""
 
     def figure(self, *, swapped: bool = False) -> str:
         """Format the score, with the score under a swapped state in brackets."""
         text = format_value(self.own["metric"], self.own["value"], self.own["stderr"])
         if swapped and self.swapped is not None:
             text += f" ({format_value(self.swapped['metric'], self.swapped['value'], None)})"
-        return f"{text} {HAS_MEMORY} {100 * self.memory_share:.0f} %" if self.has_memory else text
+        share = "" if self.memory_share is None else f" {100 * self.memory_share:.0f} %"
+        return f"{text} {HAS_MEMORY}{share}" if self.has_memory else text
 
 
 @cache
@@ -68,7 +68,7 @@ def read(suite: str = "nine") -> dict[tuple[str, str], Cell]:
     """Load the comparison of a suite by `ttabench compare`: a cell per method and task."""
     found = json.loads(ttabench("compare", "--out", HERE / suite, "--json"))
     p_values = {
-        (pair["block"], pair["left"], pair["right"]): pair["p"]
+        (pair["block"], pair["left"], pair["right"]): 1.0 if pair["p"] is None else pair["p"]
         for pair in found["differences"]
         if pair["value"] * (-1 if pair["metric"] == "ppl" else 1) > 0
     }
@@ -81,7 +81,7 @@ def read(suite: str = "nine") -> dict[tuple[str, str], Cell]:
         words = HELD_OUT_WORDS if "wording=held_out" in row["block"].split(", ") else ""
         rows[row["state_of"]][line, row["task"] + words] = row
     suffixes = [suffix for suffix in STATE_SUFFIXES.values() if suffix]
-    worst = {
+    larger_p = {
         key: max(
             p_values.get((own["block"], own["label"], own["label"] + suffix), 1.0)
             for suffix in suffixes
@@ -89,16 +89,15 @@ def read(suite: str = "nine") -> dict[tuple[str, str], Cell]:
         for key, own in rows["own"].items()
         if key in rows["other"]
     }
-    adjusted = dict(zip(worst, holm([*worst.values()]), strict=True))
+    adjusted = dict(zip(larger_p, holm([*larger_p.values()]), strict=True))
     cells = {}
     for key, own in rows["own"].items():
         swapped = rows["other"].get(key)
-        ends = (rows["own"][end, key[1]] for end in ("icl", "none"))
-        values = [one["value"] for one in (own, swapped or own, *ends)]
-        mine, others, full, none = map(log, values) if own["metric"] == "ppl" else values
+        ends = (rows["own"][end, key[1]] for end in ("none", "icl"))
+        values = (oriented(own["metric"], one["value"]) for one in (own, swapped or own, *ends))
         p = adjusted.get(key)
         has_memory = p is not None and p < SIGNIFICANCE_LEVEL
-        cells[key] = Cell(own, swapped, has_memory, (mine - others) / (full - none))
+        cells[key] = Cell(own, swapped, has_memory, memory_share(*values))
     return cells
 
 

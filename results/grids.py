@@ -26,6 +26,7 @@ from ttabench.report.selection import list_runs
 from ttabench.report.stored import StoredRun
 from ttabench.stats.clusters import Observation
 from ttabench.stats.estimate import PairedDifference, estimate
+from ttabench.stats.metrics import metric_or_default
 
 HERE = Path(__file__).resolve().parent
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter", "mac")
@@ -46,6 +47,8 @@ NINE = (
     "streamingqa + squad_seq + archivalqa + superglue + metaicl + lamp + msc + dailydialog + pg19"
 )
 """Tasks of the adapters trained on all families."""
+MIN_EQUAL_UNITS = 6
+"""Number of units from which a sign test of equal differences has p below 5 %."""
 LARGE = 1000
 """Figures from this value on have no decimals."""
 Runs: TypeAlias = Sequence[StoredRun]
@@ -55,17 +58,31 @@ def is_equivalent(difference: PairedDifference, margin: float) -> bool:
     """Return True if two one-sided tests (Schuirmann 1987) show a difference below the margin.
 
     Each test has a level of 5 %, so the 90 % interval lies within the margin. It is the 95 %
-    interval, shrunk by the ratio of the quantiles. Without an interval, all units differ alike.
+    interval, shrunk by the ratio of the quantiles. Without an interval, all units differ alike,
+    which is significant from `MIN_EQUAL_UNITS` units on.
     """
     if difference.ci_low is None or difference.ci_high is None:
-        return abs(difference.value) < margin
-    freedom = difference.degrees_of_freedom or math.inf
-    ratio = float(stdtrit(freedom, 0.95) / stdtrit(freedom, 0.975))
+        return difference.units >= MIN_EQUAL_UNITS and abs(difference.value) < margin
+    degrees_of_freedom = difference.degrees_of_freedom or math.inf
+    ratio = float(stdtrit(degrees_of_freedom, 0.95) / stdtrit(degrees_of_freedom, 0.975))
     ends = (
         difference.value + ratio * (end - difference.value)
         for end in (difference.ci_low, difference.ci_high)
     )
     return all(abs(end) < margin for end in ends)
+
+
+def oriented(metric: str, value: float) -> float:
+    """Return a value so that higher is better; of perplexities, the negative logarithm."""
+    return value if metric_or_default(metric).higher_is_better else -math.log(value)
+
+
+def memory_share(own: float, swapped: float, none: float, full: float) -> float | None:
+    """Return own minus swapped state, as a share of full context minus no context.
+
+    Values are `oriented`. None if full context is not better than no context.
+    """
+    return (own - swapped) / (full - none) if full > none else None
 
 
 def ttabench(*words: object) -> str:

@@ -323,7 +323,7 @@ class Workload:
         """Return the bytes of keys and values of `slots` positions in a state.
 
         With bits, see `ttabench.methods.quantised`. `is_ragged`: the cache is flat, because heads
-        keep different slots.
+        keep different slots; here each keeps equally many.
         """
         if self.bits is None:
             return shape.cache_bytes(slots, self.value_bytes)
@@ -334,7 +334,7 @@ class Workload:
         codes = quantised * -(-size * self.bits // 8)
         scales_and_lows = 2 * HALF_BYTES * (groups * size + quantised)
         exact = HALF_BYTES * size * (slots - quantised)
-        layout = INT64_BYTES * (3 if is_ragged else 6)
+        layout = INT64_BYTES * (3 if is_ragged else 6)  # bits, and 2 or 5 dimensions
         return shape.layers * shape.kv_heads * (2 * (codes + exact) + scales_and_lows) + 2 * layout
 
 

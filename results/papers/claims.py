@@ -26,9 +26,10 @@ RULE = """\
 - **Reproduced**: four conditions hold. (1) Our paired difference has the sign of the claim, and its
   95 % interval excludes zero. (2) A method that keeps the context in a state is significantly
   better under its own than under a swapped state. (3) The rival is significantly better than no
-  context, unless it is no context. (4) The size is between a fifth and five times of the paper's
-  differences, where it reports them.
-- **Other size**: only (4) fails. **Weak rival**: (3) fails, too, or no run without context shows it.
+  context, unless it is no context. (4) The size is between a fifth of the smallest and five times
+  the largest of the paper's differences, where it reports them.
+- **Other size**: (1) to (3) hold, (4) fails. **Weak rival**: (1) and (2) hold, (3) fails, or no usable
+  run without context is stored.
 - **No memory**: the difference is significant, but the own state is not significantly better than a
   swapped one. **No control**: no run used a swapped state.
 - **Contradicted**: the difference has the other sign, and its interval excludes zero.
@@ -47,7 +48,8 @@ amount, a sign test with p below 5 % replaces the interval.
 
 A claim is one comparison of one table. Its settings are places of that table (a task, a length) in
 one comparison group. Each setting is evaluated under every training of the adapter, with its own
-interval. If all decided settings agree, that is the verdict. Otherwise the verdict is **mixed**.
+interval. If all decided settings agree, that is the verdict. Otherwise the verdict is **mixed**, also
+if they differ in size or rival only.
 Claims were chosen by hand, most of them after the runs."""
 COSTS = """## Costs
 

@@ -13,7 +13,6 @@ and `results/claims.md` have the full rules.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
-from grids import is_equivalent
+from grids import is_equivalent, memory_share, oriented
 
 from papers.declared import (
     COUNTED,
@@ -311,7 +310,7 @@ class ClaimResult:
     control: Difference | None = None
     """Difference between the own and a swapped state of the left method."""
     memory_share: float | None = None
-    """`control` as a share of full context minus no context; of log perplexities."""
+    """`control` as a share of full context minus no context. Perplexities use logarithms."""
     costs: tuple[Figure, Figure] | None = None
     """Costs of left and right, for a claim about a cost."""
     reason: str = ""
@@ -322,7 +321,7 @@ def verdict_of(
     control: Difference | None = None,
     *,
     memory: bool = False,
-    rival_gain: float | None = 1.0,
+    is_rival_better: bool | None = True,
     reported: Sequence[float] = (),
     margin: float = 0.0,
 ) -> Verdict:
@@ -332,7 +331,7 @@ def verdict_of(
         found: difference between left and right.
         control: difference between the own and a swapped state of left.
         memory: True if left keeps the context in a state. Its own state must then be better than the swapped one.
-        rival_gain: significant gain of right over no context, None if no run shows it.
+        is_rival_better: True if right is significantly better than no context, None if no run shows it.
         reported: the paper's differences, in displayed units.
         margin: in displayed units; the claim is that left and right differ by less. 0: left is better.
     """
@@ -344,21 +343,22 @@ def verdict_of(
         return verdict
     if memory and (control is None or _significant_gain(control) <= 0):
         return "no memory" if control else "no control"
-    if not rival_gain or rival_gain < 0:
+    if not is_rival_better:
         return "weak rival"
-    sizes = [value for value in reported if value * found.value > 0]
+    if margin or not reported:
+        return verdict
+    sizes = [abs(value) for value in reported if value * found.value > 0] or [0.0]
     ours = abs(scale * found.value)
-    is_alike = not sizes or (
-        min(map(abs, sizes)) / MAX_SIZE_RATIO <= ours <= MAX_SIZE_RATIO * max(map(abs, sizes))
-    )
-    return verdict if margin or is_alike else "other size"
+    is_alike = min(sizes) / MAX_SIZE_RATIO <= ours <= MAX_SIZE_RATIO * max(sizes)
+    return verdict if is_alike else "other size"
 
 
 def _of_equivalence(found: Difference, margin: float) -> Verdict:
     if is_equivalent(found, margin):
         return "reproduced"
-    low, high = (found.value if end is None else end for end in (found.ci_low, found.ci_high))
-    return "contradicted" if low > margin or high < -margin else "undecided"
+    if found.ci_low is None or found.ci_high is None:
+        return "undecided"
+    return "contradicted" if found.ci_low > margin or found.ci_high < -margin else "undecided"
 
 
 def _of_sign(sign: float) -> Verdict:
@@ -473,7 +473,7 @@ def _compare(row: ClaimResult, group: Sequence[Location], pairs: Sequence[Pair])
         found,
         control,
         memory=row.memory,
-        rival_gain=_rival_gain(group, pairs),
+        is_rival_better=_is_rival_better(group, pairs),
         reported=[value for _, value in reported_differences(row)],
         margin=claim.margin,
     )
@@ -491,21 +491,24 @@ def _compare(row: ClaimResult, group: Sequence[Location], pairs: Sequence[Pair])
     )
 
 
-def _rival_gain(group: Sequence[Location], pairs: Sequence[Pair]) -> float | None:
-    """Return the significant gain of right over no context, None without such runs.
+def _is_rival_better(group: Sequence[Location], pairs: Sequence[Pair]) -> bool | None:
+    """Return True if right is no context itself, or significantly better than no context.
 
-    No context itself needs no gain.
+    None if no context was not run, or cannot be used.
     """
-    nones = [next(iter(location.results.get(NO_CONTEXT, {}).values()), None) for location in group]
     if all(right.method_row.method == NO_CONTEXT for _, right in pairs):
-        return 1.0
+        return True
     gain = _mean(
         [
-            difference(right.row_at_place, none.row_at_place) if none else None
-            for (_, right), none in zip(pairs, nones, strict=True)
+            difference(right.row_at_place, none.row_at_place) if none and not none.fault else None
+            for (_, right), none in zip(pairs, map(_no_context, group), strict=True)
         ]
     )
-    return None if gain is None else _significant_gain(gain)
+    return None if gain is None else _significant_gain(gain) > 0
+
+
+def _no_context(location: Location) -> StoredResult | None:
+    return next(iter(location.results.get(NO_CONTEXT, {}).values()), None)
 
 
 def reported_differences(row: ClaimResult) -> list[tuple[str, float]]:
@@ -516,7 +519,9 @@ def reported_differences(row: ClaimResult) -> list[tuple[str, float]]:
         reported_at(row.paper, row.table, row.place, line)
         for line in (row.claim.left, row.claim.right)
     )
-    return [(model, left[model] - right[model]) for model in left if model in right]
+    return [
+        (model, left[model] - row.claim.share * right[model]) for model in left if model in right
+    ]
 
 
 def _faults(claim: Claim, pair: Pair) -> list[str]:
@@ -565,10 +570,7 @@ def _memory_share(group: Sequence[Location], pairs: Sequence[Pair]) -> float | N
     """Return own minus swapped state of left, as a share of full context minus no context."""
     sides = [(left, left.swapped) for left, _ in pairs if left.swapped is not None]
     values = _oriented_means(group, sides)
-    if values is None or values[3] <= values[2]:
-        return None
-    own, swapped, none, full = values
-    return (own - swapped) / (full - none)
+    return None if values is None else memory_share(*values)
 
 
 def _oriented_means(
@@ -588,8 +590,8 @@ def _oriented_means(
         ]
         if len(values) < len(results) + 2:
             return None
-        higher = metric_or_default(results[0].method_row.metric).higher_is_better
-        tasks.append(values if higher else [-math.log(value) for value in values])
+        metric = results[0].method_row.metric
+        tasks.append([oriented(metric, value) for value in values])
     return [fmean(values) for values in zip(*tasks, strict=True)]
 
 

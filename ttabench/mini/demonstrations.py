@@ -22,6 +22,7 @@ from ttabench.mini.world import (
     CATEGORIES,
     CATEGORIES_BY_WORDING,
     LABEL_WORDS,
+    OTHER_SENTENCES,
     SPLIT_RESIDUES,
     WORDS,
     Wording,
@@ -55,7 +56,7 @@ LABELS_PER_TASK = {"boolq": 2, "cb": 3, "copa": 2, "rte": 2, "sst2": 2}
 def category_groups(split: str, size: int, wording: Wording = "trained") -> list[tuple[str, ...]]:
     """Return the groups of `size` categories that form the rules of one split, disjointly.
 
-    Held-out words are in no rule of training, so every split has all their groups.
+    Groups of held-out words are the same in every split; training should not use them.
     """
     every = list(combinations(sorted(CATEGORIES_BY_WORDING[wording]), size))
     if wording == "held_out":
@@ -81,7 +82,8 @@ def _draw_rule(
     while True:
         drawn = source.sample(sorted(CATEGORIES_BY_WORDING[wording]), categories)
         rule = [tuple(sorted(drawn[label::size])) for label in range(size)]
-        if rng("rule", sorted(rule)).randrange(25) in SPLIT_RESIDUES[split]:
+        trained = [tuple(name.removesuffix(OTHER_SENTENCES) for name in group) for group in rule]
+        if rng("rule", sorted(trained)).randrange(25) in SPLIT_RESIDUES[split]:
             return rule
 
 
@@ -235,7 +237,10 @@ def _blank(source: random.Random, categories: list[str], labels: list[str], plac
     """Return a sentence with a blank, for the word that goes with the label word at its end."""
     right = source.randrange(2)
     words = [source.choice(WORDS[categories[right if i == place else 1 - right]]) for i in range(2)]
-    sentence = f"They saw a {words[0]} and a {words[1]}, and the _ is {labels[right]}"
+    sentence = "They saw a {0} and a {1}, and the _ is {2}"
+    if categories[0] not in CATEGORIES:
+        sentence = "Of the words {0} and {1} on the wall, _ was called {2}"
+    sentence = sentence.format(*words, labels[right])
     return {
         "sentence": sentence,
         "option1": words[0],

@@ -86,24 +86,33 @@ class Relation:
 
 
 Wording: TypeAlias = Literal["trained", "held_out_sentences", "held_out"]
-"""Sentences and words that training texts have; other sentences with the same words and questions;
-or other sentences, words and questions."""
+"""Wording of facts and of demonstrations in the test of an adapter.
+
+trained: sentences, questions and words of training texts.
+held_out_sentences: other sentences for the same facts and words.
+held_out: other sentences, questions, and words of demonstrations.
+"""
+OTHER_SENTENCES = ", other sentences"
+"""End of the name of a category in held-out sentences."""
 
 
 def _relations(table: str) -> dict[Wording, tuple[Relation, ...]]:
+    """Read the relations of a kind of entity in every wording."""
     relations: dict[Wording, tuple[Relation, ...]] = {}
     for entry in table.strip().split("\n\n"):
-        stated, asked, first_person, stated_otherwise, asked_otherwise, *values = entry.split("\n")
-        name, *statements = stated.split(" | ")
-        questions, others = asked.split(" | "), stated_otherwise.split(" | ")
-        phrasings: dict[Wording, tuple[list[str], list[str]]] = {
+        first, questions, first_person, held_out_statements, held_out_questions, *values = (
+            entry.split("\n")
+        )
+        name, _, statements = first.partition(" | ")
+        phrasings: dict[Wording, tuple[str, str]] = {
             "trained": (statements, questions),
-            "held_out_sentences": (others, questions),
-            "held_out": (others, asked_otherwise.split(" | ")),
+            "held_out_sentences": (held_out_statements, questions),
+            "held_out": (held_out_statements, held_out_questions),
         }
         words = tuple(" ".join(values).split())
-        for wording, (sentences, asked_as) in phrasings.items():
-            relation = Relation(name, tuple(sentences), tuple(asked_as), first_person, words)
+        for wording, sentences in phrasings.items():
+            stated, asked = (tuple(each.split(" | ")) for each in sentences)
+            relation = Relation(name, stated, asked, first_person, words)
             relations[wording] = (*relations.get(wording, ()), relation)
     return relations
 
@@ -171,8 +180,9 @@ _AMBIGUOUS_WORDS = frozenset({"saw"})
 
 
 def categories_in(texts: Iterable[str]) -> set[str]:
-    """Return the names of the categories with a word in any of these texts: of trained words, or
-    without any, of held-out words.
+    """Return the names of the categories with a word in any of these texts.
+
+    Held-out words count only if there is no trained word.
     """
     words = {word for text in texts for word in re.findall("[A-Za-z]+", text)}
     words = (words | {word.lower() for word in words}) - _AMBIGUOUS_WORDS
@@ -345,7 +355,7 @@ RELATIONS: dict[str, tuple[Relation, ...]] = {
 }
 CATEGORIES_BY_WORDING: dict[Wording, dict[str, tuple[str, ...]]] = {
     "trained": CATEGORIES,
-    "held_out_sentences": {f"{name}, other sentences": words for name, words in CATEGORIES.items()},
+    "held_out_sentences": {name + OTHER_SENTENCES: words for name, words in CATEGORIES.items()},
     "held_out": {
         relation.name: relation.values
         for kind, names in {
@@ -357,8 +367,8 @@ CATEGORIES_BY_WORDING: dict[Wording, dict[str, tuple[str, ...]]] = {
         if relation.name in names.split()
     },
 }
-"""Words of the categories, whose names differ by wording. No training demonstration has those of
-`held_out`; the base model has read them as values of facts."""
+"""Words of the categories; their names differ by wording. Those of `held_out` are in no sentence of
+a training demonstration. The base model has read them as values of facts, two of them as labels."""
 WORDS = {
     name: words
     for categories in CATEGORIES_BY_WORDING.values()

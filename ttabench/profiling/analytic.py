@@ -21,6 +21,7 @@ from ttabench.core.types import Json
 from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods import registry
 from ttabench.methods.settings import build_settings, parse_settings, resolve_preset
+from ttabench.methods.spec import MethodSpec
 from ttabench.profiling.job import Load, assign_settings, parse_method_names
 from ttabench.terminal.table import Table
 from ttabench.training.stages import TrainPlan
@@ -118,14 +119,13 @@ def analytic_rows(
                 value_bytes=cost.DTYPE_BYTES[dtype],
                 bits=bits,
             )
-            formula = spec.cost or (lambda *_: None)
-            if (method_cost := formula(method_settings, shape, work)) is None:
+            method_cost = spec.cost(method_settings, shape, work) if spec.cost else None
+            if method_cost is None:
                 raise UserError(
                     f"The cost of {name} with these settings is unknown.",
                     "Use the settings of a preset, or another method.",
                 )
-            unquantised = formula(method_settings, shape, replace(work, bits=None))
-            if bits and method_cost.state_bytes and method_cost == unquantised:
+            if bits and method_cost.state_bytes and not _has_kv(spec, method_settings, shape, work):
                 raise UserError(
                     f"--bits quantises keys and values, and the state of {name} has none.",
                     "Remove --bits, or use --methods icl,snapkv.",
@@ -141,6 +141,16 @@ def analytic_rows(
                 }
             )
     return rows
+
+
+def _has_kv(spec: MethodSpec, settings: Any, shape: Shape, work: Workload) -> bool:
+    """Return True if the bytes of the state depend on the bits of keys and values."""
+    sizes = {
+        found.state_bytes
+        for bits in (2, 8)
+        if spec.cost and (found := spec.cost(settings, shape, replace(work, bits=bits)))
+    }
+    return len(sizes) > 1
 
 
 def _known_shape(model: str) -> Shape:
