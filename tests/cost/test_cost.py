@@ -130,9 +130,7 @@ MEASURED = [
     *(("gpt2", case) for case in ("icl", "window", "h2o", "ccm", "streamadapter")),
     ("gpt2", "prompt_compression"),
 ]
-QUANTISED = (
-    """icl window snapkv h2o random_slots kvzap ccm gisting qttt still in_place_ttt""".split()
-)
+QUANTISED = "icl window snapkv h2o random_slots kvzap ccm gisting qttt still in_place_ttt".split()
 QUICK = 4
 """Tokens of an answer."""
 
@@ -157,17 +155,17 @@ class Measured:
     ask_flops: int
 
     def on_paper(
-        self, *, dense: bool = False, pieces: int = len(TEXTS), bits: int | None = None
+        self, *, dense: bool = False, chunks: int = len(TEXTS), bits: int | None = None
     ) -> Cost:
         """The analytic cost of the same work; `dense`: with everything that is computed and masked."""
         settings = {} if self.method.settings is None else asdict(self.method.settings)
         lengths = tuple(
-            len(chunk_ids(self.lm, piece, first=not i))
-            for i, piece in enumerate(make_chunks(*TEXTS[:pieces]))
+            len(chunk_ids(self.lm, chunk, first=not i))
+            for i, chunk in enumerate(make_chunks(*TEXTS[:chunks]))
         )
         state = self.method.begin(1)
-        if pieces:
-            state = self.method.adapt(state, [[piece] for piece in make_chunks(*TEXTS[:pieces])])
+        if chunks:
+            state = self.method.adapt(state, [[chunk] for chunk in make_chunks(*TEXTS[:chunks])])
         is_continuation = continues_text(self.method.patch(state, QUESTION))
         asked = len(prompt_ids(self.lm, QUESTION[0], is_continuation=is_continuation))
         work = Workload(chunk_tokens=lengths, prompt_tokens=asked, new_tokens=QUICK, bits=bits)
@@ -190,7 +188,7 @@ def built(base: str) -> LM:
 
 
 @cache
-def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
+def measured(base: str, case: str, chunks: int = len(TEXTS)) -> Measured:
     lm = built(base)
     name, settings = CASES.get(case, (case, None))
     spec = find_method(name)
@@ -204,8 +202,8 @@ def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
         )  # no token ends an answer, so that all of it is written
         with FlopCounterMode(display=False, custom_mapping=COUNTED_TOO) as adapting:
             state = method.begin(1)
-            if pieces:
-                state = method.adapt(state, [[piece] for piece in make_chunks(*TEXTS[:pieces])])
+            if chunks:
+                state = method.adapt(state, [[chunk] for chunk in make_chunks(*TEXTS[:chunks])])
             shared = None if method.query_aware else encode_patch(lm, method.patch(state, QUESTION))
         with FlopCounterMode(display=False, custom_mapping=COUNTED_TOO) as asking:
             patch = method.patch(state, QUESTION) if shared is None else shared
@@ -258,7 +256,7 @@ def test_nothing_read_is_a_closed_book() -> None:
     for name in (name for name, spec in methods().items() if spec.cost):
         case = next((case for case, (method, _) in CASES.items() if method == name), name)
         found = measured("nano", case, 0)
-        paper = found.on_paper(pieces=0, dense=True)
+        paper = found.on_paper(chunks=0, dense=True)
         assert (paper.state_bytes, paper.adapt_flops, found.adapt_flops) == (
             found.state.nbytes,
             0,
