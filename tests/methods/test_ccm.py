@@ -41,6 +41,7 @@ WAYS: list[tuple[type[Any], dict[str, Any]]] = [
     *((Ccm, way) for way in CCM_WAYS),
     *((Gisting, {"conditional": conditional}) for conditional in (True, False)),
     *((Compressive, {"ratio": ratio}) for ratio in (3, 8)),
+    *((Compressive, {"ratio": 4, "slots": slots}) for slots in (1, 3, 11)),
 ]
 FOUR = ("Ada Voss lives in Port Ansel.", "She keeps bees.", "It rains.", "Bob is late again.")
 
@@ -210,6 +211,20 @@ def test_before_training_slots_are_the_means_of_the_base_model_s_keys() -> None:
     assert slots.shape[3] == -(-whole.shape[3] // 8)
     torch.testing.assert_close(slots[..., 1, :], whole[..., 8:16, :].mean(3))
     torch.testing.assert_close(slots[..., -1, :], whole[..., 8 * (slots.shape[3] - 1) :, :].mean(3))
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 29, 64])
+@torch.no_grad()
+def test_a_number_of_slots_does_not_depend_on_the_length_of_a_chunk(count: int) -> None:
+    """Before training each slot is the mean of its part of the chunk, whatever the kernel size."""
+    lm, ids = tiny_llama(), text(count)
+    whole = torch.stack(prefill(lm, Patch(), torch.tensor([ids])).keys_LBHPD)
+    parts = whole[..., len(lm.start_ids) :, :].tensor_split(
+        [count * slot // 4 for slot in (1, 2, 3)], dim=3
+    )
+    means = torch.stack([part.mean(3) for part in parts if part.shape[3]], 3)
+    method = Compressive(lm, Compressive.spec.Settings(rank=2, ratio=5, slots=4))
+    torch.testing.assert_close(streamed(method, ids).tensors["keys"], means)
 
 
 # a stream

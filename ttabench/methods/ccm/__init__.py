@@ -104,12 +104,14 @@ class CompressiveSettings(AttentionLoraSettings):
     """Settings of `compressive`; the deltas act at chunks, not at queries and answers."""
 
     ratio: int = 8
-    """Tokens pooled into one slot by a learned convolution. The last slot of a chunk may pool
-    fewer."""
+    """Size of the learned convolution. Without `slots`, so many tokens are pooled into one slot;
+    the last slot of a chunk may pool fewer."""
+    slots: int | None = None
+    """Slots of each chunk, whatever its length. A shorter chunk has one slot per token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(1, ratio=self.ratio)
+        require_at_least(1, ratio=self.ratio, slots=self.slots)
 
 
 _BASE_RECIPE = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
@@ -290,6 +292,6 @@ COMPRESSIVE = replace(
     cost=None,
     test_settings=CompressiveSettings(rank=2, ratio=4),
     paper="1911.05507",
-    deprecated_settings={"slots": None, "pool": "conv"},
+    deprecated_settings={"pool": "conv"},
 )
 METHODS = (CCM, GISTING, GISTING_ONLINE, COMPRESSIVE)
