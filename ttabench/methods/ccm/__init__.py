@@ -107,7 +107,7 @@ class CompressiveSettings(AttentionLoraSettings):
     """Size of the learned convolution. Without `slots`, so many tokens are pooled into one slot;
     the last slot of a chunk may pool fewer."""
     slots: int | None = None
-    """Slots of each chunk, whatever its length. A shorter chunk has one slot per token."""
+    """Slots of each chunk, whatever its length. A chunk of fewer tokens has one slot per token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
