@@ -1,7 +1,7 @@
 """Attention functions for transformers: masks by layer, shared prefix, biases, observers.
 
     past = attend_partial(q, past_k, past_v, scale)
-    merge_partials(past, attend_partial(q, k, v, scale, causal=True))     # one softmax over both
+    merge_partials(past, attend_partial(q, k, v, scale, causal=True))[0]  # one softmax over both
 
 Many rows can attend to one shared prefix without copies. On a CPU, parts are computed by torch's
 fused kernel, which stores no scores and returns their log-sum-exp. Two partial softmaxes are merged
@@ -108,11 +108,12 @@ def _attend_with_scores(
     return torch.cat(outs, dim=2), torch.cat(totals, dim=2)
 
 
-def merge_partials(first: PartialAttention, second: PartialAttention) -> Tensor:
-    """Merge attention to two parts of the slots into [B, N, T, D]."""
+def merge_partials(first: PartialAttention, second: PartialAttention) -> PartialAttention:
+    """Merge attention to two parts of the slots."""
     # for log sums a and b: exp(b) / (exp(a) + exp(b)) = sigmoid(b - a), without large exponentials
     share_BNT1 = torch.sigmoid(second[1] - first[1])[..., None]
-    return torch.lerp(first[0], second[0], share_BNT1.to(second[0].dtype))
+    out_BNTD = torch.lerp(first[0], second[0], share_BNT1.to(second[0].dtype))
+    return out_BNTD, torch.logaddexp(first[1], second[1])
 
 
 def _expand_bias_to_queries(bias: Tensor, groups: int, heads: int, tokens: int) -> Tensor:
@@ -147,7 +148,7 @@ def attend_continuation(
     own = attend_partial(
         query_BNTD, key_BHSD[:, :, before:], value_BHSD[:, :, before:], scaling, causal=True
     )
-    return merge_partials(past, own).transpose(1, 2).contiguous()
+    return merge_partials(past, own)[0].transpose(1, 2).contiguous()
 
 
 def attend_shared(
@@ -183,7 +184,7 @@ def attend_shared(
         total.view(count, rows, tokens).transpose(0, 1),
     )
     own_part = attend_partial(query_BNTD, key_BHSD, value_BHSD, scaling, bias=own_bias)
-    return merge_partials(shared_part, own_part).transpose(1, 2).contiguous()
+    return merge_partials(shared_part, own_part)[0].transpose(1, 2).contiguous()
 
 
 def mask_to_bias(mask_B1TS: Tensor, dtype: torch.dtype) -> Tensor:

@@ -8,13 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Chunk, Json, Query
-from ttabench.lm.attention import AttentionCall, MaskFunction, observe_attention
+from ttabench.lm.attention import (
+    AttentionCall,
+    MaskFunction,
+    PartialAttention,
+    attend_partial,
+    can_merge_partials,
+    mask_to_bias,
+    merge_partials,
+    observe_attention,
+)
 from ttabench.lm.forward.capabilities import Rotary
 from ttabench.lm.forward.tokens import new_chunk_ids
 from ttabench.lm.forward.window import Layout, Window
@@ -39,6 +49,8 @@ class BandAttention:
     key_BS: Tensor
     """Positions of the keys, -1 for padding; consecutive in the band."""
     rotary: Rotary
+    is_padded: bool
+    """False if every slot has the position of its index, and the queries are the last slots."""
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """Compute the attention output [B, T, N, D] of one layer."""
@@ -47,6 +59,9 @@ class BandAttention:
             moved = replace(self, query_BT=self.query_BT.to(device), key_BS=self.key_BS.to(device))
             return moved(call)
         rows, count, tokens, size = call.query.shape
+        has_gaps = self.is_padded or call.local_mask is not None or tokens > self.width
+        if not has_gaps and can_merge_partials(device):
+            return self._attend_in_parts(call)
         heads = call.key.shape[1]
         key_BHDS = call.key.transpose(-1, -2)
         scores = _fold_heads(call.query, heads) @ key_BHDS
@@ -66,6 +81,28 @@ class BandAttention:
         weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
         out_BHXD = weights_BHXS @ call.value
         return out_BHXD.view(rows, count, tokens, size).transpose(1, 2)
+
+    def _attend_in_parts(self, call: AttentionCall) -> Tensor:
+        """Compute the same with the fused kernel: own tokens, sinks, and the band before them."""
+        query_BNTD, tokens = call.query, call.query.shape[2]
+        before = call.key.shape[2] - tokens
+        sinks = min(self.sinks, before)
+
+        def attend(query_BNTD: Tensor, slots: slice, **options: Any) -> PartialAttention:
+            key_BHSD, value_BHSD = call.key[:, :, slots], call.value[:, :, slots]
+            return attend_partial(query_BNTD, key_BHSD, value_BHSD, call.scaling, **options)
+
+        merged = attend(query_BNTD, slice(before, None), causal=True)
+        if sinks:
+            moved_query = self.rotary.move_query(
+                query_BNTD, self.query_BT, self._clamped_positions(), call.layer
+            )
+            merged = merge_partials(merged, attend(moved_query, slice(sinks)))
+        if before > sinks:
+            visible_11TS = self.visible_slots(None)[:1, None, :, sinks:before]
+            bias = mask_to_bias(visible_11TS, query_BNTD.dtype)
+            merged = merge_partials(merged, attend(query_BNTD, slice(sinks, before), bias=bias))
+        return merged[0].transpose(1, 2)
 
     def _clamped_positions(self) -> Tensor:
         """Return query positions for the sinks, int64 [B, T], at most the end of a full cache."""
@@ -169,7 +206,8 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             layout = Layout(visible_BTS=band_mask(self.sinks, self.width, query_BT, key_BS))
             hidden_BTD = window.feed(ids_BT, real_BT, layout)
         else:
-            band = BandAttention(self.sinks, self.width, query_BT, key_BS, self.rotary)
+            is_padded = real_BT is not None or (kept is not None and not bool(kept.valid.all()))
+            band = BandAttention(self.sinks, self.width, query_BT, key_BS, self.rotary, is_padded)
             with observe_attention(band):
                 hidden_BTD = window.feed(ids_BT, real_BT)
         whole = append_text(kept, window.prefix(), mask_BT, self.rotary)
