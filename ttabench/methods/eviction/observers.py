@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,9 +87,20 @@ def column_sums(call: AttentionCall, counted_BT: Tensor) -> Tensor:
     )
     columns = counted_BT.any(0).nonzero()[:, 0].tolist()
     counted = range(columns[0], columns[-1] + 1) if columns else range(0)
-    for part, weights in attention_weights(call, counted):
-        sums_BHGS += torch.einsum("bhgts,bt->bhgs", weights, counted_BT[:, part].float())
+    for begin in counted[::MAX_QUERIES_PER_BLOCK]:
+        end = min(begin + MAX_QUERIES_PER_BLOCK, counted.stop)
+        for part, weights in attention_weights(_drop_later(call, end), range(begin, end)):
+            counted_B111T = counted_BT[:, None, None, None, part].float()
+            sums_BHGS[..., : weights.shape[-1]] += (counted_B111T @ weights)[..., 0, :]
     return sums_BHGS.flatten(1, 2)
+
+
+def _drop_later(call: AttentionCall, end: int) -> AttentionCall:
+    """Return a call without the queries from `end` on, and without the slots of these tokens."""
+    later = call.query.shape[2] - end
+    if call.mask is not None or not later:
+        return call
+    return replace(call, query=call.query[:, :, :end], key=call.key[:, :, :-later])
 
 
 def attention_weights(
@@ -97,11 +109,11 @@ def attention_weights(
     """Yield blocks of queries, and their attention weights over `slots`, float32 [B, H, G, T, S]."""
     heads = call.key.shape[1]
     key_BHDS = call.key[:, :, slots].transpose(-1, -2)
-    query_BHGTD = group_heads(call.query, heads, 1)
+    query_BHGTD = group_heads(call.query * call.scaling, heads, 1)
     for begin in tokens[::MAX_QUERIES_PER_BLOCK]:
         part = slice(begin, min(begin + MAX_QUERIES_PER_BLOCK, tokens.stop))
         scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ key_BHDS
-        scores = scores.unflatten(2, (-1, part.stop - begin)).float() * call.scaling  # type: ignore[no-untyped-call]
+        scores = scores.unflatten(2, (-1, part.stop - begin)).float()  # type: ignore[no-untyped-call]
         if call.bias is not None:  # per key/value head or per query head
             bias_BMS = pad_bias(call.bias.float(), call.key.shape[2])[..., slots]
             # the heads of latents share one bias
