@@ -212,18 +212,26 @@ def append_text(
         whole: prefix that ends with the new text.
         mask_BT: bool, False for padding of the new text.
     """
-    tokens = mask_BT.shape[1]
-    # layers may be on several devices
-    new_text = whole.map_layers(lambda layer: layer[:, :, -tokens:].to(mask_BT.device))
-    keys, values = torch.stack(new_text.keys_LBHPD), torch.stack(new_text.values_LBHPD)
+    tokens, model_cache = mask_BT.shape[1], whole.model_cache
     offset_BT = mask_BT.long().cumsum(1) - 1
-    if rotary is not None:
-        first_slot_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
-        keys = rotary.rotate(keys, (first_slot_B1 + offset_BT).clamp(min=0), inverse=True)
+    first_slot_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
+    position_BT = (first_slot_B1 + offset_BT).clamp(min=0)
+    layers = [*zip(whole.keys_LBHPD, whole.values_LBHPD, strict=True)]
+    del whole  # a layer is freed when it is copied, unless the caller holds the prefix
+    keys, values = (
+        part.new_empty(len(layers), *part[:, :, -tokens:].shape, device=mask_BT.device)
+        for part in layers[0]
+    )
+    for layer in reversed(range(len(layers))):
+        # layers may be on several devices
+        new_keys, new_values = (part[:, :, -tokens:].to(keys.device) for part in layers.pop())
+        if rotary is not None and (rotation := rotary.rotations[layer]):
+            new_keys = rotation(new_keys, position_BT, inverse=True)
+        keys[layer], values[layer] = new_keys, new_values
     new_B = mask_BT.sum(1)
     read_B = new_B if kept is None else kept.next + new_B
     index_BT = ((read_B - new_B)[:, None] + offset_BT).masked_fill(~mask_BT, -1).int()
-    new = EvictedCache(keys, values, index_BT[None, :, None], read_B, model_cache=whole.model_cache)
+    new = EvictedCache(keys, values, index_BT[None, :, None], read_B, model_cache=model_cache)
     return new if kept is None else concat_caches(kept, new)
 
 

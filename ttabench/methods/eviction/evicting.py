@@ -62,8 +62,8 @@ def extend_cache(
     """
     start = prefix_with_room(lm, kept, mask_BT, rotary)
     with observe_attention(watcher):
-        whole = extend_prefix(lm, start, ids_BT, mask_BT)
-    return append_text(kept, whole, mask_BT, rotary)
+        whole = [extend_prefix(lm, start, ids_BT, mask_BT)]
+    return append_text(kept, whole.pop(), mask_BT, rotary)
 
 
 class EvictingMethod(Method[SettingsT]):
