@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -157,6 +158,11 @@ def is_peft_folder(folder: Path) -> bool:
     return (folder / PEFT_CONFIG_FILE).is_file() and not (folder / HEADER_FILE).exists()
 
 
+@cache
+def _header_adapter() -> TypeAdapter[CheckpointHeader]:
+    return TypeAdapter(CheckpointHeader)
+
+
 def read_header(folder: Path) -> CheckpointHeader:
     """Read the header of a checkpoint, or convert the configuration of a peft folder."""
     if is_peft_folder(folder):
@@ -167,7 +173,7 @@ def read_header(folder: Path) -> CheckpointHeader:
         fault = f"{folder} contains neither {HEADER_FILE} nor peft's {PEFT_CONFIG_FILE}."
         raise UserError(fault, "Use `ttabench train` to train a checkpoint.")
     with reading_file(path, hint):
-        stored = TypeAdapter(CheckpointHeader).validate_json(
+        stored = _header_adapter().validate_json(
             json.dumps(read_json_object(path, hint)), strict=True
         )
         if stored.stands_on and not {"name", "digest"} <= stored.stands_on.keys():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -301,7 +302,7 @@ def cards_folder() -> Path:
 CARDS = Registry[Card](
     "task",
     {path.stem: str(path) for path in sorted(cards_folder().glob("*.yaml"))},
-    load=lambda path: _read_card(Path(path)),
+    load=cache(lambda path: _read_card(Path(path))),
 )
 """Cards of the bundled tasks."""
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -274,12 +275,12 @@ class RunConfig(RunFields):
 
     def to_json(self) -> dict[str, Json]:
         """Convert the configuration to JSON values, with every field except `defaults`."""
-        values = {
-            key: dict(value) if isinstance(value, Mapping) else value
-            for key, value in asdict(self).items()
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         del values["defaults"]
-        return values
+        return {
+            key: dict(value) if isinstance(value, Mapping) else value
+            for key, value in values.items()
+        }
 
     def non_default_values(self) -> dict[str, Json]:
         """Select the values that the run id hashes: part of the identity and different from the
@@ -293,7 +294,7 @@ class RunConfig(RunFields):
             in_run_id["model"] = "folder"
         for name, values in self.defaults.items():
             in_run_id[name] = non_default_values(in_run_id[name], values)
-        return non_default_values(in_run_id, type(self)(method="").to_json())
+        return non_default_values(in_run_id, _default_values(type(self)))
 
     def identity(self) -> str:
         """Compute the run id, which is also its folder name: 12 hexadecimal digits."""
@@ -314,3 +315,8 @@ SWAP_STATE_HELP = (
 )
 """Help of `--swap-state`: three runs, one for each `state_of`."""
 RUN_FIELDS = tuple(each.name for each in fields(RunFields))
+
+
+@cache
+def _default_values(cls: type[RunConfig]) -> dict[str, Json]:
+    return cls(method="").to_json()

@@ -44,14 +44,19 @@ class ResolvedMethod:
     settings_object: Any
     """All settings in use, as an instance of `spec.Settings`."""
     checkpoint: Path | None = None
-    checkpoint_digest: str = ""
-    """For a pair, the digests of its parts, joined."""
     training: Mapping[str, Json] = field(default_factory=dict)
     """Training record of the checkpoint."""
     parts: tuple[ResolvedMethod, ...] = ()
     """Parts of a pair `A+B`; empty for a single method."""
     bits: int | None = None
     """See `methods.quantised`."""
+
+    @cached_property
+    def checkpoint_digest(self) -> str:
+        """Digest of the checkpoint, "" without one. For a pair, the digests of its parts, joined."""
+        if self.checkpoint is not None:
+            return digest_path(self.checkpoint)
+        return PAIR_SEPARATOR.join(filter(None, (part.checkpoint_digest for part in self.parts)))
 
     @cached_property
     def settings(self) -> dict[str, Json]:
@@ -187,9 +192,6 @@ def _resolve_unquantised(request: RunRequest) -> ResolvedMethod:
         settings_object=spec.Settings(
             **join_by_label(spec.labels, [part.settings_object for part in resolved])
         ),
-        checkpoint_digest=PAIR_SEPARATOR.join(
-            part.checkpoint_digest for part in resolved if part.checkpoint_digest
-        ),
         parts=tuple(resolved),
     )
 
@@ -219,7 +221,6 @@ def _resolve_single(
         preset="",
         settings_object=settings_from_header(header, spec, changes, checkpoint),
         checkpoint=checkpoint,
-        checkpoint_digest=digest_path(checkpoint),
         training=header.training,
     )
 

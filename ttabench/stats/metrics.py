@@ -523,8 +523,8 @@ def register_metric(name: str, declared: Mapping[str, Json], where: str) -> None
 
 def metric_or_default(name: str) -> Metric:
     """Find the display of a metric of any origin; by default values are displayed unscaled."""
-    plain = Metric(name=name, summary="", scale=1.0, least=None, most=None)
-    return METRICS.get(name) or _EXTERNAL_METRICS.get(name, (plain, ""))[0]
+    known = METRICS.get(name) or _EXTERNAL_METRICS.get(name, (None, ""))[0]
+    return known or Metric(name=name, summary="", scale=1.0, least=None, most=None)
 
 
 def supports_mode(chosen: Metric, mode: Mode) -> bool:

@@ -296,7 +296,11 @@ def disagreeing_samples(group: ComparisonGroup, most: int) -> dict[str, Any]:
         ranges[query] = max(among) - min(among)
     chosen = sorted(filter(ranges.get, ranges), key=lambda query: (-ranges[query], query))
     first = chosen[:most]
-    texts = [sample_cells(row.runs, COLUMNS) for row in method_rows] if first else []
+    seeds = {query[0] for query in first}
+    texts = [
+        sample_cells([run for run in row.runs if seed_of(run[1]) in seeds], COLUMNS)
+        for row in method_rows
+    ]
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = (
         "These runs have stored scores, but not the texts of prompts and answers." if hidden else ""
