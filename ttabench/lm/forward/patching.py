@@ -318,11 +318,10 @@ def gradient_step_bytes(lm: LM, tokens: int) -> int:
     return 2 * features_per_token * tokens * lm.dtype.itemsize
 
 
-BLOCK_TOKENS, GPU_BLOCK_TOKENS = 2048, 8192
-"""Maximum number of tokens per forward of `prefill`.
-
-A mask in memory has at most BLOCK_TOKENS x context entries. The larger block needs no mask.
-"""
+BLOCK_TOKENS = 2048
+"""Tokens per forward of a long text: a mask in memory has at most BLOCK_TOKENS x context entries."""
+MAPS_IN_MEMORY = 4
+"""Estimate of the linear maps of a layer with inputs and outputs in memory at once."""
 
 
 def forward(
@@ -401,20 +400,27 @@ def prefill(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None)
         ids_BT = torch.cat([ids_BT.new_tensor(start_ids).expand(rows, -1), ids_BT], dim=1)
     if mask_BT is not None:
         mask_BT = pad(mask_BT.expand(rows, -1), (len(start_ids), 0), value=True)
-    # Blocks bound the memory of activations. Keys and values fill one buffer in place.
+    # keys and values fill one buffer in place
     window = Window(lm, patch.prefix, rows, capacity=ids_BT.shape[1], evict=False)
-    block_size = (
-        GPU_BLOCK_TOKENS
-        if lm.device.type == "cuda" and mask_BT is None and window.needs_no_mask
-        else BLOCK_TOKENS
-    )
     with deltas_applied(lm, patch.deltas, rows):
-        for begin in range(0, ids_BT.shape[1], block_size):
-            block_slice = slice(begin, begin + block_size)
-            window.feed(
-                ids_BT[:, block_slice], None if mask_BT is None else mask_BT[:, block_slice]
-            )
+        feed_in_blocks(window, ids_BT, mask_BT)
     return replace(window.prefix(), holds_bos=True)
+
+
+def feed_in_blocks(window: Window, ids_BT: Tensor, mask_BT: Tensor | None) -> None:
+    """Feed a text to a window in blocks, which bound the memory of activations.
+
+    Without a mask in memory, blocks on a GPU take at most half of its free memory.
+    """
+    lm, block_size = window.lm, BLOCK_TOKENS
+    if lm.device.type == "cuda" and mask_BT is None and window.needs_no_mask:
+        free_bytes, _ = torch.cuda.mem_get_info(lm.device)
+        features = MAPS_IN_MEMORY * max(sum(lm.linear_shape(name)) for name in lm.linear_names())
+        token_bytes = features * lm.dtype.itemsize * len(ids_BT)
+        block_size = max(BLOCK_TOKENS, free_bytes // (2 * token_bytes))
+    for begin in range(0, ids_BT.shape[1], block_size):
+        block = slice(begin, begin + block_size)
+        window.feed(ids_BT[:, block], None if mask_BT is None else mask_BT[:, block])
 
 
 def encode_patch(lm: LM, patch: Patch, rows: int | None = None) -> Patch:

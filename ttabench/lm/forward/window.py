@@ -322,7 +322,7 @@ class Window:
         bare = self._bare_prefix
         needing_mask = (bare.mask_BP, bare.bias_LBHP, bare.positions_LBHP)
         is_plain = all(part is None for part in needing_mask)
-        return self._continues_unmasked and is_plain and not is_observed()
+        return self._continues_unmasked and is_plain
 
     def _run(
         self,

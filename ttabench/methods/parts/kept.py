@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ttabench.core.deprecation import renamed
-from ttabench.lm.forward.patching import BLOCK_TOKENS
+from ttabench.lm.forward.patching import feed_in_blocks, prepare_mask
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -84,10 +84,7 @@ def extend_prefix(
 ) -> Prefix:
     """Read a text after a prefix, and return both as a prefix. `mask_BT` is False for padding."""
     window = Window(lm, prefix, ids_BT.shape[0], capacity=ids_BT.shape[1])
-    real_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT
-    for begin in range(0, ids_BT.shape[1], BLOCK_TOKENS):
-        part = slice(begin, begin + BLOCK_TOKENS)
-        window.feed(ids_BT[:, part], None if real_BT is None else real_BT[:, part])
+    feed_in_blocks(window, ids_BT, prepare_mask(lm, mask_BT))
     return window.prefix()
 
 
