@@ -143,6 +143,15 @@ def test_rejected_setting_and_stored_run_import_nothing_heavy(tmp_path: Path) ->
     assert "nope" in run_light(f"{sweep} --set nope=1").stderr
 
 
+def test_the_help_imports_no_command() -> None:
+    code = (
+        "import sys\nfrom ttabench.cli.app import COMMANDS, run\nrun(['--help'])\n"
+        "print(*(name for name in COMMANDS if f'ttabench.cli.{name}' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "", done.stderr
+
+
 def run_light(*commands: str) -> subprocess.CompletedProcess[str]:
     """Run commands in one process that fails on a heavy import. Several print their exit codes."""
     code = (

@@ -29,7 +29,7 @@ request.RunRequest = Extended
 from ttabench.cli.app import app
 
 commands = typer.main.get_command(app).commands
-print(*(name for name, one in commands.items() if "added" in [param.name for param in one.params]))
+print(*(name for name, one in commands.items() if "added" in [param.name for param in one.loaded.params]))
 """
 
 

@@ -1,38 +1,95 @@
-"""The `ttabench` command. Heavy imports are inside the commands, so that `--help` is fast."""
+"""The `ttabench` command.
+
+The module of a command is imported when the command is called. Heavy imports are inside the
+commands, so that their `--help` is fast, too.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from ttabench.cli.adapt import adapt
-from ttabench.cli.ask import ask
-from ttabench.cli.check import check
-from ttabench.cli.compare import compare
 from ttabench.cli.errors import run_command, sigterm_as_interrupt
-from ttabench.cli.eval import eval_
-from ttabench.cli.export import export
-from ttabench.cli.new import new
-from ttabench.cli.profile import profile
-from ttabench.cli.report import report
-from ttabench.cli.show import list_, show
-from ttabench.cli.sweep import sweep
-from ttabench.cli.train import train
 from ttabench.core import __version__
 
+COMMANDS = {
+    "eval": "eval_",
+    "sweep": "sweep",
+    "train": "train",
+    "adapt": "adapt",
+    "ask": "ask",
+    "compare": "compare",
+    "report": "report",
+    "export": "export",
+    "show": "show",
+    "list": "list_",
+    "check": "check",
+    "new": "new",
+    "profile": "profile",
+}
+"""Functions of the commands, in the order of the help. Each is in the module of its command."""
+MODULES = {"list": "show"}
+"""Modules with another name than the command."""
+SETTINGS: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+class LazyCommand(TyperCommand):
+    """Command that is imported when it is called. Its help is read from the source."""
+
+    def __init__(self, name: str) -> None:
+        self.module = MODULES.get(name, name)
+        source = Path(__file__).with_name(f"{self.module}.py").read_text(encoding="utf-8")
+        (function,) = (
+            node
+            for node in ast.parse(source).body
+            if isinstance(node, ast.FunctionDef) and node.name == COMMANDS[name]
+        )
+        super().__init__(name, help=ast.get_docstring(function), rich_markup_mode="rich")
+
+    @cached_property
+    def loaded(self) -> TyperCommand:
+        """The command with its options."""
+        assert self.name is not None, "commands have names"
+        function = getattr(import_module(f"ttabench.cli.{self.module}"), COMMANDS[self.name])
+        single = typer.Typer(add_completion=False, **SETTINGS)
+        single.command(self.name)(function)
+        command = typer.main.get_command(single)
+        assert isinstance(command, TyperCommand), "one function is one command"
+        return command
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the arguments of the command."""
+        return self.loaded.make_context(*args, **options)
+
+
+class Group(TyperGroup):
+    """All commands."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "commands": {name: LazyCommand(name) for name in COMMANDS}})
+
+
 app = typer.Typer(
+    cls=Group,
     name="ttabench",
     help="Benchmark for test-time adaptation: measure how well a frozen language model answers"
     " questions about a context it was adapted to, and what the adaptation costs in memory, time"
     " and compute.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **SETTINGS,
 )
 
 
@@ -43,24 +100,6 @@ def _root(
     if version:
         typer.echo(f"ttabench {__version__}")
         raise typer.Exit
-
-
-for _command in (
-    eval_,
-    sweep,
-    train,
-    adapt,
-    ask,
-    compare,
-    report,
-    export,
-    show,
-    list_,
-    check,
-    new,
-    profile,
-):
-    app.command(_command.__name__.rstrip("_"))(_command)
 
 
 RESUMABLE_COMMANDS = ("eval", "sweep", "profile")

@@ -294,7 +294,8 @@ class RunConfig(RunFields):
             in_run_id["model"] = "folder"
         for name, values in self.defaults.items():
             in_run_id[name] = non_default_values(in_run_id[name], values)
-        return non_default_values(in_run_id, _default_values(type(self)))
+        defaults = _default_values(type(self))  # type: ignore[arg-type]  # a class can be hashed
+        return non_default_values(in_run_id, defaults)
 
     def identity(self) -> str:
         """Compute the run id, which is also its folder name: 12 hexadecimal digits."""
