@@ -1,89 +1,185 @@
-"""Speed on a CPU in float32, compared with plain transformers and with lm-eval's `hf` model.
+"""Speed on a CPU in float32, compared with transformers, kvpress and lm-eval on the same work.
 
-    python results/bench_speed.py                                 nano: print one line per comparison
-    python results/bench_speed.py --model FOLDER --threads 1 --repeat 9
+    python results/bench_speed.py                                 nano, 1,024 tokens
+    python results/bench_speed.py --model FOLDER --tokens 2048 --repeat 5
+    python results/bench_speed.py --lengths 1k,4k,16k,32k         also reading by length, on nano
 
-Both sides take turns, and seconds are the fastest of all turns. Other load raises both, and affects
-their ratio less. Prefill is compared with the bare forward pass, decoding with a loop over the
-plain model, batched queries with the same queries one by one, and few-shot evaluation (COPA rows of
-the synthetic world, 30 demonstrations, the same prompts) with `hf` in lm-eval.
+Both sides take turns in one process. Seconds are CPU seconds, medians of all turns. Other load
+raises both, and affects their ratio less. The tables are those of `speed.md`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from grids import table
+from transformers import AutoModelForCausalLM, DynamicCache
 
-from ttabench.lm.forward.patching import prefill
+from ttabench.core.amounts import parse_tokens
+from ttabench.core.types import Chunk
 from ttabench.lm.inference.answering import generate, greedy_tokens
 from ttabench.lm.loading.hub import NANO_FOLDER
-from ttabench.lm.model import load
+from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
+from ttabench.methods import registry
 from ttabench.mini.demonstrations import superglue
 
-CONTEXT, GENERATED, QUERIES, SHOTS = 1024, 16, 16, 30
+BUDGET, GENERATED, QUERIES, SHOTS = 0.2, 32, 32, 30
+PRESSES = {
+    "window mode=postprefill recent=0.2": "StreamingLLMPress",
+    "window recent=512": "StreamingLLMPress",
+    "snapkv budget=0.2": "SnapKVPress",
+    "h2o heavy=0.1 recent=0.1": "ObservedAttentionPress",
+    "kvzip budget=0.2": "KVzipPress",
+}
+"""Methods with their settings, and the press of kvpress that does the same work."""
+READERS = (
+    "icl",
+    "window",
+    *("snapkv", "snapkv chunk=512 budget=512", "h2o", "h2o chunk=512 heavy=256 recent=256"),
+    *("kvzip", "ccm", "compressive", "still", "generative_adapter", "mac", "streamadapter"),
+)
+"""Methods with their settings in the table of reading by length."""
+Line = tuple[str, ...]
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """Return the CPU seconds of a call."""
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
 
 
 def alternate(
     name: str, repeat: int, ours: Callable[[], object], theirs: Callable[[], object]
-) -> None:
-    """Run both sides in turn, after one warm-up of each, and print the fastest seconds."""
-    seconds: dict[Callable[[], object], list[float]] = {ours: [], theirs: []}
-    for turn in range(repeat + 1):
-        for side, fastest in seconds.items():
-            begin = time.perf_counter()
-            side()
-            fastest += [time.perf_counter() - begin] if turn else []
-    mine, other = min(seconds[ours]), min(seconds[theirs])
-    print(f"{name}: {mine:.3g} s against {other:.3g} s, {other / mine:.2f} times", flush=True)
+) -> Line:
+    """Run both sides in turn, after a warm-up of each, and return the row of the table."""
+    pairs = [(cpu_seconds(ours), cpu_seconds(theirs)) for _ in range(repeat + 1)][1:]
+    mine, other = (median(seconds) for seconds in zip(*pairs, strict=True))
+    ratios = [one / two for one, two in pairs]
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    return name, f"{mine:.3g}", f"{other:.3g}", f"{mine / other:.2f}", spread
 
 
-def compare_transformers(folder: str, repeat: int) -> None:
-    """Compare prefill, decoding and batched queries with plain transformers."""
+def reader(lm: LM, words: str, ids: Sequence[int]) -> Callable[[], Any]:
+    """Return a function that reads tokens with a method, given by its name and settings."""
+    name, *settings = words.split()
+    cls = registry.find_method(name).load()
+    values = dict(text.split("=") for text in settings)
+    typed = {key: text if text.isalpha() else json.loads(text) for key, text in values.items()}
+    method = cls(lm, cls.spec.Settings(**typed))
+    chunk = Chunk(text=".", joiner="", ids=tuple(ids))
+    return lambda: method.adapt(method.begin(1), [[chunk]])
+
+
+@contextmanager
+def cache_positions(plain: Any) -> Iterator[None]:
+    """Pass positions to attention as presses expect, which transformers does not since 5.4."""
+    from ttabench.methods.kvpress.method import _add_cache_position
+
+    hooks = [
+        layer.self_attn.register_forward_pre_hook(_add_cache_position, with_kwargs=True)
+        for layer in plain.model.layers
+    ]
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
+def compare_reading(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
+    """Compare reading with transformers, and evicting methods with presses."""
+    import kvpress
+
     lm = load(folder, device="cpu", dtype="float32")
+    ids = torch.randint(10, lm.vocab_size - 10, (1, tokens - len(lm.start_ids)))
+    whole = torch.cat([torch.tensor([lm.start_ids]).long(), ids], 1)
+    text = ids[0].tolist()
     plain: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ids = torch.randint(10, lm.vocab_size - 10, (1, CONTEXT))
-    patch = Patch(prefix=prefill(lm, Patch(), ids))
-    cache = plain.model(torch.cat([torch.tensor([lm.bos_ids]).long(), ids], 1)).past_key_values
-    length = cache.get_seq_length()
+    eager: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
 
-    def decode() -> None:
-        if cache.get_seq_length() > length:
-            cache.crop(length - cache.get_seq_length())
-        token = torch.tensor([[11]])
-        for _ in range(GENERATED):
-            token = plain(token, past_key_values=cache).logits[:, -1].argmax(-1, keepdim=True)
+    def prefill() -> object:
+        return plain.model(whole, past_key_values=DynamicCache())
 
-    def answer(batch_size: int) -> Callable[[], object]:
-        prompts = [ids[0, : 10 + query].tolist() for query in range(QUERIES)]
-        return lambda: generate(lm, patch, prompts, max_new_tokens=GENERATED, batch_size=batch_size)
+    def press(name: str) -> Callable[[], object]:
+        made = getattr(kvpress, name)(compression_ratio=1 - BUDGET)
+        model = eager if name == "ObservedAttentionPress" else plain
 
-    lm.eos_ids = frozenset()  # No stop token: every answer has the maximum length.
-    after = f"after {CONTEXT} tokens"
-    alternate(
-        f"prefill of {CONTEXT} tokens",
-        repeat,
-        lambda: prefill(lm, Patch(), ids),
-        lambda: plain.model(ids),
+        def read() -> None:
+            with cache_positions(model), made(model):
+                model.model(input_ids=whole, past_key_values=DynamicCache())
+
+        return read
+
+    yield alternate(
+        f"icl / transformers, {tokens:,} tokens", repeat, reader(lm, "icl", text), prefill
     )
-    alternate(
-        f"{GENERATED} tokens {after}",
+    for words, name in PRESSES.items():
+        yield alternate(
+            f"{words} / {name}, {tokens:,} tokens", repeat, reader(lm, words, text), press(name)
+        )
+
+
+def compare_queries(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
+    """Compare queries on one context with `generate` of transformers."""
+    lm = load(folder, device="cpu", dtype="float32")
+    lm.eos_ids = frozenset()  # no stop token: every answer has the maximum length
+    plain: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.randint(10, lm.vocab_size - 10, (1, tokens))
+    method = registry.find_method("icl").load()
+    icl = method(lm, method.spec.Settings())
+    state = icl.adapt(icl.begin(1), [[Chunk(text=".", joiner="", ids=tuple(ids[0].tolist()))]])
+    patch: Patch = icl.patch(state, [])
+    prompts = torch.randint(10, lm.vocab_size - 10, (QUERIES, 10))
+    start = torch.cat([torch.tensor([lm.start_ids]).long(), ids], 1)
+    limits = {
+        "max_new_tokens": GENERATED,
+        "min_new_tokens": GENERATED,
+        "do_sample": False,
+        "pad_token_id": 0,
+    }
+
+    def answer(rows: torch.Tensor) -> None:
+        cache = plain.model(start, past_key_values=DynamicCache()).past_key_values
+        cache.batch_repeat_interleave(len(rows))
+        whole = torch.cat([start.expand(len(rows), -1), rows], 1)
+        plain.generate(
+            whole, attention_mask=torch.ones_like(whole), past_key_values=cache, **limits
+        )
+
+    def ask() -> object:
+        fresh = icl.adapt(icl.begin(1), [[Chunk(text=".", joiner="", ids=tuple(ids[0].tolist()))]])
+        return generate(
+            lm, icl.patch(fresh, []), prompts.tolist(), max_new_tokens=GENERATED, batch_size=QUERIES
+        )
+
+    after = f"after {tokens:,} tokens"
+    yield alternate(
+        f"1 answer of {GENERATED} tokens {after} / generate",
         repeat,
-        lambda: list(greedy_tokens(lm, patch, [[11]], GENERATED)),
-        decode,
+        lambda: list(greedy_tokens(lm, patch, prompts[:1].tolist(), GENERATED)),
+        lambda: answer(prompts[:1]),
     )
-    alternate(f"{QUERIES} queries {after}, batched", repeat, answer(QUERIES), answer(1))
+    yield alternate(
+        f"{QUERIES} answers of {GENERATED} tokens {after}, reading included / generate, one batch",
+        repeat,
+        ask,
+        lambda: answer(prompts),
+    )
 
 
-def compare_lm_eval(folder: str, repeat: int) -> None:
+def compare_lm_eval(folder: str, repeat: int) -> Iterator[Line]:
     """Compare few-shot evaluation within lm-eval: method `icl` with lm-eval's own `hf` model."""
     import lm_eval
     from lm_eval.evaluator import simple_evaluate
@@ -119,18 +215,49 @@ def compare_lm_eval(folder: str, repeat: int) -> None:
                 model, tasks=[loaded], num_fewshot=SHOTS, task_manager=manager, bootstrap_iters=0
             )
 
-        alternate(f"COPA, {SHOTS} demonstrations", repeat, evaluate(ours), evaluate(hf))
+        name = f"COPA, {SHOTS} demonstrations / lm-eval's hf"
+        yield alternate(name, repeat, evaluate(ours), evaluate(hf))
 
 
-if __name__ == "__main__":
+def by_length(lengths: Sequence[int]) -> Iterator[Line]:
+    """Measure reading by length on nano, and the exponents between neighbouring lengths."""
+    lm = load(NANO_FOLDER, device="cpu", dtype="float32", max_context=max(lengths) + 64)
+    ids = torch.randint(10, lm.vocab_size - 10, (max(lengths),)).tolist()
+    for words in READERS:
+        seconds = [
+            min(cpu_seconds(reader(lm, words, ids[:length])) for _ in range(2))
+            for length in lengths
+        ]
+        steps = [
+            math.log(seconds[i + 1] / seconds[i]) / math.log(lengths[i + 1] / lengths[i])
+            for i in range(len(lengths) - 1)
+        ]
+        exponents = " ".join(f"{step:.1f}" for step in steps)
+        yield words, *(f"{value:.3g}" for value in seconds), exponents
+
+
+def main() -> None:
+    """Print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", default=str(NANO_FOLDER), help="folder of a model")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--lengths", default="", help="tokens, such as 1k,4k")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    arguments = options.model, options.tokens, options.repeat
     with torch.no_grad():
-        compare_transformers(options.model, options.repeat)
-    compare_lm_eval(options.model, options.repeat)
+        lines = [*compare_reading(*arguments), *compare_queries(*arguments)]
+        lines += compare_lm_eval(options.model, options.repeat)
+        print(table(("ours / other", "ours (s)", "other (s)", "ratio", "pairs"), lines, 1))
+        if options.lengths:
+            lengths = [parse_tokens(text) or 0 for text in options.lengths.split(",")]
+            heads = [f"{length:,} tokens (s)" for length in lengths]
+            print(table(("method", *heads, "exponents"), [*by_length(lengths)], 1))
+
+
+if __name__ == "__main__":
+    main()
