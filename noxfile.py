@@ -136,8 +136,9 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Compare speed with transformers and lm-eval; not run by default."""
+    """Compare speed with transformers, kvpress and lm-eval; not run by default."""
     session.install(*CONSTRAINTS, "-e", ".")
+    session.install(*CONSTRAINTS, "--no-deps", "kvpress", "cachetools", "fire", "termcolor")
     session.run("python", "results/bench_speed.py", *session.posargs, env={"HF_HUB_OFFLINE": "1"})
 
 

@@ -5,7 +5,7 @@
     python results/bench_speed.py --lengths 1k,4k,16k,32k         also reading by length, on nano
 
 Both sides take turns in one process. Seconds are CPU seconds, medians of all turns. Other load
-raises both, and affects their ratio less. The tables are those of `speed.md`.
+raises both, and affects their ratio less. The press with observed attention needs eager attention.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from ttabench.core.amounts import parse_tokens
 from ttabench.core.types import Chunk
-from ttabench.lm.inference.answering import generate, greedy_tokens
+from ttabench.lm.forward.patching import prefill
+from ttabench.lm.inference.answering import generate
 from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
 from ttabench.methods import registry
 from ttabench.mini.demonstrations import superglue
+from ttabench.profiling.measure import lift_positions
 
 BUDGET, GENERATED, QUERIES, SHOTS = 0.2, 32, 32, 30
 PRESSES = {
@@ -42,7 +44,8 @@ PRESSES = {
     "h2o heavy=0.1 recent=0.1": "ObservedAttentionPress",
     "kvzip budget=0.2": "KVzipPress",
 }
-"""Methods with their settings, and the press of kvpress that does the same work."""
+"""Methods with their settings, and the press of kvpress with the same rule. The stream of `window`
+reads 516 slots at a time and keeps as many, where the press reads with full attention."""
 READERS = (
     "icl",
     "window",
@@ -91,9 +94,11 @@ def cache_positions(plain: Any) -> Iterator[None]:
         layer.self_attn.register_forward_pre_hook(_add_cache_position, with_kwargs=True)
         for layer in plain.model.layers
     ]
-    yield
-    for hook in hooks:
-        hook.remove()
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def compare_reading(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
@@ -109,7 +114,7 @@ def compare_reading(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
         folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
 
-    def prefill() -> object:
+    def read_plain() -> object:
         return plain.model(whole, past_key_values=DynamicCache())
 
     def press(name: str) -> Callable[[], object]:
@@ -123,7 +128,7 @@ def compare_reading(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
         return read
 
     yield alternate(
-        f"icl / transformers, {tokens:,} tokens", repeat, reader(lm, "icl", text), prefill
+        f"icl / transformers, {tokens:,} tokens", repeat, reader(lm, "icl", text), read_plain
     )
     for words, name in PRESSES.items():
         yield alternate(
@@ -132,51 +137,40 @@ def compare_reading(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
 
 
 def compare_queries(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
-    """Compare queries on one context with `generate` of transformers."""
+    """Compare answers on one context with `generate` of transformers. Both sides read it."""
     lm = load(folder, device="cpu", dtype="float32")
     lm.eos_ids = frozenset()  # no stop token: every answer has the maximum length
     plain: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.randint(10, lm.vocab_size - 10, (1, tokens))
-    method = registry.find_method("icl").load()
-    icl = method(lm, method.spec.Settings())
-    state = icl.adapt(icl.begin(1), [[Chunk(text=".", joiner="", ids=tuple(ids[0].tolist()))]])
-    patch: Patch = icl.patch(state, [])
-    prompts = torch.randint(10, lm.vocab_size - 10, (QUERIES, 10))
-    start = torch.cat([torch.tensor([lm.start_ids]).long(), ids], 1)
-    limits = {
-        "max_new_tokens": GENERATED,
-        "min_new_tokens": GENERATED,
-        "do_sample": False,
-        "pad_token_id": 0,
-    }
+    whole = torch.cat([torch.tensor([lm.start_ids]).long(), ids], 1)
+    limits = {"max_new_tokens": GENERATED, "min_new_tokens": GENERATED, "do_sample": False}
 
-    def answer(rows: torch.Tensor) -> None:
-        cache = plain.model(start, past_key_values=DynamicCache()).past_key_values
-        cache.batch_repeat_interleave(len(rows))
-        whole = torch.cat([start.expand(len(rows), -1), rows], 1)
-        plain.generate(
-            whole, attention_mask=torch.ones_like(whole), past_key_values=cache, **limits
-        )
+    def ours(prompts: torch.Tensor) -> Callable[[], object]:
+        def answer() -> object:
+            patch = Patch(prefix=prefill(lm, Patch(), ids))
+            return generate(
+                lm, patch, prompts.tolist(), max_new_tokens=GENERATED, batch_size=len(prompts)
+            )
 
-    def ask() -> object:
-        fresh = icl.adapt(icl.begin(1), [[Chunk(text=".", joiner="", ids=tuple(ids[0].tolist()))]])
-        return generate(
-            lm, icl.patch(fresh, []), prompts.tolist(), max_new_tokens=GENERATED, batch_size=QUERIES
-        )
+        return answer
 
-    after = f"after {tokens:,} tokens"
-    yield alternate(
-        f"1 answer of {GENERATED} tokens {after} / generate",
-        repeat,
-        lambda: list(greedy_tokens(lm, patch, prompts[:1].tolist(), GENERATED)),
-        lambda: answer(prompts[:1]),
-    )
-    yield alternate(
-        f"{QUERIES} answers of {GENERATED} tokens {after}, reading included / generate, one batch",
-        repeat,
-        ask,
-        lambda: answer(prompts),
-    )
+    def theirs(prompts: torch.Tensor) -> Callable[[], object]:
+        rows = torch.cat([whole.expand(len(prompts), -1), prompts], 1)
+
+        def answer() -> object:
+            cache = plain.model(whole, past_key_values=DynamicCache()).past_key_values
+            cache.batch_repeat_interleave(len(prompts))
+            mask = torch.ones_like(rows)
+            return plain.generate(
+                rows, attention_mask=mask, past_key_values=cache, pad_token_id=0, **limits
+            )
+
+        return answer
+
+    for count in (1, QUERIES):
+        prompts = torch.randint(10, lm.vocab_size - 10, (count, 10))
+        name = f"{tokens:,} tokens read, {count} x {GENERATED} written / generate, one batch"
+        yield alternate(name, repeat, ours(prompts), theirs(prompts))
 
 
 def compare_lm_eval(folder: str, repeat: int) -> Iterator[Line]:
@@ -220,14 +214,12 @@ def compare_lm_eval(folder: str, repeat: int) -> Iterator[Line]:
 
 
 def by_length(lengths: Sequence[int]) -> Iterator[Line]:
-    """Measure reading by length on nano, and the exponents between neighbouring lengths."""
-    lm = load(NANO_FOLDER, device="cpu", dtype="float32", max_context=max(lengths) + 64)
+    """Measure reading by length on nano, once, and the exponents between neighbouring lengths."""
+    lm = load(str(NANO_FOLDER), device="cpu", dtype="float32")
+    lift_positions(lm, max(lengths) + 64)
     ids = torch.randint(10, lm.vocab_size - 10, (max(lengths),)).tolist()
     for words in READERS:
-        seconds = [
-            min(cpu_seconds(reader(lm, words, ids[:length])) for _ in range(2))
-            for length in lengths
-        ]
+        seconds = [cpu_seconds(reader(lm, words, ids[:length])) for length in lengths]
         steps = [
             math.log(seconds[i + 1] / seconds[i]) / math.log(lengths[i + 1] / lengths[i])
             for i in range(len(lengths) - 1)

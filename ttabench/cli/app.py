@@ -79,7 +79,8 @@ class Group(TyperGroup):
     """All commands."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{**options, "commands": {name: LazyCommand(name) for name in COMMANDS}})
+        super().__init__(**options)
+        self.commands.update({name: LazyCommand(name) for name in COMMANDS})
 
 
 app = typer.Typer(

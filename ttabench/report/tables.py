@@ -359,14 +359,15 @@ def _method_arguments(config: RunConfig, notes: list[str]) -> list[str]:
             f"the method is defined by {origin}: use --method ./FILE.py if it is not an installed package"
         )
     try:
-        plain = resolve_method(request)
+        plain = resolve_method(request, hash_checkpoint=False)
         checkpoint = config.checkpoint or (NO_CHECKPOINT if plain.spec.trainable else "")
         if checkpoint and plain.checkpoint_name() != config.checkpoint:
             words += ["--checkpoint", checkpoint]
         if config.preset and plain.preset != config.preset and not config.checkpoint:
             words += ["--preset", config.preset]
         preset = "" if config.checkpoint else config.preset
-        settings = resolve_method(replace(request, checkpoint=checkpoint, preset=preset)).settings
+        given = replace(request, checkpoint=checkpoint, preset=preset)
+        settings = resolve_method(given, hash_checkpoint=False).settings
     except UserError:
         settings = dict(config.defaults.get("settings", {}))
         if config.checkpoint:

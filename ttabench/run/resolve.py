@@ -44,19 +44,14 @@ class ResolvedMethod:
     settings_object: Any
     """All settings in use, as an instance of `spec.Settings`."""
     checkpoint: Path | None = None
+    checkpoint_digest: str = ""
+    """For a pair, the digests of its parts, joined."""
     training: Mapping[str, Json] = field(default_factory=dict)
     """Training record of the checkpoint."""
     parts: tuple[ResolvedMethod, ...] = ()
     """Parts of a pair `A+B`; empty for a single method."""
     bits: int | None = None
     """See `methods.quantised`."""
-
-    @cached_property
-    def checkpoint_digest(self) -> str:
-        """Digest of the checkpoint, "" without one. For a pair, the digests of its parts, joined."""
-        if self.checkpoint is not None:
-            return digest_path(self.checkpoint)
-        return PAIR_SEPARATOR.join(filter(None, (part.checkpoint_digest for part in self.parts)))
 
     @cached_property
     def settings(self) -> dict[str, Json]:
@@ -159,16 +154,16 @@ def _digest_if_exists(value: str) -> str:
     return hub_commit(value, fetch=False)
 
 
-def resolve_method(request: RunRequest) -> ResolvedMethod:
+def resolve_method(request: RunRequest, *, hash_checkpoint: bool = True) -> ResolvedMethod:
     """Resolve the method of a request: spec, preset, settings and checkpoint.
 
     Settings are merged in this order, later ones win: defaults, preset (or the settings stored in
-    the checkpoint), `--keep`, `--set`.
+    the checkpoint), `--keep`, `--set`. With `hash_checkpoint=False` the method is for display only.
     """
-    return replace(_resolve_unquantised(request), bits=request.bits)
+    return replace(_resolve_unquantised(request, hash_checkpoint), bits=request.bits)
 
 
-def _resolve_unquantised(request: RunRequest) -> ResolvedMethod:
+def _resolve_unquantised(request: RunRequest, hash_checkpoint: bool) -> ResolvedMethod:
     spec = registry.find_method(request.method)
     preset = resolve_preset(spec, request.preset, request.model)
     typed = parse_settings(spec, request.settings)
@@ -183,7 +178,9 @@ def _resolve_unquantised(request: RunRequest) -> ResolvedMethod:
         part_preset = next((name for name in (preset, request.model) if name in part.presets), "")
         checkpoint = request.checkpoint if owner in (part.name, NO_CHECKPOINT) else ""
         folder = _find_checkpoint(request, part, part_preset, checkpoint)
-        resolved.append(_resolve_single(part, part_preset, values, folder))
+        found = _resolve_single(part, part_preset, values, folder)
+        digest = digest_path(folder) if folder is not None and hash_checkpoint else ""
+        resolved.append(replace(found, checkpoint_digest=digest))
     if not isinstance(spec, PairSpec):
         return resolved[0]
     return ResolvedMethod(
@@ -191,6 +188,9 @@ def _resolve_unquantised(request: RunRequest) -> ResolvedMethod:
         preset=preset,
         settings_object=spec.Settings(
             **join_by_label(spec.labels, [part.settings_object for part in resolved])
+        ),
+        checkpoint_digest=PAIR_SEPARATOR.join(
+            part.checkpoint_digest for part in resolved if part.checkpoint_digest
         ),
         parts=tuple(resolved),
     )

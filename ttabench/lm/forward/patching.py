@@ -318,10 +318,12 @@ def gradient_step_bytes(lm: LM, tokens: int) -> int:
     return 2 * features_per_token * tokens * lm.dtype.itemsize
 
 
-BLOCK_TOKENS = 2048
-"""Tokens per forward of a long text: a mask in memory has at most BLOCK_TOKENS x context entries."""
-MAPS_IN_MEMORY = 4
-"""Estimate of the linear maps of a layer with inputs and outputs in memory at once."""
+BLOCK_TOKENS, GPU_BLOCK_TOKENS = 2048, 8192
+"""Maximum number of tokens per forward of a long text.
+
+A mask in memory has at most BLOCK_TOKENS x context entries. The larger block needs no mask. Blocks
+do not depend on the free memory, because the measured peak memory would depend on it, too.
+"""
 
 
 def forward(
@@ -408,16 +410,11 @@ def prefill(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None)
 
 
 def feed_in_blocks(window: Window, ids_BT: Tensor, mask_BT: Tensor | None) -> None:
-    """Feed a text to a window in blocks, which bound the memory of activations.
-
-    Without a mask in memory, blocks on a GPU take at most half of its free memory.
-    """
-    lm, block_size = window.lm, BLOCK_TOKENS
-    if lm.device.type == "cuda" and mask_BT is None and window.needs_no_mask:
-        free_bytes, _ = torch.cuda.mem_get_info(lm.device)
-        features = MAPS_IN_MEMORY * max(sum(lm.linear_shape(name)) for name in lm.linear_names())
-        token_bytes = features * lm.dtype.itemsize * len(ids_BT)
-        block_size = max(BLOCK_TOKENS, free_bytes // (2 * token_bytes))
+    """Feed a text to a window in blocks, which bound the memory of activations."""
+    is_unmasked = mask_BT is None and window.needs_no_mask
+    block_size = (
+        GPU_BLOCK_TOKENS if window.lm.device.type == "cuda" and is_unmasked else BLOCK_TOKENS
+    )
     for begin in range(0, ids_BT.shape[1], block_size):
         block = slice(begin, begin + block_size)
         window.feed(ids_BT[:, block], None if mask_BT is None else mask_BT[:, block])

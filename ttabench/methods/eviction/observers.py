@@ -109,11 +109,11 @@ def attention_weights(
     """Yield blocks of queries, and their attention weights over `slots`, float32 [B, H, G, T, S]."""
     heads = call.key.shape[1]
     key_BHDS = call.key[:, :, slots].transpose(-1, -2)
-    query_BHGTD = group_heads(call.query * call.scaling, heads, 1)
+    query_BHGTD = group_heads(call.query, heads, 1)
     for begin in tokens[::MAX_QUERIES_PER_BLOCK]:
         part = slice(begin, min(begin + MAX_QUERIES_PER_BLOCK, tokens.stop))
         scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ key_BHDS
-        scores = scores.unflatten(2, (-1, part.stop - begin)).float()  # type: ignore[no-untyped-call]
+        scores = scores.unflatten(2, (-1, part.stop - begin)).float().mul_(call.scaling)  # type: ignore[no-untyped-call]
         if call.bias is not None:  # per key/value head or per query head
             bias_BMS = pad_bias(call.bias.float(), call.key.shape[2])[..., slots]
             # the heads of latents share one bias
