@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ttabench.cli.errors import run_command, sigterm_as_interrupt
 from ttabench.core import __version__
+from ttabench.core.files import read_text
 
 COMMANDS = {
     "eval": "eval_",
@@ -51,7 +52,7 @@ class LazyCommand(TyperCommand):
 
     def __init__(self, name: str) -> None:
         self.module = MODULES.get(name, name)
-        source = Path(__file__).with_name(f"{self.module}.py").read_text(encoding="utf-8")
+        source = read_text(Path(__file__).with_name(f"{self.module}.py"))
         (function,) = (
             node
             for node in ast.parse(source).body
