@@ -2,17 +2,16 @@
 
     python results/bench_speed.py                                 nano, 1,024 tokens
     python results/bench_speed.py --model FOLDER --tokens 2048 --repeat 5
-    python results/bench_speed.py --lengths 1k,4k,16k,32k         also reading by length, on nano
 
 Both sides take turns in one process. Seconds are CPU seconds, medians of all turns. Other load
 raises both, and affects their ratio less. The press with observed attention needs eager attention.
+`ttabench profile` measures reading by length.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ import torch
 from grids import table
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from ttabench.core.amounts import parse_tokens
 from ttabench.core.types import Chunk
 from ttabench.lm.forward.patching import prefill
 from ttabench.lm.inference.answering import generate
@@ -34,7 +32,6 @@ from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
 from ttabench.methods import registry
 from ttabench.mini.demonstrations import superglue
-from ttabench.profiling.measure import lift_positions
 
 BUDGET, GENERATED, QUERIES, SHOTS = 0.2, 32, 32, 30
 PRESSES = {
@@ -46,13 +43,6 @@ PRESSES = {
 }
 """Methods with their settings, and the press of kvpress with the same rule. The stream of `window`
 reads 516 slots at a time and keeps as many, where the press reads with full attention."""
-READERS = (
-    "icl",
-    "window",
-    *("snapkv", "snapkv chunk=512 budget=512", "h2o", "h2o chunk=512 heavy=256 recent=256"),
-    *("kvzip", "ccm", "compressive", "still", "generative_adapter", "mac", "streamadapter"),
-)
-"""Methods with their settings in the table of reading by length."""
 Line = tuple[str, ...]
 
 
@@ -213,21 +203,6 @@ def compare_lm_eval(folder: str, repeat: int) -> Iterator[Line]:
         yield alternate(name, repeat, evaluate(ours), evaluate(hf))
 
 
-def by_length(lengths: Sequence[int]) -> Iterator[Line]:
-    """Measure reading by length on nano, once, and the exponents between neighbouring lengths."""
-    lm = load(str(NANO_FOLDER), device="cpu", dtype="float32")
-    lift_positions(lm, max(lengths) + 64)
-    ids = torch.randint(10, lm.vocab_size - 10, (max(lengths),)).tolist()
-    for words in READERS:
-        seconds = [cpu_seconds(reader(lm, words, ids[:length])) for length in lengths]
-        steps = [
-            math.log(seconds[i + 1] / seconds[i]) / math.log(lengths[i + 1] / lengths[i])
-            for i in range(len(lengths) - 1)
-        ]
-        exponents = " ".join(f"{step:.1f}" for step in steps)
-        yield words, *(f"{value:.3g}" for value in seconds), exponents
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(
@@ -237,7 +212,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--lengths", default="", help="tokens, such as 1k,4k")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     arguments = options.model, options.tokens, options.repeat
@@ -245,10 +219,6 @@ def main() -> None:
         lines = [*compare_reading(*arguments), *compare_queries(*arguments)]
         lines += compare_lm_eval(options.model, options.repeat)
         print(table(("ours / other", "ours (s)", "other (s)", "ratio", "pairs"), lines, 1))
-        if options.lengths:
-            lengths = [parse_tokens(text) or 0 for text in options.lengths.split(",")]
-            heads = [f"{length:,} tokens (s)" for length in lengths]
-            print(table(("method", *heads, "exponents"), [*by_length(lengths)], 1))
 
 
 if __name__ == "__main__":

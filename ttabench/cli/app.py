@@ -23,23 +23,21 @@ from ttabench.core import __version__
 from ttabench.core.files import read_text
 
 COMMANDS = {
-    "eval": "eval_",
-    "sweep": "sweep",
-    "train": "train",
-    "adapt": "adapt",
-    "ask": "ask",
-    "compare": "compare",
-    "report": "report",
-    "export": "export",
-    "show": "show",
-    "list": "list_",
-    "check": "check",
-    "new": "new",
-    "profile": "profile",
+    "eval": "eval:eval_",
+    "sweep": "sweep:sweep",
+    "train": "train:train",
+    "adapt": "adapt:adapt",
+    "ask": "ask:ask",
+    "compare": "compare:compare",
+    "report": "report:report",
+    "export": "export:export",
+    "show": "show:show",
+    "list": "show:list_",
+    "check": "check:check",
+    "new": "new:new",
+    "profile": "profile:profile",
 }
-"""Functions of the commands, in the order of the help. Each is in the module of its command."""
-MODULES = {"list": "show"}
-"""Modules with another name than the command."""
+"""Module and function of each command, in the order of the help."""
 SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "rich",
@@ -51,20 +49,19 @@ class LazyCommand(TyperCommand):
     """Command that is imported when it is called. Its help is read from the source."""
 
     def __init__(self, name: str) -> None:
-        self.module = MODULES.get(name, name)
+        self.module, _, self.function = COMMANDS[name].partition(":")
         source = read_text(Path(__file__).with_name(f"{self.module}.py"))
         (function,) = (
             node
             for node in ast.parse(source).body
-            if isinstance(node, ast.FunctionDef) and node.name == COMMANDS[name]
+            if isinstance(node, ast.FunctionDef) and node.name == self.function
         )
         super().__init__(name, help=ast.get_docstring(function), rich_markup_mode="rich")
 
     @cached_property
     def loaded(self) -> TyperCommand:
         """The command with its options."""
-        assert self.name is not None, "commands have names"
-        function = getattr(import_module(f"ttabench.cli.{self.module}"), COMMANDS[self.name])
+        function = getattr(import_module(f"ttabench.cli.{self.module}"), self.function)
         single = typer.Typer(add_completion=False, **SETTINGS)
         single.command(self.name)(function)
         command = typer.main.get_command(single)
