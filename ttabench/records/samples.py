@@ -323,7 +323,8 @@ def samples_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     with open_parquet(
         run / SAMPLES_FILE, "Run again with --force.", max_bytes=MAX_SAMPLES_BYTES
     ) as (stored, _):
-        return stored.read(columns=None if columns is None else list(columns))
+        # one run: threads cost more than they save
+        return stored.read(columns=None if columns is None else list(columns), use_threads=False)
 
 
 def _packed_file(run: Path) -> tuple[FileVersion, list[str]] | None:

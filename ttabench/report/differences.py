@@ -208,11 +208,8 @@ def difference(left: MethodRow, right: MethodRow) -> Difference | None:
     )
     if estimated is None:
         return None
-    oriented = (
-        (oriented_value(one, left.metric), oriented_value(other, left.metric))
-        for one, other in zip(left_values, right_values, strict=True)
-    )
-    gains = [one - other for one, other in oriented if one is not None and other is not None]
+    oriented = (oriented_values(values, left.metric) for values in (left_values, right_values))
+    gains = [one - other for one, other in zip(*oriented, strict=True)]
     # with a single cluster, errors are over its queries
     clusters = {(one.stratum, one.cluster) for one in left_values}
     return Difference(
@@ -268,11 +265,11 @@ def mean_difference(differences: Sequence[Difference]) -> Difference | None:
     )
 
 
-def oriented_value(value: Observation, metric: str) -> float | None:
-    """Return the term of a query, signed so that higher is better; None for a corpus metric."""
-    if metric_or_default(metric).corpus:
-        return None
-    return float(value.terms[0] if metric_or_default(metric).higher_is_better else -value.terms[0])
+def oriented_values(values: Iterable[Observation], metric: str) -> list[float]:
+    """Return the terms of queries, signed so that higher is better; [] for a corpus metric."""
+    chosen = metric_or_default(metric)
+    sign = 1.0 if chosen.higher_is_better else -1.0
+    return [] if chosen.corpus else [sign * value.terms[0] for value in values]
 
 
 def share_query(one: MethodRow, other: MethodRow) -> bool:

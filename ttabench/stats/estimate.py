@@ -195,8 +195,10 @@ def _binary_difference(value: float, signs: Sequence[int]) -> PairedDifference:
 
 
 def _sums(observations: Sequence[Observation]) -> tuple[float, ...]:
-    assert observations, "nothing observed"
-    return tuple(map(math.fsum, zip(*[one.terms for one in observations], strict=True)))
+    return tuple(
+        math.fsum(one.terms[place] for one in observations)
+        for place in range(len(observations[0].terms))
+    )
 
 
 def _figure(sums: tuple[float, ...], figure: Figure) -> float | None:

@@ -32,7 +32,7 @@ from ttabench.report.comparison_tables import (
     overview_table,
     untested_pairs,
 )
-from ttabench.report.differences import oriented_value
+from ttabench.report.differences import oriented_values
 from ttabench.report.groups import short_group_names
 from ttabench.report.method_rows import contenders, format_row, format_without_error
 from ttabench.report.show import SampleCells, gold, likelihood, prediction, tail
@@ -285,9 +285,9 @@ def disagreeing_samples(group: ComparisonGroup, most: int) -> dict[str, Any]:
         return {"shown": [], "count": 0, "note": "These runs have no stored answers, only scores."}
     gains: dict[QueryId, dict[int, float]] = {}  # by index of the row; higher is better
     for place, method_row in enumerate(method_rows):
-        for query, value in method_row.values.items():
-            if (gain := oriented_value(value, metric)) is not None:
-                gains.setdefault(query, {})[place] = gain
+        oriented = oriented_values(method_row.values.values(), metric)
+        for query, gain in zip(method_row.values, oriented, strict=False):  # [] for a corpus metric
+            gains.setdefault(query, {})[place] = gain
     methods = contenders(method_rows)
     counted = {place for place, row in enumerate(method_rows) if len(methods) < 2 or row in methods}
     ranges: dict[QueryId, float] = {}
