@@ -57,7 +57,7 @@ def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Agg
     winners = []
     for question in x:
         shares = [
-            pool.document_attention(question[None, None], entries[None, first : first + 3])
+            pool.with_document_attention(question[None, None], entries[None, first : first + 3])[1]
             for first in (0, 3, 6)
         ]
         winners.append([3 * place + int(share.argmax()) for place, share in enumerate(shares)])

@@ -233,7 +233,8 @@ class Window:
         )
         self._check_padding(mask_BT)
         positions_BT, added_B = self._token_positions(ids_BT, mask_BT)
-        mask = mask_BS = self._extended_mask(ids_BT, mask_BT)
+        mask_BS = self._extended_mask(ids_BT, mask_BT)
+        mask = None if self._pads_at_end_only(mask_BT) else mask_BS
         next_B = self._bare_prefix.next_position_B + added_B
         eviction = self._bare_prefix.eviction
         eviction_step = None
@@ -275,6 +276,21 @@ class Window:
             require_capabilities(self.lm, "rows")
         # padding after the text harms only what is read later
         self._has_padding = mask_BT is not None
+
+    def _pads_at_end_only(self, mask_BT: Tensor | None) -> bool:
+        """True if all padding follows the text, so that a causal mask hides it from the text.
+
+        False if an observer needs to know the padding.
+        """
+        bare = self._bare_prefix
+        if (
+            mask_BT is None
+            or bare.mask_BP is not None
+            or bare.eviction is not None
+            or is_observed()
+        ):
+            return False
+        return bool((mask_BT[:, 1:] <= mask_BT[:, :-1]).all())
 
     @property
     def _cached_slots(self) -> int:

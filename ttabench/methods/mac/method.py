@@ -259,25 +259,27 @@ def loss_parts(mac: MacNetworks, episodes: Sequence[Episode]) -> dict[str, Tenso
     banks, ids_C, states_CTE = _encode_banks(mac, documents, gradient_documents)
     x_NTD = mac.encode_questions([query.question_text for query in flat_queries])
     questions = torch.split(x_NTD, [len(group) for group in queries])
-    latents = [
-        mac.aggregator(x_QTD[None], bank_KTD[None])[0]
-        for x_QTD, bank_KTD in zip(questions, banks, strict=True)
-    ]
-    items = [training_item(mac.lm, query, s.question_tokens) for query in flat_queries]
-    total, tokens = answer_nll(mac.lm, mac.modulate(torch.cat(latents)), items)
-    parts = {"answer": total / tokens}
     sources = [
         _source_pairs(read, group).to(x_NTD.device)
         for read, group in zip(documents, queries, strict=True)
     ]
     has_sources = any(pairs_2M.numel() for pairs_2M in sources)
+    latents, source_attention = list[Tensor](), list[Tensor]()
+    for x_QTD, bank_KTD, pairs_2M in zip(questions, banks, sources, strict=True):
+        if has_sources and s.attention_aux:
+            latent_1QTD, attention_1QK = mac.aggregator.with_document_attention(
+                x_QTD[None], bank_KTD[None]
+            )
+            source_attention.append(attention_1QK[0, *pairs_2M])
+        else:
+            latent_1QTD = mac.aggregator(x_QTD[None], bank_KTD[None])
+        latents.append(latent_1QTD[0])
+    items = [training_item(mac.lm, query, s.question_tokens) for query in flat_queries]
+    total, tokens = answer_nll(mac.lm, mac.modulate(torch.cat(latents)), items)
+    parts = {"answer": total / tokens}
     if has_sources and s.retrieval_aux:
         parts["retrieval"] = s.retrieval_aux * _retrieval_loss(banks, questions, sources)
-    if has_sources and s.attention_aux:
-        source_attention = [
-            mac.aggregator.document_attention(x_QTD[None], bank_KTD[None])[0, *pairs_2M]
-            for x_QTD, bank_KTD, pairs_2M in zip(questions, banks, sources, strict=True)
-        ]
+    if source_attention:
         parts["attention"] = (
             -s.attention_aux * (torch.cat(source_attention) + LOG_EPSILON).log().mean()
         )

@@ -284,32 +284,35 @@ class BankAttention(nn.Module):
         self.feed_in = nn.Linear(width, hidden)
         self.feed_out = nn.Linear(hidden, width)
 
-    def forward(self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None) -> Tensor:
-        """Update query tokens [R, X, D] from the bank; the mask is false on padding of the bank."""
-        normed_RND = self._normalise_bank(bank_RND)
-        query = self._project_query(x_RXD)
-        key = self._split_heads(self.key(normed_RND))
-        value = self._split_heads(self.value(normed_RND))
-        mixed_RHXE = scaled_dot_product_attention(query, key, value, attn_mask=mask_R11N)
+    def forward(
+        self,
+        x_RXD: Tensor,
+        bank_RND: Tensor,
+        mask_R11N: Tensor | None,
+        attention_weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Update query tokens [R, X, D] from the bank; the mask is false on padding of the bank.
+
+        `attention_weights`: gets the weights [R, X, N], averaged over heads. None: not stored.
+        """
+        normed_RND = self.bank_norm(bank_RND.to(self.bank_norm.weight.dtype))
+        query_RHXE, key_RHNE, value_RHNE = map(
+            self._split_heads,
+            (self.query(self.norm(x_RXD)), self.key(normed_RND), self.value(normed_RND)),
+        )
+        if attention_weights is None:
+            mixed_RHXE = scaled_dot_product_attention(
+                query_RHXE, key_RHNE, value_RHNE, attn_mask=mask_R11N
+            )
+        else:
+            scores_RHXN = query_RHXE * query_RHXE.shape[-1] ** -0.5 @ key_RHNE.mT
+            if mask_R11N is not None:
+                scores_RHXN = scores_RHXN.masked_fill(~mask_R11N, -torch.inf)
+            weights_RHXN = scores_RHXN.softmax(-1)
+            attention_weights.append(weights_RHXN.sum(1) / self.heads)
+            mixed_RHXE = weights_RHXN @ value_RHNE
         x_RXD = x_RXD + self.out(mixed_RHXE.transpose(1, 2).flatten(2))
         return x_RXD + self.feed_out(gelu(self.feed_in(self.feed_norm(x_RXD))))
-
-    def attention_weights(
-        self, x_RXD: Tensor, bank_RND: Tensor, mask_R11N: Tensor | None
-    ) -> Tensor:
-        """Return attention weights [R, X, N], averaged over heads, for supervision."""
-        query_RHXE = self._project_query(x_RXD)
-        key_RHNE = self._split_heads(self.key(self._normalise_bank(bank_RND)))
-        scores_RHXN = query_RHXE @ key_RHNE.transpose(-1, -2) * query_RHXE.shape[-1] ** -0.5
-        if mask_R11N is not None:
-            scores_RHXN = scores_RHXN.masked_fill(~mask_R11N, -torch.inf)
-        return scores_RHXN.softmax(-1).mean(1)
-
-    def _project_query(self, x_RXD: Tensor) -> Tensor:
-        return self._split_heads(self.query(self.norm(x_RXD)))
-
-    def _normalise_bank(self, bank_RND: Tensor) -> Tensor:
-        return self.bank_norm(bank_RND.to(self.bank_norm.weight.dtype))
 
     def _split_heads(self, x_RXI: Tensor) -> Tensor:
         return x_RXI.view(*x_RXI.shape[:-1], self.heads, -1).transpose(1, 2)
@@ -327,32 +330,34 @@ class Aggregator(nn.Module):
 
         `mask_RK`: true where a sequence has a document; None if all have K.
         """
-        x_RXD, bank_RND, mask_R11N = _flatten_inputs(x_RQTD, bank_RKTD, mask_RK)
-        for layer in self.blocks:
-            x_RXD = layer(x_RXD, bank_RND, mask_R11N)
-        return x_RXD.view(x_RQTD.shape)
+        return self._run(x_RQTD, bank_RKTD, mask_RK, None)
 
-    def document_attention(
+    def with_document_attention(
         self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None
-    ) -> Tensor:
-        """Return attention to each document [R, Q, K], averaged over blocks, heads and tokens."""
-        x_RXD, bank_RND, mask_R11N = _flatten_inputs(x_RQTD, bank_RKTD, mask_RK)
-        attention_weights = []
-        for number, layer in enumerate(self.blocks, start=1):
-            assert isinstance(layer, BankAttention)
-            attention_weights.append(layer.attention_weights(x_RXD, bank_RND, mask_R11N))
-            if number < len(self.blocks):
-                x_RXD = layer(x_RXD, bank_RND, mask_R11N)
+    ) -> tuple[Tensor, Tensor]:
+        """Return the latents, and attention to each document [R, Q, K].
+
+        Attention is averaged over blocks, heads and tokens.
+        """
+        attention_weights: list[Tensor] = []
+        latents_RQTD = self._run(x_RQTD, bank_RKTD, mask_RK, attention_weights)
         mean_RXN = torch.stack(attention_weights).mean(0)
-        return mean_RXN.view(*x_RQTD.shape[:3], *bank_RKTD.shape[1:3]).sum(-1).mean(2)
+        by_document = mean_RXN.view(*x_RQTD.shape[:3], *bank_RKTD.shape[1:3])
+        return latents_RQTD, by_document.sum(-1).mean(2)
 
-
-def _flatten_inputs(
-    x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    if mask_RK is not None:
-        mask_RK = mask_RK.repeat_interleave(bank_RKTD.shape[2], dim=1)[:, None, None]
-    return x_RQTD.flatten(1, 2), bank_RKTD.flatten(1, 2), mask_RK
+    def _run(
+        self,
+        x_RQTD: Tensor,
+        bank_RKTD: Tensor,
+        mask_RK: Tensor | None,
+        attention_weights: list[Tensor] | None,
+    ) -> Tensor:
+        if mask_RK is not None:
+            mask_RK = mask_RK.repeat_interleave(bank_RKTD.shape[2], dim=1)[:, None, None]
+        x_RXD, bank_RND = x_RQTD.flatten(1, 2), bank_RKTD.flatten(1, 2)
+        for layer in self.blocks:
+            x_RXD = layer(x_RXD, bank_RND, mask_RK, attention_weights)
+        return x_RXD.view(x_RQTD.shape)
 
 
 def aggregate_hierarchy(
@@ -382,7 +387,12 @@ def _select_most_attended(
     """
     entries_OKTD = bank_KTD[None]
     while (count := entries_OKTD.shape[1]) > group:
-        attention_QGM = apply_by_group(aggregator.document_attention, x_QTD, entries_OKTD, group)
+        attention_QGM = apply_by_group(
+            lambda *inputs: aggregator.with_document_attention(*inputs)[1],
+            x_QTD,
+            entries_OKTD,
+            group,
+        )
         index_QG = torch.arange(
             0, count, group, device=attention_QGM.device
         ) + attention_QGM.argmax(-1)
