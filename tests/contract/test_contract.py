@@ -170,6 +170,14 @@ def peeks(self: Any, state: State, asks: Sequence[Query]) -> Patch:
     return Patch(tokens_BT=torch.tensor(ids)) if state.tensors else Patch()
 
 
+@breaks("_check_score_first", "patch", query_aware=True)
+def trains_first(self: Any, state: State, asks: Sequence[Query]) -> Patch:
+    """The patch has read the text that is scored."""
+    texts = [getattr(ask.want, "continuation", "") for ask in asks]
+    ids = [(self.lm.encode(text) + [0] * 4)[:4] for text in texts]
+    return Patch(tokens_BT=torch.tensor(ids)) if state.tensors else Patch()
+
+
 @breaks("_check_cleanup", "patch")
 def leaves(self: Any, state: State, asks: Sequence[Query]) -> Patch:
     self.lm.model.register_forward_hook(lambda *_: None)

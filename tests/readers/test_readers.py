@@ -19,6 +19,7 @@ from tests.qa_files import (
     write_jsonl,
     write_parquet,
 )
+from ttabench.core.types import Chunk, Score
 from ttabench.readers import load
 from ttabench.readers.cards import CARDS, load_card
 
@@ -42,6 +43,31 @@ def test_unknown_names_get_the_closest() -> None:
     assert "Did you mean 'documents'" in load_error("streamingqa", options={"document": "3"})
     assert "Did you mean 'questions'" in load_error("streamingqa", options={"question": "3"})
     assert "prompt of task" in load_error("streamingqa", options={"prompt": "chatty"})
+
+
+@pytest.mark.parametrize("name", [*CARDS])
+def test_score_first_tasks_score_every_text_before_it_is_read(name: str) -> None:
+    options = {"msc": {"ask": "turns"}, "pg19": {"tokens": "1k", "window": "256", "stride": "128"}}
+    task = load(name, options=options.get(name, {}), limit=24)
+    assert task.describe().get("score_first", False) == (name in ("dailydialog", "msc", "pg19"))
+    if not task.is_score_first:
+        assert name == "lm_eval" or not any(
+            isinstance(query.want, Score)
+            for episode in task.episodes()
+            for query in episode.queries()
+        )
+        return
+    for episode in task.episodes():
+        read = list[Chunk]()
+        for step in episode.steps:
+            if isinstance(step, Chunk):
+                read.append(step)
+                continue
+            assert isinstance(step.want, Score)
+            scored = step.prompt + step.want.continuation
+            # a short turn may occur twice: turns have the keys of their queries
+            assert step.key not in [chunk.key for chunk in read]
+            assert name != "pg19" or scored not in "".join(chunk.text for chunk in read)
 
 
 # --- the miniature world -------------------------------------------------------------------------------------------

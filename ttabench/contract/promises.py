@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +38,7 @@ from ttabench.contract.case import (
 )
 from ttabench.core.environment import isolated_rng
 from ttabench.core.errors import UserError
+from ttabench.core.types import Score
 from ttabench.cost import NoSettings
 from ttabench.lm.forward.patching import gradient_checkpointing
 from ttabench.lm.patch import State
@@ -246,6 +247,20 @@ def _check_no_answer_leak(case: Case) -> None:
         list(first.tensors.values()),
         list(second.tensors.values()),
     )
+
+
+@_promise("score first: a scored text changes neither the patch that scores it nor the state")
+def _check_score_first(case: Case) -> None:
+    method = case.make_method()
+    state = read_texts(method, *TEXTS)
+    before = [tensor.clone() for tensor in state.tensors.values()]
+    patches = []
+    for text in (" Port Ansel.", " A wholly different, longer text."):
+        queries = [replace(query, want=Score(continuation=text)) for query in QUERIES]
+        Session(method.lm, method, state).gold_likelihoods(queries)
+        patches.append(patch_tensors(method.patch(state, queries)))
+    require_equal("patches before two texts are scored", *patches)
+    require_equal("states before and after scoring", before, list(state.tensors.values()))
 
 
 @_promise("an exception leaves no hook, no changed weight and no gradient")

@@ -65,6 +65,8 @@ class Task(Generic[SettingsT]):
     """Arguments of the mini generator; empty for real data."""
     data: RawTable
     """Source of the rows, its notes, and counts of unused rows."""
+    is_score_first: ClassVar[bool] = False
+    """True if texts are scored, each before it is read, so that no state has seen a scored text."""
     shares_training_draws: ClassVar[bool] = False
     """True if all tasks of one source draw the same training episodes. Otherwise the random seed of
     the draws includes the name of the task.
@@ -325,6 +327,7 @@ class Task(Generic[SettingsT]):
             "protocol": self.settings.model_dump(mode="json"),
             "arguments": dict(self.arguments),
             **self.counts(),
+            **({"score_first": True} if self.is_score_first else {}),
             "dropped": dict(self.dropped),
             "notes": list(self.notes),
             "digest": fingerprint(*self.texts()),

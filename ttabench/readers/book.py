@@ -155,6 +155,7 @@ class Books(Task[Settings]):
     """A `Task` over long texts, one episode per book."""
 
     books: Sequence[Book]
+    is_score_first = True
 
     @cached_property
     def n_chunks(self) -> int:

@@ -122,6 +122,7 @@ class Dialogues(Task[Settings]):
     """A `Task` over dialogues."""
 
     dialogues: Sequence[Dialogue]
+    is_score_first = True
 
     def filter_by_length(self, tokens: Tokens | None) -> tuple[list[Dialogue], dict[str, int]]:
         """Return (dialogues neither too short for every t nor too long, counts of the others by

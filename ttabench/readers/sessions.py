@@ -217,6 +217,11 @@ class Sessions(Task[Settings]):
     selected: Sequence[Conversation]
     """Conversations that are read and queried."""
 
+    @property
+    def is_score_first(self) -> bool:  # type: ignore[override]  # depends on what is queried
+        """True if turns are scored."""
+        return self.settings.ask == "turns"
+
     @cached_property
     def _queries_by_conversation(self) -> dict[str, list[Query]]:
         """After `limit`."""
