@@ -47,14 +47,14 @@ def test_a_state_brings_its_model_and_method(ttabench: Command, state: Path) -> 
 
 
 def test_a_file_of_rows_is_reported_to_be_read_as_text(ttabench: Command, notes: Path) -> None:
-    Path("chat.json").write_text(json.dumps([{"role": "user", "content": TEXT}]))
+    Path("rows.json").write_text(json.dumps([{"question": TEXT}]))
     for command in (("adapt", "--method", "icl"), ("ask", "Who?")):
-        for file in (notes, "chat.json"):
+        for file in (notes, "rows.json"):
             ran = ttabench(
                 *command, "--context", file, "--quiet", *(["--force"] if "adapt" in command else [])
             )
             assert ran.code == 0, ran.err
-            assert ("chat.json" in ran.err) == (file != notes)
+            assert ("rows.json" in ran.err) == (file != notes)
 
 
 def test_files_may_be_read_now(ttabench: Command, notes: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from tests.conftest import Command, error_line
 from tests.qa_files import steps, write_csv, write_jsonl
+from ttabench.cli.adapt import read_chunks
 from ttabench.core.errors import UserError
 from ttabench.readers import load
+from ttabench.readers.formats import read_document
 from ttabench.readers.qa_rows import read_questions
 
 OPENS, CLOSES, GAVE = "When does it open?", "When does it close?", "Who gave the atlas?"
@@ -90,6 +93,69 @@ def test_a_data_file_may_be_named_as_the_task(
     assert again["id"] == record["id"]
     assert "Remove --source" in error_line(ttabench(f"eval --task {path} --source {path}", *words))
     assert "'nope.jsonl' of qa" in error_line(ttabench("eval --task nope.jsonl", *words))
+
+
+def test_rows_may_name_text_files(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text(LIBRARY)
+    (tmp_path / "b.txt").write_text(ATLAS)
+    table = [
+        {"file": file, **{key: value for key, value in row.items() if key != "text"}}
+        for file, row in zip(
+            ("texts/a.txt", "b.txt", "texts/a.txt"), rows(*SYNONYMS[0]), strict=True
+        )
+    ]
+    path = write_csv(tmp_path / "mine.csv", table)
+    with_texts = write_csv(tmp_path / "whole.csv", rows(*SYNONYMS[0]))
+    named, whole = (load("qa", source=str(each)) for each in (path, with_texts))
+    assert steps(named) == steps(whole)
+    digest = named.describe()["digest"]
+    assert digest == whole.describe()["digest"]
+    (tmp_path / "b.txt").write_text("Ann Reed gave the atlas.")
+    assert load("qa", source=str(path)).describe()["digest"] != digest, "part of the run id"
+    (tmp_path / "b.txt").unlink()
+    with pytest.raises(UserError, match=r"b\.txt"):
+        load("qa", source=str(path))
+
+
+MESSAGES = [
+    {"role": "user", "content": "Where is the atlas?\n\nI need it."},
+    {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "On the shelf."}, {"type": "image"}],
+    },
+    {"role": "tool", "content": None},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("chat.json", json.dumps(MESSAGES)),
+        ("chat.json", json.dumps({"messages": MESSAGES})),
+        ("chat.jsonl", "\n".join(map(json.dumps, MESSAGES))),
+        (
+            "chat.jsonl",
+            json.dumps({"messages": MESSAGES[:2]}) + "\n" + json.dumps({"messages": MESSAGES[2:]}),
+        ),
+    ],
+)
+def test_a_chat_has_a_paragraph_per_message(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    assert read_document(tmp_path / name).split("\n\n") == [
+        "user: Where is the atlas?\nI need it.",
+        "assistant: On the shelf.",
+        "tool: ",
+    ]
+    assert len(read_chunks([tmp_path / name], "paragraphs")) == 3
+
+
+@pytest.mark.parametrize(
+    "content", ['{"a": 1}', '[{"role": 1, "content": "x"}]', "[]", "{", '"x"', '[{"role": "user"}]']
+)
+def test_other_json_is_read_as_it_is(tmp_path: Path, content: str) -> None:
+    (tmp_path / "other.json").write_text(content)
+    assert read_document(tmp_path / "other.json") == content
 
 
 def test_questions_of_a_file(tmp_path: Path) -> None:

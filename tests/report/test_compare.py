@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -24,6 +26,8 @@ from ttabench.report.group_selection import has_single_unit
 from ttabench.report.method_rows import format_value
 from ttabench.report.selection import load_runs
 from ttabench.report.tables import run_table
+from ttabench.terminal.render import as_latex
+from ttabench.terminal.table import Bold, Table
 
 
 def compare(folders: Sequence[Path], **more: Any) -> Comparison:
@@ -310,6 +314,46 @@ def test_every_format_reports_the_same(tmp_path: Path, ttabench: Command) -> Non
     assert data["differences"][0]["value"] == 0.5
     lines = ttabench(f"compare --out {tmp_path} --format csv").out.splitlines()
     assert [line.split(",")[0] for line in lines] == ["table", "runs", "runs", "differences"]
+    latex = ttabench(f"compare --out {tmp_path} --format latex").out.splitlines()
+    code = [line for line in latex if line and not line.startswith("% ")]
+    assert r"icl & 50.0 $\pm$ 50.0 & 1.0 KiB & 2.0 & 1.00 & yes \\" in code
+    assert code.count(r"\bottomrule") == 2
+
+
+def test_latex_escapes_every_special_character() -> None:
+    marks = "a_b & 5 % #1 $x {y} ~ ^ \\ <z>"
+    text = as_latex(Table(title=marks, columns=("m", "#n"), rows=((Bold(marks), "1"),)))
+    (row,) = [line for line in text.splitlines() if line.startswith(r"\textbf")]
+    bare = re.sub(r"\\text\w+\{|\\[&%$#_{}]|\$[<>]\$|\{\}", "", row.removesuffix(r" & 1 \\"))
+    assert not set("_&%#$~^\\<>") & set(bare)
+
+
+def test_differences_are_plotted(tmp_path: Path, ttabench: Command) -> None:
+    for seed in range(3):
+        stored(tmp_path, f"i{seed}", {"a": 1.0, "b": 0.2 * seed}, seed=seed)
+        stored(tmp_path, f"n{seed}", {"a": 0.3, "b": 0.1 * seed}, seed=seed, method="none")
+    ran = ttabench(f"compare --out {tmp_path} --plot {tmp_path / 'plot.svg'}")
+    assert ran.code == 0
+    assert "icl − none" in (tmp_path / "plot.svg").read_text()
+    (tmp_path / "mine.svg").write_text("mine")
+    refused = ttabench(f"compare --out {tmp_path} --plot {tmp_path / 'mine.svg'}")
+    assert (refused.code, (tmp_path / "mine.svg").read_text()) == (2, "mine")
+
+
+def test_units_needed_give_eighty_per_cent_power(tmp_path: Path) -> None:
+    values = {f"q{number}": float(number % 3) / 2 for number in range(12)}
+    stored(tmp_path, "icl", values)
+    stored(
+        tmp_path,
+        "none",
+        {key: values[key] - (0.3 if key[-1] in "14" else -0.1) for key in values},
+        method="none",
+    )
+    (found,) = compare([tmp_path / "icl", tmp_path / "none"]).differences
+    assert found.stderr
+    assert found.units_needed
+    z = abs(found.value) / (found.stderr * (found.units / found.units_needed) ** 0.5)
+    assert NormalDist().cdf(z - NormalDist().inv_cdf(0.975)) == pytest.approx(0.8, abs=0.01)
 
 
 def test_whose_state_answered_is_reported_and_earlier_records_had_their_own(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.report.test_compare import asked, compare, stepped, stored
 from ttabench.core.errors import UserError
 from ttabench.records.samples import digest_of
 from ttabench.records.schema import SAMPLES_FILE
-from ttabench.report.charts import by_bytes, by_step, by_time
+from ttabench.report.charts import by_bytes, by_kept_share, by_step, by_time
 from ttabench.report.comparison_tables import group_title
 from ttabench.report.page import csp_digest, disagreeing_samples, libraries, page
 from ttabench.report.pictures import SUFFIXES, styles, write
@@ -242,6 +242,26 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
         "mac": (1024, 66.7),
         "lora": (1024, 66.7),
     }
+    assert by_kept_share(found.groups[0], look) is None, "no row has a budget"
+    (group,) = compare(
+        [
+            *folders[:2],
+            *(
+                stored(
+                    tmp_path,
+                    f"k{share}",
+                    {"a": share, "b": 0.5},
+                    method="lora",
+                    keep=share,
+                    about={"cost": {"kept_share": share / 2}},
+                )
+                for share in (0.2, 0.4)
+            ),
+        ]
+    ).groups
+    chart = by_kept_share(group, look)
+    assert chart
+    assert sorted(row["x"] for row in rows_of(chart.spec)) == [0.0, 0.1, 0.2, 1.0]
     assert look["mac"][0] in json.dumps(spec)
     assert '"#000000"' in json.dumps(spec), "baselines are black"
     read = Read(page(found))

@@ -164,12 +164,12 @@ def read_chunks(files: Sequence[Path], separator: str) -> list[Chunk]:
     if not files:
         raise UserError("No context is given.", "Add --context FILE.")
     require_known("value of --pieces", separator, CHUNK_SEPARATORS)
-    from ttabench.readers.formats import is_readable
+    from ttabench.readers.formats import is_readable, read_document
 
     chunks = []
     for file in files:
-        text = read_text(file)
-        if is_readable(file):
+        text = read_document(file)
+        if is_readable(file) and text == read_text(file):
             render.print_note(
                 f"Note: {file} is read as plain text, including its markup and field names."
             )

@@ -33,6 +33,13 @@ def compare(
         ),
     ] = False,
     form: o.Form = "table",
+    plot: Annotated[
+        Path | None,
+        o.option(
+            o.OUTPUT_PANEL,
+            "Also plot the tested differences with intervals to this file (.png, .svg or .pdf).",
+        ),
+    ] = None,
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:
@@ -42,8 +49,11 @@ def compare(
     Example: `ttabench compare mac icl --task streamingqa`
     """
     from ttabench.report.comparison_tables import comparison_data, comparison_tables
+    from ttabench.report.pictures import check_output_path
     from ttabench.report.verdict import make_verdict
 
+    if plot is not None:
+        check_output_path(plot)
     output_form: render.Format = "json" if json else form
     filters = {"task": task, "method": method, "model": model}
     comparison, _ = compared(runs or (), out, filters, metric, all_pairs=all_pairs)
@@ -66,13 +76,23 @@ def compare(
             f"Summary of {groups} comparison groups. "
             "Use --all to show each, or --task and --method to select some."
         )
+    if plot is not None:  # last, so that a failing plot does not hide the results
+        from ttabench.report.forest import draw_differences
+
+        draw_differences(comparison, plot)
+        render.print_note(f"Plot: {plot}")
 
 
 def _print_sentences(sentences: Sequence[str], output_form: render.Format) -> None:
     if output_form == "table":
         render.print_sentences(sentences)
     else:
-        sys.stdout.write(escape_control_characters("\n\n".join([*sentences, ""])))
+        sys.stdout.write(
+            "".join(
+                escape_control_characters(render.format_prose([line], output_form)) + "\n"
+                for line in sentences
+            )
+        )
 
 
 def compared(

@@ -25,6 +25,8 @@ from ttabench.core.files import (
     FilePosition,
     error_reason,
     open_parquet,
+    parse_json,
+    read_text,
     reading_file,
     refuse_duplicate_names,
 )
@@ -116,6 +118,43 @@ def read_rows(path: Path, formats: Formats | None = None) -> Iterator[RawRow]:
         f"The format of {path} is unknown.",
         f"Use a name that ends in {', '.join(formats)} (.gz too).",
     )
+
+
+def read_document(path: Path) -> str:
+    """Read a text file. A chat in JSON becomes a text with one paragraph per message.
+
+    A chat is a list of messages {"role": ..., "content": ...}, an object with such a list as
+    `messages`, or a message or object per line (.jsonl). Contents are texts, or lists of parts with
+    a `text`. Any other JSON is returned as it is in the file.
+    """
+    text = read_text(path)
+    if not is_readable(path):
+        return text
+    try:
+        values = [parse_json(text)] if path.suffix == ".json" else _json_lines(text)
+        messages = [message for value in values for message in _messages_of(value)]
+        return "\n\n".join(map(_message_text, messages)) or text
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return text
+
+
+def _json_lines(text: str) -> list[Any]:
+    return [parse_json(line) for line in text.splitlines() if line.strip()]
+
+
+def _messages_of(value: Any) -> list[Any]:
+    if isinstance(value, dict) and "role" not in value:
+        value = value["messages"]
+    return value if isinstance(value, list) else [value]
+
+
+def _message_text(message: Any) -> str:
+    """Format a message as one paragraph, `role: content`."""
+    content = message["content"] or ""
+    if not isinstance(content, str):
+        content = "\n".join(part["text"] for part in content if "text" in part)
+    lines = [line for line in content.splitlines() if line.strip()]
+    return f"{require_text('role', message['role'])}: " + "\n".join(lines)
 
 
 @contextmanager

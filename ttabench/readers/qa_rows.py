@@ -17,8 +17,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from ttabench.readers.cards import Card, Split, load_card
 from ttabench.readers.formats import (
     RawRow,
     open_lines,
+    read_document,
     read_rows,
     report_row_errors,
     require_text,
@@ -36,6 +37,8 @@ from ttabench.readers.formats import (
 )
 from ttabench.readers.sources import RawTable, find_split_files, parse_table, read_table
 
+FILE_COLUMN = "file"
+"""Column with the path of a text or chat, in tables without texts."""
 MAX_LITERAL_CHARS = 100_000
 """Maximum length of a Python literal to parse; real answer cells have below 2,000 characters."""
 LIST_LITERAL = re.compile(r"\[\s*['\"\[].*\]|\[[\s\d.,-]*\]|\{\s*['\"].*\}", re.DOTALL)
@@ -69,6 +72,7 @@ def parse_qa_rows(card: Card, data: RawTable, capitalise: bool = False) -> list[
     `capitalise` raises the first letter of every answer, as CaMeLS and MAC do for SQuAD and
     ArchivalQA.
     """
+    data = _with_texts_of_files(card, data)
     texts, seen = _load_companion_texts(card, data), Counter[str]()
 
     def row_of(raw: RawRow) -> QARow | str:
@@ -98,6 +102,27 @@ def parse_qa_rows(card: Card, data: RawTable, capitalise: bool = False) -> list[
         )
 
     return parse_table(data, row_of)
+
+
+def _with_texts_of_files(card: Card, data: RawTable) -> RawTable:
+    """Return the rows with their texts, if they name text files in a column `file` instead.
+
+    Paths are relative to the folder of the table.
+    """
+    names, folder = card.columns["text"], data.folder
+    if (
+        folder is None
+        or FILE_COLUMN not in data.rows[0].values
+        or not data.rows[0].values.keys().isdisjoint(names)
+    ):
+        return data
+    read = cache(lambda name: read_document(folder / name))
+    rows = []
+    for row in data.rows:
+        with report_row_errors(row.location):
+            text = read(row.text(FILE_COLUMN))
+        rows.append(row._replace(values={**row.values, names[0]: text}))
+    return replace(data, rows=rows)
 
 
 def _text(field: str, cell: object) -> str:

@@ -18,6 +18,7 @@ from ttabench.core.amounts import format_bytes, format_number, format_tokens
 from ttabench.core.errors import escape_control_characters
 from ttabench.report.compare import ComparisonGroup
 from ttabench.report.group_selection import UNIT_NAMES, has_single_unit
+from ttabench.report.groups import FULL_CONTEXT, NO_CONTEXT
 from ttabench.report.method_rows import CHUNKS_READ, MethodRow, format_value
 from ttabench.stats.metrics import metric_or_default
 
@@ -82,6 +83,23 @@ def by_bytes(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
         axis=alt.Axis(values=ticks, labelExpr=f"{json.dumps(names)}[datum.value]"),
     )
     return _cost_chart(group, points, x, method_styles, "state bytes")
+
+
+def by_kept_share(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
+    """Draw the metric by the kept share of the full-context KV cache, as tables show it.
+
+    Baselines are at 0 and 1. None for fewer than two method rows with a budget.
+    """
+    baselines = {NO_CONTEXT: 0.0, FULL_CONTEXT: 1.0}
+    points = [
+        Point(at, row, row.value, row.stderr, row.n)
+        for row in group.method_rows
+        if (at := baselines.get(row.baseline_method, row.costs.get("kept_share"))) is not None
+    ]
+    if sum(not point.method_row.baseline_method for point in points) < 2:
+        return None
+    x = alt.X("x:Q", title="kept share of the full-context cache", axis=alt.Axis(format="%"))
+    return _cost_chart(group, points, x, method_styles, "kept share")
 
 
 def by_time(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
@@ -239,6 +257,6 @@ def make_charts(group: ComparisonGroup, method_styles: Styles) -> list[Chart]:
     """Return all charts of a comparison group."""
     return [
         chart
-        for draw in (by_bytes, by_time, by_step)
+        for draw in (by_kept_share, by_bytes, by_time, by_step)
         if (chart := draw(group, method_styles)) is not None
     ]

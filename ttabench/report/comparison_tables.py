@@ -149,7 +149,7 @@ DIFFERENCE_KEYS = {
 def _difference_rows(differences: Sequence[Difference]) -> list[DataRow]:
     return [
         {DIFFERENCE_KEYS.get(name, name): value for name, value in asdict(one).items()}
-        | {"_shown": _show_difference(one)}
+        | {"units_needed": one.units_needed, "_shown": _show_difference(one)}
         for one in differences
     ]
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,13 @@ class ComparisonResult:
 
     def __str__(self) -> str:
         return self.verdict
+
+    def _repr_html_(self) -> str:
+        """Show verdict, notes and tables in a notebook."""
+        parts = [f"<p>{escape(line)}</p>" for line in (self.verdict, *self.notes)]
+        for name, table in self.tables.items():
+            parts += [f"<h4>{escape(name)}</h4>", table.to_html(index=False, na_rep="")]
+        return "".join(parts)
 
 
 @validate_arguments

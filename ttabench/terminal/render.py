@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -28,7 +28,7 @@ from ttabench.core.types import Json
 from ttabench.terminal.progress_bars import show_progress as show_progress
 from ttabench.terminal.table import Bold, Cell as Cell, Table as Table, glossary_lines
 
-Format = Literal["table", "markdown", "csv", "json"]
+Format = Literal["table", "markdown", "latex", "csv", "json"]
 MIN_WRAPPED_CELLS = 16
 """Smallest width of a wrapped column, unless its text is shorter."""
 MAX_TABLE_CELLS = 10_000
@@ -60,13 +60,11 @@ def print_tables(tables: Sequence[Table], form: Format = "table") -> None:
         writer.writeheader()
         writer.writerows(rows)
         _write(text.getvalue())
-    elif form == "markdown":
-        glossary = "".join(f"{line}\n" for line in glossary_lines(tables))
-        sys.stdout.write(
-            escape_control_characters(
-                "\n".join([*map(as_markdown, tables), *([glossary] if glossary else [])])
-            )
-        )
+    elif form in ("markdown", "latex"):
+        formatted = [*map(as_markdown if form == "markdown" else as_latex, tables)]
+        if glossary := glossary_lines(tables):
+            formatted.append(format_prose(glossary, form))
+        sys.stdout.write(escape_control_characters("\n".join(formatted)))
     else:
         draw_tables(tables, console(), narrow=sys.stdout.isatty())
 
@@ -217,3 +215,45 @@ def as_markdown(table: Table) -> str:
 def _markdown_cell(cell: str) -> str:
     text = cell.replace("|", "\\|").replace("\n", " ")
     return f"**{text}**" if isinstance(cell, Bold) else text
+
+
+LATEX_ESCAPES = str.maketrans(
+    {
+        **{mark: rf"\{mark}" for mark in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        **{mark: f"${mark}$" for mark in "<>"},
+        "±": r"$\pm$",
+        "−": "$-$",
+        "≈": r"$\approx$",
+        "×": r"$\times$",
+        "\n": " ",
+    }
+)
+
+
+def as_latex(table: Table) -> str:
+    """Format a table for LaTeX with the package booktabs. Title and caption are comments."""
+    heads = [column.lstrip("#").translate(LATEX_ESCAPES) for column in table.columns]
+    sides = "".join("r" if column.startswith("#") else "l" for column in table.columns)
+    head, *body = (" & ".join(row) + r" \\" for row in [heads, *map(_latex_cells, table.rows)])
+    return "\n".join(
+        [
+            format_prose([table.title], "latex") + rf"\begin{{tabular}}{{{sides}}}",
+            *(r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"),
+            format_prose([table.caption] if table.caption else [], "latex"),
+        ]
+    )
+
+
+def _latex_cells(row: Sequence[str]) -> Iterator[str]:
+    for cell in row:
+        text = cell.translate(LATEX_ESCAPES)
+        yield rf"\textbf{{{text}}}" if isinstance(cell, Bold) else text
+
+
+def format_prose(lines: Sequence[str], form: Format) -> str:
+    """Format lines next to tables: comments for LaTeX, as they are for Markdown."""
+    mark = "% " if form == "latex" else ""
+    return "".join(f"{mark}{' '.join(line.split())}\n" for line in lines)
