@@ -82,7 +82,9 @@ UNRANKED = ("none", "random_", ORACLE)
 """Beginnings of rows that are not compared in bytes: no context, controls, and an oracle."""
 LARGER = {
     **{f"SmolLM2, {documents}": ("keep", documents) for documents in SETS},
+    "SmolLM2, another LoRA": ("keep-single", SETS[0]),
     f"Gemma 3, {SETS[0]}": ("keep-gemma", SETS[0]),
+    "Gemma 3, other paragraphs": ("keep-gemma-rest", SETS[0]),
 }
 MEMORIES = {
     "`icl` on dialogues": ("dailydialog", "icl"),
@@ -361,20 +363,21 @@ def pareto_rows(runs: Runs, metric: str = "") -> list[str]:
 
 
 def larger_contexts() -> str:
-    """Compare F1 lost vs. full context for more documents and another model."""
+    """Compare F1 lost vs. full context for more documents, another LoRA, model and paragraphs."""
     columns = [column_of(*place) for place in LARGER.values()]
     rows = [
         (f"`{name}`", *(format_figures(runs, name).lost for runs in columns))
-        for name in ("kvzip", "attention_matching", "rag")
+        for name in ("kvzip", "attention_matching", "rag", "h2o", "snapkv", "window")
     ]
     return table((LOST, *LARGER), rows, 1)
 
 
 def continued_text() -> str:
     """Compare the perplexity of the next turn or chunk when a fifth or half of the cache is kept."""
+    suites = {"dialogues": "dialogues", "books": "books"}
     columns = [
-        (text, share, column_of(f"keep-{text}"))
-        for text in ("dialogues", "books")
+        (text, share, column_of(f"keep-{suite}"))
+        for text, suite in suites.items()
         for share in (BUDGET, "50 %")
     ]
     rows = []

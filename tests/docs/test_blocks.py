@@ -65,7 +65,7 @@ def names_what_there_is(group: TyperGroup, words: tuple[str, ...]) -> None:
         ]  # twins have few titles
         load(task, source="mini", options=parse_assignments(told, "--task-set"))
     for method in filter(None, [typed.get("method"), *(typed.get("methods") or "").split(",")]):
-        if method.endswith(".py") or method.startswith("kvpress:"):
+        if method.endswith((".py", ".parquet")) or method.startswith("kvpress:"):
             continue
         spec = registry.find_method(method)
         if words[0] not in ("profile", "list"):

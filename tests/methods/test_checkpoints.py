@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.conftest import Command
@@ -239,6 +240,17 @@ def test_what_is_exported_is_read_again(make: Callable[[], LM], tmp_path: Path) 
     torch.testing.assert_close(ours(lm, again), ours(lm, patch), atol=1e-5, rtol=1e-5)
     assert read_header(tmp_path / "plain").base_name == lm.name
     lm.set_base_checkpoint({"name": "shipped:qa"})
+    # what vLLM requires of an adapter: plain LoRA, one scale, names of linear maps
+    config = json.loads((tmp_path / "plain" / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["lora_alpha"], config["bias"]) == (
+        "LORA",
+        config["r"],
+        "none",
+    )
+    assert not any(config.get(name) for name in ("modules_to_save", "use_dora", "use_rslora"))
+    assert load_file(tmp_path / "plain" / PEFT_WEIGHTS_FILE).keys() == {
+        f"base_model.model.{name}.lora_{side}.weight" for name in deltas for side in "AB"
+    }
     save_peft(lm, patch, tmp_path / "tuned")
     assert read_header(tmp_path / "tuned").base_name == f"{lm.name} on shipped:qa", (
         "never the base without it"

@@ -340,6 +340,37 @@ def test_differences_are_plotted(tmp_path: Path, ttabench: Command) -> None:
     assert (refused.code, (tmp_path / "mine.svg").read_text()) == (2, "mine")
 
 
+def test_standings_rank_within_groups_and_average_shares(tmp_path: Path) -> None:
+    values = {
+        "t": {"none": 0.0, "icl": 0.8, "mac": 0.4, "rag": 0.2, "lora": 0.4},
+        "u": {"none": 0.2, "icl": 0.4, "mac": 0.25, "rag": 0.35},
+    }
+    folders = [
+        stored(
+            tmp_path,
+            f"{task}-{method}",
+            {f"q{number}": value + 0.001 * number for number in range(6)},
+            task=task,
+            method=method,
+        )
+        for task, by_method in values.items()
+        for method, value in by_method.items()
+    ]
+    found = comparison_data(compare(folders))
+    (table,) = [table for table in found if table.title == "standings"]
+    shown = {row["label"]: (row["mean_rank"], row["blocks"]) for row in table.data}
+    assert shown == {"mac": (1.5, 2), "rag": (2.0, 2), "lora": (1.0, 1)}
+    shares = {row["label"]: row["share_of_gap"] for row in table.data}
+    assert shares == {
+        "mac": pytest.approx((0.4 / 0.8 + 0.05 / 0.2) / 2),
+        "rag": pytest.approx((0.2 / 0.8 + 0.15 / 0.2) / 2),
+        "lora": pytest.approx(0.5),
+    }
+    assert not [
+        table for table in comparison_data(compare(folders[:5])) if table.title == "standings"
+    ]
+
+
 def test_units_needed_give_eighty_per_cent_power(tmp_path: Path) -> None:
     values = {f"q{number}": float(number % 3) / 2 for number in range(12)}
     stored(tmp_path, "icl", values)

@@ -199,3 +199,34 @@ def test_columns_that_are_not_there_are_named(
         ran = ttabench(*command, out, file, "--json")
         assert ran.code in (0, 2)
         assert str(file) in ran.err
+
+
+def test_check_accepts_exported_runs_and_finds_changed_scores(
+    ttabench: Command, file: Path
+) -> None:
+    ran = ttabench("check", file)
+    assert (ran.code, len(ran.out.splitlines())) == (0, 3)
+    assert ttabench("check", file, "--json").json()["runs"] == {
+        "bbbb00000001": "",
+        "bbbb00000002": "",
+    }
+
+    def better(rows: list[Row]) -> None:
+        for row in rows:
+            if row["record"] and row["run"] == "bbbb00000002":
+                record = json.loads(row["record"])
+                record["rows"][0]["value"] = 0.9
+                row["record"] = json.dumps(record)
+
+    rewritten(file, better)
+    ran = ttabench("check", file)
+    assert ran.code == 1
+    assert [line.split()[0] for line in ran.out.splitlines()[:2]] == ["kept", "BROKEN"]
+
+    def swapped(rows: list[Row]) -> None:
+        rows[0]["f1"], rows[4]["f1"] = rows[4]["f1"], rows[0]["f1"]
+
+    rewritten(file, swapped)
+    broken = ttabench("check", file)
+    assert [line.split()[0] for line in broken.out.splitlines()[:2]] == ["BROKEN", "BROKEN"]
+    assert ttabench("check", file.with_name("none.parquet")).code == 2

@@ -1,9 +1,11 @@
-"""`ttabench check` for a method or a base model."""
+"""`ttabench check` for a method, a base model, or a file of exported runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isclose
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +15,7 @@ from ttabench.cli.errors import apply_resource_limits
 from ttabench.core.errors import UserError
 from ttabench.methods import registry
 from ttabench.records.run_fields import RunFields
+from ttabench.records.schema import SUBMISSION_SUFFIX, packed_runs
 from ttabench.run.request import RunRequest
 from ttabench.terminal import render
 
@@ -23,7 +26,8 @@ def check(
     method: Annotated[
         str,
         typer.Argument(
-            help="Method to test: a name, or a Python file (./mine.py).", show_default=False
+            help="Method to test: a name, or a Python file (./mine.py). Or exported runs (.parquet).",
+            show_default=False,
         ),
     ] = "",
     threads: o.Threads = None,
@@ -31,6 +35,7 @@ def check(
 ) -> None:
     """Test a method on tiny models or, with --model, the built-in methods on a base model.
 
+    Of exported runs, it tests whether records and scores of queries belong together.
     Prints one result per line. The exit code is 1 if a test fails.
     """
     if bool(method) == ("model" in typed):
@@ -38,9 +43,58 @@ def check(
             "`ttabench check` takes either a method or --model.",
             "Use one of them, such as `ttabench check mac`.",
         )
+    if method.endswith(SUBMISSION_SUFFIX):
+        if not check_submission(Path(method), json=json):
+            raise typer.Exit(1)
+        return
     apply_resource_limits(threads, device=typed.get("device", "auto"))
     if not (_check_method(method, typed, json=json) if method else _check_model(typed, json=json)):
         raise typer.Exit(1)
+
+
+def check_submission(file: Path, *, json: bool = False) -> bool:
+    """Print one line per run of a file; return True if all pass.
+
+    A run passes if the scores of its queries have the digests in its record and give its figure. A
+    corpus metric needs texts, which are not exported, so its figure is not computed again.
+    """
+    from ttabench.records.samples import has_samples, read_samples
+    from ttabench.report.compare import FIGURE_TOLERANCE
+    from ttabench.report.selection import load_run
+    from ttabench.report.stored import load_values
+    from ttabench.stats.estimate import estimate
+    from ttabench.stats.metrics import metric_or_default
+
+    if not file.is_file():
+        raise UserError(f"There is no file {file}.", "Fix the path, or write it: ttabench export.")
+    faults = dict[str, str]()
+    for name in packed_runs(file):
+        run = file / name
+        try:
+            record = load_run(run)
+            if not has_samples(run):
+                faults[name] = "has no scores of queries"
+                continue
+            read_samples(run, record=record)
+            values = [*load_values([(run, record)], record.main_metric).values()]
+        except UserError as error:
+            faults[name] = str(error)
+            continue
+        metric = metric_or_default(record.main_metric)
+        found = estimate(values, metric.figure) if values else None
+        stored = record.value(record.main_metric)
+        is_equal = found and stored and isclose(found.mean, stored.value, abs_tol=FIGURE_TOLERANCE)
+        faults[name] = (
+            "" if is_equal or metric.corpus else f"its queries do not give its {record.main_metric}"
+        )
+    if json:
+        render.print_json({"file": str(file), "runs": faults})
+    else:
+        for name, fault in faults.items():
+            render.print_line(f"BROKEN  {name}: {fault}" if fault else f"kept    {name}")
+        kept = sum(not fault for fault in faults.values())
+        render.print_line(f"{file}: {kept} of {len(faults)} runs pass.")
+    return not any(faults.values())
 
 
 def _check_method(method: str, typed: Mapping[str, Any], *, json: bool) -> bool:

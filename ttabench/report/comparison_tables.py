@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import combinations
+from statistics import fmean
 
 from ttabench.core.amounts import format_bytes, format_count, format_number
 from ttabench.report.compare import Comparison, ComparisonGroup, recovered_in_group
@@ -33,6 +35,9 @@ GLOSSARY = {
     "#ask ms": "Ask ms, adapt s: wall-clock time of the run; use `ttabench profile` to measure latency.",
     "#kept": "Kept: bytes of the state, or of what a query reads if that is more, relative to the"
     " full-context KV cache.",
+    "#mean rank": "Mean rank: mean over groups of the place by value; equal values share a place. The"
+    " tests of differences decide what is significant.",
+    "#mean recovered": "Mean recovered: mean of the recovered shares of the groups.",
     "#recovered": "Recovered: share of the improvement of icl over none that the method keeps.",
     "#trained": "Trained: parameters of the method that were trained before adaptation.",
     "#Holm p": "Holm p: p adjusted for all tests of a family (against none; against icl; icl against"
@@ -49,7 +54,7 @@ def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[
     """Return the tables in reading order; only the overview for a summary."""
     groups = comparison.groups
     tables = [overview_table(groups, alone=summary)] if len(groups) > 1 else []
-    tables.append(memory_table(comparison))
+    tables += [standings_table(groups), memory_table(comparison)]
     for group in groups:
         tables.append(group_table(group))
         if any(row.steps for row in group.method_rows):
@@ -62,7 +67,8 @@ def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[
 def comparison_data(comparison: Comparison) -> list[Table]:
     """Return tables with exact values.
 
-    Titles: `runs`, `steps`, `differences`, `overall`, `memory` and `set_aside` (excluded rows).
+    Titles: `runs`, `steps`, `differences`, `overall`, `standings`, `memory` and `set_aside` (excluded
+    rows).
     """
     excluded = [
         {
@@ -78,6 +84,7 @@ def comparison_data(comparison: Comparison) -> list[Table]:
         "steps": _step_rows(comparison.method_rows),
         "differences": _difference_rows(comparison.differences),
         "overall": _difference_rows(comparison.overall),
+        "standings": _standing_rows(comparison.groups),
         "memory": _memory_rows(comparison),
         "set_aside": excluded,
     }
@@ -158,6 +165,37 @@ def _show_difference(difference: Difference | None) -> str:
     return _bold_if(difference.is_significant, difference.shown) if difference else ""
 
 
+def _standing_rows(groups: Sequence[ComparisonGroup]) -> list[DataRow]:
+    """Return a row per contender; none for a single group or contender.
+
+    Rows of more groups come first, then those of a better mean rank.
+
+    Equal values have the same rank. Recovered is the mean of the groups' shares, because their
+    metrics may differ.
+    """
+    cells: dict[str, dict[str, tuple[int, float | None]]] = {}
+    names = short_group_names([group.group_key for group in groups])
+    for name, group in zip(names, groups, strict=True):
+        ranked = contenders(group.method_rows)
+        for row in ranked:
+            rank = 1 + sum(other.oriented_value > row.oriented_value for other in ranked)
+            cells.setdefault(row.label, {})[name] = rank, recovered_in_group(group, row)
+    if min(len(groups), len(cells)) < 2:
+        return []
+    rows = [
+        {
+            "label": label,
+            "mean_rank": fmean(rank for rank, _ in own.values()),
+            "share_of_gap": fmean(shares) if shares else None,
+            "blocks": len(own),
+            "_cells": own,
+        }
+        for label, own in cells.items()
+        for shares in [[share for _, share in own.values() if share is not None]]
+    ]
+    return sorted(rows, key=lambda row: (-row["blocks"], row["mean_rank"]))
+
+
 def _memory_rows(comparison: Comparison) -> list[DataRow]:
     return [
         {
@@ -209,6 +247,30 @@ def overview_table(groups: Sequence[ComparisonGroup], *, alone: bool = False) ->
         rows=tuple((line, *row) for line, row in zip(lines, shown, strict=True)),
         names=(first,),
     )
+
+
+def standings_table(groups: Sequence[ComparisonGroup]) -> Table | None:
+    """Return mean rank and recovered share of each contender, and both by group if there is space."""
+    rows = _standing_rows(groups)
+    columns: dict[str, str | Callable[[DataRow], str]] = {
+        "method": "label",
+        "#mean rank": lambda row: format_number(row["mean_rank"], 1),
+        "#mean recovered": lambda row: _format_recovered(row["share_of_gap"]),
+        "#groups": "blocks",
+    }
+    names = short_group_names([group.group_key for group in groups])
+    for name in names if len(names) < MAX_OVERVIEW_COLUMNS else ():
+        columns[f"#{name}: rank, recovered"] = partial(_standing, name)
+    return (
+        Table.of("Standings", rows, columns, names=("method",), glossary=GLOSSARY) if rows else None
+    )
+
+
+def _standing(group: str, row: DataRow) -> str:
+    if group not in row["_cells"]:
+        return ""
+    rank, share = row["_cells"][group]
+    return ", ".join(filter(None, [str(rank), _format_recovered(share)]))
 
 
 def _bold_if(strong: bool, text: str) -> str:

@@ -30,6 +30,7 @@ from ttabench.report.comparison_tables import (
     group_table,
     group_title,
     overview_table,
+    standings_table,
     untested_pairs,
 )
 from ttabench.report.differences import oriented_values
@@ -218,9 +219,11 @@ def tables_of(comparison: Comparison) -> list[dict[str, Any]]:
         overview = [
             {column or "group": cell for column, cell in row.items()} for row in _rows(whole)
         ]
+    standings = [] if (table := standings_table(groups)) is None else _rows(table)
     caption = "Baselines: none (no context), icl (full context). The best other row is bold."
     tables = [
         _shown("overview", "All comparison groups", caption, overview),
+        _shown("standings", "Standings", "", standings),
         _shown("lines", "Method rows", "", method_rows),
         _shown("differences", "Differences", "", pairs),
     ]
