@@ -374,12 +374,12 @@ def larger_contexts() -> str:
 
 def continued_text() -> str:
     """Compare the perplexity of the next turn or chunk when a fifth or half of the cache is kept."""
-    suites = {"dialogues": "dialogues", "books": "books"}
     columns = [
-        (text, share, column_of(f"keep-{suite}"))
-        for text, suite in suites.items()
+        (text, share, column_of(f"keep-{text}"))
+        for text in ("dialogues", "books")
         for share in (BUDGET, "50 %")
     ]
+    columns.append(("twelve other books", BUDGET, column_of("keep-books-train")))
     rows = []
     for name in ("none", "attention_matching", "kvzip", "snapkv", "window", "random_slots"):
         sides = [
