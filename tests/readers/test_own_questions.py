@@ -118,13 +118,34 @@ def test_rows_may_name_text_files(tmp_path: Path) -> None:
         load("qa", source=str(path))
 
 
+@pytest.mark.parametrize("file", ["../outside.txt", "/etc/hostname", "", "."])
+def test_rows_name_only_files_in_the_folder_of_the_table(tmp_path: Path, file: str) -> None:
+    (tmp_path / "outside.txt").write_text(ATLAS)
+    (tmp_path / "table").mkdir()
+    row = {"file": file, "question": OPENS, "answers": "nine"}
+    path = write_jsonl(tmp_path / "table" / "mine.jsonl", [row])
+    with pytest.raises(UserError, match="line 1"):
+        load("qa", source=str(path))
+
+
+def test_a_row_with_its_own_text_reads_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(ATLAS)
+    table = [{"file": "a.txt"}, {"file": "none.txt", "text": LIBRARY}, {"text": ATLAS}]
+    common = {"question": OPENS, "answers": "nine"}
+    path = write_jsonl(tmp_path / "mine.jsonl", [row | common for row in table])
+    whole = [{"text": text} | common for text in (ATLAS, LIBRARY, ATLAS)]
+    assert steps(load("qa", source=str(path))) == steps(
+        load("qa", source=str(write_jsonl(tmp_path / "whole.jsonl", whole)))
+    )
+
+
 MESSAGES = [
     {"role": "user", "content": "Where is the atlas?\n\nI need it."},
     {
         "role": "assistant",
         "content": [{"type": "text", "text": "On the shelf."}, {"type": "image"}],
     },
-    {"role": "tool", "content": None},
+    {"role": "tool", "content": None, "tool_calls": [{"name": "find"}]},
 ]
 
 
@@ -145,13 +166,30 @@ def test_a_chat_has_a_paragraph_per_message(tmp_path: Path, name: str, content: 
     assert read_document(tmp_path / name).split("\n\n") == [
         "user: Where is the atlas?\nI need it.",
         "assistant: On the shelf.",
-        "tool: ",
+        'tool: [{"name": "find"}]',
     ]
     assert len(read_chunks([tmp_path / name], "paragraphs")) == 3
 
 
+def test_a_chat_may_have_a_system_prompt_and_rare_line_separators(tmp_path: Path) -> None:
+    chat = {"system": "Be kind.", "messages": [{"role": "user", "content": "one\u2028two"}]}
+    (tmp_path / "chat.jsonl").write_text(json.dumps(chat, ensure_ascii=False), encoding="utf-8")
+    assert read_document(tmp_path / "chat.jsonl") == "system: Be kind.\n\nuser: one\ntwo"
+
+
 @pytest.mark.parametrize(
-    "content", ['{"a": 1}', '[{"role": 1, "content": "x"}]', "[]", "{", '"x"', '[{"role": "user"}]']
+    "content",
+    [
+        '{"a": 1}',
+        '[{"role": 1, "content": "x"}]',
+        "[]",
+        "{",
+        '"x"',
+        '[{"role": "user"}]',
+        '[{"role": "user", "content": ["x"]}]',
+        '[{"role": "user", "content": 0}]',
+        "[" * 5000,
+    ],
 )
 def test_other_json_is_read_as_it_is(tmp_path: Path, content: str) -> None:
     (tmp_path / "other.json").write_text(content)

@@ -377,7 +377,7 @@ def test_units_needed_give_eighty_per_cent_power(tmp_path: Path) -> None:
     stored(
         tmp_path,
         "none",
-        {key: values[key] - (0.3 if key[-1] in "14" else -0.1) for key in values},
+        {key: values[key] - (0.15 if key[-1] in "14" else -0.1) for key in values},
         method="none",
     )
     (found,) = compare([tmp_path / "icl", tmp_path / "none"]).differences
@@ -385,6 +385,14 @@ def test_units_needed_give_eighty_per_cent_power(tmp_path: Path) -> None:
     assert found.units_needed
     z = abs(found.value) / (found.stderr * (found.units / found.units_needed) ** 0.5)
     assert NormalDist().cdf(z - NormalDist().inv_cdf(0.975)) == pytest.approx(0.8, abs=0.01)
+    # Holm's first step of 21 tests has the level 5 % / 21
+    of_many = replace(found, tests=21).units_needed
+    assert of_many
+    z = abs(found.value) / (found.stderr * (found.units / of_many) ** 0.5)
+    assert NormalDist().cdf(z - NormalDist().inv_cdf(1 - 0.025 / 21)) == pytest.approx(
+        0.8, abs=0.01
+    )
+    assert replace(found, value=1e-170).units_needed is None
 
 
 def test_whose_state_answered_is_reported_and_earlier_records_had_their_own(tmp_path: Path) -> None:

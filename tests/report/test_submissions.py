@@ -201,21 +201,23 @@ def test_columns_that_are_not_there_are_named(
         assert str(file) in ran.err
 
 
+@pytest.mark.parametrize("changed", ["value", "stderr"])
 def test_check_accepts_exported_runs_and_finds_changed_scores(
-    ttabench: Command, file: Path
+    ttabench: Command, file: Path, changed: str
 ) -> None:
     ran = ttabench("check", file)
     assert (ran.code, len(ran.out.splitlines())) == (0, 3)
-    assert ttabench("check", file, "--json").json()["runs"] == {
-        "bbbb00000001": "",
-        "bbbb00000002": "",
-    }
+    assert ttabench("check", file, "--json").json()["runs"] == [
+        {"id": "bbbb00000001", "fault": None},
+        {"id": "bbbb00000002", "fault": None},
+    ]
+    assert ttabench("check", file, "--set", "x=1").code == 2
 
     def better(rows: list[Row]) -> None:
         for row in rows:
             if row["record"] and row["run"] == "bbbb00000002":
                 record = json.loads(row["record"])
-                record["rows"][0]["value"] = 0.9
+                record["rows"][0][changed] = 0.9
                 row["record"] = json.dumps(record)
 
     rewritten(file, better)

@@ -35,7 +35,7 @@ def check(
 ) -> None:
     """Test a method on tiny models or, with --model, the built-in methods on a base model.
 
-    Of exported runs, it tests whether records and scores of queries belong together.
+    For exported runs (.parquet), test that their figures follow from the stored scores of queries.
     Prints one result per line. The exit code is 1 if a test fails.
     """
     if bool(method) == ("model" in typed):
@@ -44,6 +44,8 @@ def check(
             "Use one of them, such as `ttabench check mac`.",
         )
     if method.endswith(SUBMISSION_SUFFIX):
+        if typed:
+            raise UserError("Exported runs have no options.", "Remove all options but --json.")
         if not check_submission(Path(method), json=json):
             raise typer.Exit(1)
         return
@@ -55,9 +57,27 @@ def check(
 def check_submission(file: Path, *, json: bool = False) -> bool:
     """Print one line per run of a file; return True if all pass.
 
-    A run passes if the scores of its queries have the digests in its record and give its figure. A
-    corpus metric needs texts, which are not exported, so its figure is not computed again.
+    A run passes if the scores of its queries have the digests in its record and give its figures
+    over all queries. Corpus metrics need texts, which are not exported; they are not computed again.
     """
+    if not file.is_file():
+        raise UserError(f"There is no file {file}.", "Fix the path, or write it: ttabench export.")
+    faults = {name: _find_fault(file / name) for name in packed_runs(file)}
+    if not faults:
+        raise UserError(f"{file} contains no runs.", "Write it with `ttabench export`.")
+    if json:
+        runs = [{"id": name, "fault": fault or None} for name, fault in faults.items()]
+        render.print_json({"file": str(file), "runs": runs})
+    else:
+        for name, fault in faults.items():
+            render.print_line(f"BROKEN  {name}: {fault}" if fault else f"kept    {name}")
+        kept = sum(not fault for fault in faults.values())
+        render.print_line(f"{file}: {kept} of {len(faults)} runs pass.")
+    return not any(faults.values())
+
+
+def _find_fault(run: Path) -> str:
+    """Return what is wrong with an exported run, or ""."""
     from ttabench.records.samples import has_samples, read_samples
     from ttabench.report.compare import FIGURE_TOLERANCE
     from ttabench.report.selection import load_run
@@ -65,36 +85,28 @@ def check_submission(file: Path, *, json: bool = False) -> bool:
     from ttabench.stats.estimate import estimate
     from ttabench.stats.metrics import metric_or_default
 
-    if not file.is_file():
-        raise UserError(f"There is no file {file}.", "Fix the path, or write it: ttabench export.")
-    faults = dict[str, str]()
-    for name in packed_runs(file):
-        run = file / name
-        try:
-            record = load_run(run)
-            if not has_samples(run):
-                faults[name] = "has no scores of queries"
+    try:
+        record = load_run(run)
+        if not has_samples(run):
+            return "it has no scores of queries"
+        read_samples(run, record=record)
+        for row in record.rows:
+            metric = metric_or_default(row.metric)
+            if row.step is not None or row.subtask is not None or metric.corpus:
                 continue
-            read_samples(run, record=record)
-            values = [*load_values([(run, record)], record.main_metric).values()]
-        except UserError as error:
-            faults[name] = str(error)
-            continue
-        metric = metric_or_default(record.main_metric)
-        found = estimate(values, metric.figure) if values else None
-        stored = record.value(record.main_metric)
-        is_equal = found and stored and isclose(found.mean, stored.value, abs_tol=FIGURE_TOLERANCE)
-        faults[name] = (
-            "" if is_equal or metric.corpus else f"its queries do not give its {record.main_metric}"
-        )
-    if json:
-        render.print_json({"file": str(file), "runs": faults})
-    else:
-        for name, fault in faults.items():
-            render.print_line(f"BROKEN  {name}: {fault}" if fault else f"kept    {name}")
-        kept = sum(not fault for fault in faults.values())
-        render.print_line(f"{file}: {kept} of {len(faults)} runs pass.")
-    return not any(faults.values())
+            found = estimate([*load_values([(run, record)], row.metric).values()], metric.figure)
+            if found is None or not all(
+                one == other or isclose(one or 0, other or 0, abs_tol=FIGURE_TOLERANCE)
+                for one, other in [
+                    (found.n, row.n),
+                    (found.mean, row.value),
+                    (found.stderr, row.stderr),
+                ]
+            ):
+                return f"its queries do not give its {row.metric}"
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def _check_method(method: str, typed: Mapping[str, Any], *, json: bool) -> bool:

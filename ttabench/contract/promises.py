@@ -251,16 +251,16 @@ def _check_no_answer_leak(case: Case) -> None:
 
 @_promise("score first: a scored text changes neither the patch that scores it nor the state")
 def _check_score_first(case: Case) -> None:
-    method = case.make_method()
-    state = read_texts(method, *TEXTS)
-    before = [tensor.clone() for tensor in state.tensors.values()]
     patches = []
     for text in (" Port Ansel.", " A wholly different, longer text."):
+        method = case.make_method()
+        state = read_texts(method, *TEXTS)
+        before = [tensor.clone() for tensor in state.tensors.values()]
         queries = [replace(query, want=Score(continuation=text)) for query in QUERIES]
         Session(method.lm, method, state).gold_likelihoods(queries)
         patches.append(patch_tensors(method.patch(state, queries)))
-    require_equal("patches before two texts are scored", *patches)
-    require_equal("states before and after scoring", before, list(state.tensors.values()))
+        require_equal("states before and after scoring", before, list(state.tensors.values()))
+    require_equal("patches of two scored texts", *patches)
 
 
 @_promise("an exception leaves no hook, no changed weight and no gradient")

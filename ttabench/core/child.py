@@ -75,7 +75,12 @@ class WorkerProcess:
         except (EOFError, OSError):
             self._process.join()
             text = self._output.read_text("utf-8", "replace") if self._output.exists() else ""
-            lines = [line.strip() for line in text[-2000:].splitlines() if line.strip()]
+            lines = [
+                line.strip()
+                for line in text[-2000:].splitlines()
+                # the resource tracker of the dead process may warn into the same output
+                if line.strip() and "resource_tracker" not in line
+            ]
             yield ProcessDeath(code=self._process.exitcode, last_line=lines[-1] if lines else "")
 
     def close(self) -> None:

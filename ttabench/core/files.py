@@ -163,7 +163,10 @@ def read_json(path: Path, hint: str = CHECK_FILE_HINT) -> Json:
 
 def parse_json(text: str) -> Json:
     """Parse JSON. Raises a ValueError beyond a nesting depth of `MAX_JSON_DEPTH`."""
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
         nested = [

@@ -66,7 +66,7 @@ class Task(Generic[SettingsT]):
     data: RawTable
     """Source of the rows, its notes, and counts of unused rows."""
     is_score_first: ClassVar[bool] = False
-    """True if texts are scored, each before it is read, so that no state has seen a scored text."""
+    """True if texts are scored, and none after it was read: no state has seen a scored text."""
     shares_training_draws: ClassVar[bool] = False
     """True if all tasks of one source draw the same training episodes. Otherwise the random seed of
     the draws includes the name of the task.

@@ -124,14 +124,15 @@ def read_document(path: Path) -> str:
     """Read a text file. A chat in JSON becomes a text with one paragraph per message.
 
     A chat is a list of messages {"role": ..., "content": ...}, an object with such a list as
-    `messages`, or a message or object per line (.jsonl). Contents are texts, or lists of parts with
-    a `text`. Any other JSON is returned as it is in the file.
+    `messages` and perhaps a `system` prompt, or a message or object per line (.jsonl). Contents are
+    texts, null, or lists of parts with a `text`; parts of other types are left out. Tool calls stay
+    JSON. Any other JSON is returned as it is in the file.
     """
     text = read_text(path)
     if not is_readable(path):
         return text
     try:
-        values = [parse_json(text)] if path.suffix == ".json" else _json_lines(text)
+        values = [_parse_json(text)] if path.suffix == ".json" else _json_lines(text)
         messages = [message for value in values for message in _messages_of(value)]
         return "\n\n".join(map(_message_text, messages)) or text
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -139,20 +140,24 @@ def read_document(path: Path) -> str:
 
 
 def _json_lines(text: str) -> list[Any]:
-    return [parse_json(line) for line in text.splitlines() if line.strip()]
+    return [_parse_json(line) for line in text.split("\n") if line.strip()]
 
 
 def _messages_of(value: Any) -> list[Any]:
     if isinstance(value, dict) and "role" not in value:
-        value = value["messages"]
+        system = [{"role": "system", "content": value["system"]}] if value.get("system") else []
+        value = [*system, *value["messages"]]
     return value if isinstance(value, list) else [value]
 
 
 def _message_text(message: Any) -> str:
     """Format a message as one paragraph, `role: content`."""
-    content = message["content"] or ""
-    if not isinstance(content, str):
-        content = "\n".join(part["text"] for part in content if "text" in part)
+    content = message["content"]
+    if isinstance(content, list):
+        content = "\n".join(part["text"] for part in content if part.get("type", "text") == "text")
+    content = "" if content is None else require_text("content", content)
+    if calls := message.get("tool_calls"):
+        content += f"\n{json.dumps(calls, ensure_ascii=False)}"
     lines = [line for line in content.splitlines() if line.strip()]
     return f"{require_text('role', message['role'])}: " + "\n".join(lines)
 
@@ -188,7 +193,7 @@ def _read_table(path: Path, **dialect: Any) -> Iterator[RawRow]:
 
 
 def _parse_json(text: str) -> Any:
-    value = json.loads(text)
+    value = parse_json(text)
     if "\\u" in text:
         # raises for half of a surrogate pair
         json.dumps(value, ensure_ascii=False).encode("utf-8")

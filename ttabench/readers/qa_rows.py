@@ -105,23 +105,30 @@ def parse_qa_rows(card: Card, data: RawTable, capitalise: bool = False) -> list[
 
 
 def _with_texts_of_files(card: Card, data: RawTable) -> RawTable:
-    """Return the rows with their texts, if they name text files in a column `file` instead.
+    """Return the rows, with texts for those that name a text file in a column `file` instead.
 
-    Paths are relative to the folder of the table.
+    Paths are relative to the folder of the table, and inside it: a table of others cannot read
+    private files.
     """
-    names, folder = card.columns["text"], data.folder
-    if (
-        folder is None
-        or FILE_COLUMN not in data.rows[0].values
-        or not data.rows[0].values.keys().isdisjoint(names)
-    ):
+    if data.folder is None:
         return data
-    read = cache(lambda name: read_document(folder / name))
+    names, folder = card.columns["text"], data.folder.resolve()
+    text_columns = {*names, *card.columns.get("text_key", ())}
+
+    @cache
+    def read(name: str) -> str:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder) or not path.is_file():
+            raise ValueError(f"{FILE_COLUMN} {name!r} is not a file in {folder}")
+        return read_document(path)
+
     rows = []
     for row in data.rows:
-        with report_row_errors(row.location):
-            text = read(row.text(FILE_COLUMN))
-        rows.append(row._replace(values={**row.values, names[0]: text}))
+        if FILE_COLUMN in row.values and text_columns.isdisjoint(row.values):
+            with report_row_errors(row.location):
+                text = read(row.text(FILE_COLUMN))
+            row = row._replace(values={**row.values, names[0]: text})
+        rows.append(row)
     return replace(data, rows=rows)
 
 

@@ -37,7 +37,7 @@ GLOSSARY = {
     " full-context KV cache.",
     "#mean rank": "Mean rank: mean over groups of the place by value; equal values share a place. The"
     " tests of differences decide what is significant.",
-    "#mean recovered": "Mean recovered: mean of the recovered shares of the groups.",
+    "#mean recovered": "Mean recovered: mean of the recovered shares of the groups, which may exceed 100 % or be negative.",
     "#recovered": "Recovered: share of the improvement of icl over none that the method keeps.",
     "#trained": "Trained: parameters of the method that were trained before adaptation.",
     "#Holm p": "Holm p: p adjusted for all tests of a family (against none; against icl; icl against"

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Literal
 
 from ttabench.report.groups import BASELINES, FULL_CONTEXT, NO_CONTEXT
@@ -29,8 +29,9 @@ from ttabench.stats.metrics import metric_or_default
 Family = Literal["none", "icl", "room", "state", "others"]
 MAX_PAIRED_ROWS = 4
 """Maximum number of rows of a group for which every pair is tested."""
-POWER_QUANTILES = 1.959964 + 0.841621
-"""97.5 % and 80 % quantiles of the normal distribution."""
+POWER = 0.8
+MAX_TIMES_NEEDED = 20
+"""Larger numbers of units than this multiple of the present one are not estimated."""
 Pair = tuple[MethodRow, MethodRow]
 """Two rows of a group, left and right."""
 
@@ -172,12 +173,17 @@ class Difference(PairedDifference):
     def units_needed(self) -> int | None:
         """Number of sampling units with which this difference would be significant in 80 % of cases.
 
-        If difference and variance stay the same, for a single two-sided test at 5 % by the normal
-        distribution. None if it is significant, without an error, or if two sources vary.
+        If difference and variance stay the same, by the normal distribution, at the Bonferroni level
+        of the family: Holm's level is the same or larger. None if it is significant, without an
+        error, or if two sources vary; also above `MAX_TIMES_NEEDED` times the present number.
         """
         if self.is_significant or not self.stderr or not self.value or self.crossed:
             return None
-        return math.ceil(self.units * (POWER_QUANTILES * self.stderr / self.value) ** 2)
+        level, normal = SIGNIFICANCE_LEVEL / self.tests, NormalDist()
+        z = normal.inv_cdf(1 - level / 2) + normal.inv_cdf(POWER)
+        ratio = z * self.stderr / self.value
+        times = ratio * ratio
+        return math.ceil(self.units * times) if times <= MAX_TIMES_NEEDED else None
 
     @property
     def shown(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
 from ttabench.report.compare import Comparison
+from ttabench.report.groups import short_group_names
 from ttabench.report.pictures import PALETTE, write
 from ttabench.stats.metrics import metric_or_default
 
@@ -28,9 +29,10 @@ def draw_differences(comparison: Comparison, path: Path) -> None:
     Raises:
         UserError: no difference has an interval, or there are more than `MAX_PANELS` groups.
     """
+    names = short_group_names([group.group_key for group in comparison.groups])
     panels = [
-        (group.group_key.brief, drawn)
-        for group in comparison.groups
+        (name, drawn)
+        for name, group in zip(names, comparison.groups, strict=True)
         if (drawn := [one for one in group.differences if one.ci_low is not None])
     ]
     if not panels:
@@ -41,7 +43,7 @@ def draw_differences(comparison: Comparison, path: Path) -> None:
     if len(panels) > MAX_PANELS:
         raise UserError(
             f"{len(panels)} comparison groups do not fit one plot.",
-            "Select at most 12 with --task and --model.",
+            f"Select at most {MAX_PANELS} with --task and --model.",
         )
     from matplotlib.figure import Figure
 
@@ -65,11 +67,12 @@ def draw_differences(comparison: Comparison, path: Path) -> None:
         labels = [
             "\n".join(wrap(f"{one.left} − {one.right}", LABEL_CHARS, max_lines=3)) for one in drawn
         ]
-        axes.set_yticks(range(len(drawn)), labels, fontsize="small")
+        # parse_math=False: a $ in a name is no formula
+        axes.set_yticks(range(len(drawn)), labels, fontsize="small", parse_math=False)
         axes.set_ylim(len(drawn) - 0.5, -0.5)
         better = "higher" if metric.higher_is_better else "lower"
         axes.set_xlabel(f"difference in {metric.name}, 95 % interval ({better} is better)")
-        axes.set_title(name, loc="left", fontsize="medium")
+        axes.set_title(name, loc="left", fontsize="medium", parse_math=False)
     write(picture, path)
 
 

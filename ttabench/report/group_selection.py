@@ -42,10 +42,6 @@ CROSSED_UNIT_NAMES: dict[str, str] = dict.fromkeys(UNIT_NAMES, "draws") | {
 """Second unit that varies, where published rows are used under several seeds."""
 
 
-MAX_TIMES_NEEDED = 20
-"""More units than this multiple of those in use are not suggested."""
-
-
 @dataclass(frozen=True)
 class GroupSelection:
     """Groups of a comparison: one, or several with means over them."""
@@ -124,8 +120,9 @@ def _significance(tested: Difference) -> str:
     units = [(tested.units, UNIT_NAMES[unit]), (tested.crossed, CROSSED_UNIT_NAMES[tested.unit])]
     sizes = " and ".join(f"{count:,} {word}" for count, word in units if count)
     needed = tested.units_needed or 0
-    if tested.units < needed <= MAX_TIMES_NEEDED * tested.units:
-        sizes += f"; {float(f'{needed:.2g}'):,.0f} would probably settle it"
+    if tested.units < needed:
+        step = 10 ** max(0, len(str(needed)) - 2)  # two digits, rounded up
+        sizes += f"; about {math.ceil(needed / step) * step:,} would be needed"
     return f"{p_value}, not significant ({sizes})"
 
 

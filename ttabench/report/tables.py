@@ -268,9 +268,7 @@ def _about(record: RunRecord) -> Table:
             added and f"{format_count(added)} added by {record.config.get('method')}",
             checkpoint and f"checkpoint {checkpoint}",
         ],
-        "score first": [
-            record.task.get("score_first") and "every text is scored before it is read"
-        ],
+        "score first": [record.task.get("score_first") and "no text is scored after it was read"],
         "costs": [*costs, kept and f"kept {kept} of the full-context KV cache"],
         "created": [f"{ours}, {', '.join(' '.join(pair) for pair in versions.items())}"],
         "machine": [
