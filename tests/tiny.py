@@ -7,8 +7,9 @@ from typing import Any
 
 from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
-from ttabench.contract.case import MAX_POSITIONS, byte_tokenizer, random_lm, tiny_gpt2, tiny_llama
+from ttabench.contract.case import MAX_POSITIONS, random_lm, tiny_gpt2, tiny_llama
 from ttabench.lm.model import LM
+from ttabench.lm.texts import byte_tokenizer
 
 __all__ = [
     "MAX_POSITIONS",

@@ -22,11 +22,11 @@ from tools.tiny_architectures import (
     tiny_config,
     tiny_model,
 )
-from ttabench.contract.case import byte_tokenizer
 from ttabench.contract.models import METHOD_SETTINGS, check_methods
 from ttabench.core.errors import UserError
 from ttabench.lm.forward.capability_probe import reference_logprobs
 from ttabench.lm.model import LM
+from ttabench.lm.texts import byte_tokenizer
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/reference/architectures.md"
 MARKS = "<!-- architectures -->", "<!-- /architectures -->"

@@ -11,15 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from ttabench.core.types import Chunk, Episode, Generate, Query
 from ttabench.lm.forward.capabilities import get_capabilities
@@ -28,32 +21,13 @@ from ttabench.lm.forward.tokens import pad
 from ttabench.lm.inference.answering import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.lm.texts import byte_tokenizer
 from ttabench.methods.base import Method
 from ttabench.methods.spec import MethodSpec
 
-SPECIAL_TOKENS = ("<|bos|>", "<|eos|>", "<|pad|>")
 MAX_POSITIONS = 512
 INIT_STD = 0.18
 """Standard deviation of weights, about 1 / sqrt(width). At 0.02, two layers ignore the context."""
-
-
-def byte_tokenizer(*, bos: bool = True) -> PreTrainedTokenizerFast:
-    """Create a tokenizer of 256 bytes, <|bos|>, <|eos|>, <|pad|>. `bos=False`: no BOS is added."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(
-        models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[])
-    )
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(list(SPECIAL_TOKENS))
-    if bos:
-        backend.post_processor = processors.TemplateProcessing(
-            single="<|bos|> $A", special_tokens=[("<|bos|>", 256)]
-        )
-    start = {"bos_token": "<|bos|>"} if bos else {}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|eos|>", pad_token="<|pad|>", **start
-    )
 
 
 def random_lm(cls: type[Any], config: Any, name: str, seed: int, *, bos: bool = True) -> LM:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,8 +30,9 @@ from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub
 from ttabench.lm.loading.devices import find_device, find_dtype
+from ttabench.lm.loading.server import CompletionServer, is_served
 from ttabench.lm.positions import config_size, fix_frequencies, position_limits
-from ttabench.lm.texts import TextTokenizer
+from ttabench.lm.texts import TextTokenizer, byte_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -39,6 +42,9 @@ NON_SAMPLING_SETTINGS = re.compile(
     r"_.*|(bos|eos|pad|decoder_start)_token_id|(transformers|use|cache|return|output|max)_.*"
 )
 """Fields of a `generation_config` that do not affect sampling."""
+NO_WEIGHTS_REASON = "it runs on a server, which only reads and writes text"
+"""Why methods that need weights or keys refuse a served model."""
+TEXT_METHODS_HINT = "Use none, icl, rag, summary, random_text or prompt_compression."
 NO_EFFECT_VALUES: tuple[Any, ...] = (None, False, 0, 1, "never", [], {})
 """Values of a `generation_config` that have no effect."""
 
@@ -76,7 +82,12 @@ class LM(TextTokenizer):
         stands_on: checkpoint whose deltas were added to the weights (`run.evaluation`); or empty.
         inputs: digests of the loaded files, by the names of `RunConfig.inputs`.
         capabilities: record of deviations from the usual way of running (`forward.capabilities`).
+        server: server that runs the model, see `ServedLM`; None for weights in this process.
+        id_dtype: number format of token ids in states.
     """
+
+    server: CompletionServer | None = None
+    id_dtype = torch.int64
 
     def __init__(
         self,
@@ -151,8 +162,13 @@ class LM(TextTokenizer):
         return f"{self.max_positions} positions of {self.name}{more if has_more else ''}"
 
     @property
+    def returns_logprobs(self) -> bool:
+        """True if the model gives log-probabilities of texts, as all models in this process do."""
+        return self.server is None or self.server.returns_logprobs
+
+    @property
     def slot_bytes(self) -> int:
-        """Bytes of keys and values per token, over all layers."""
+        """Bytes of keys and values per token, over all layers; 0 if unknown."""
         return self.slot_floats * int(self.model.dtype.itemsize)
 
     @property
@@ -304,6 +320,78 @@ class LM(TextTokenizer):
         }
 
 
+class ServedLM(LM):
+    """Model on an OpenAI-compatible server. Only texts reach it: there are no weights and no keys.
+
+    A token of budgets and lengths is one byte of UTF-8. Ids become text when they are sent.
+
+    Args:
+        name: `openai:URL#NAME`, see `loading.server`.
+        device: device of states and retrievers.
+        max_context: longest text in bytes. None: the server limits its texts itself.
+    """
+
+    def __init__(self, name: str, device: torch.device, max_context: int | None = None) -> None:
+        TextTokenizer.__init__(self, byte_tokenizer(bos=False), f"bytes of {name}")
+        self.server, self.name = CompletionServer(name), name
+        self.random_weights, self.weights, self.frequencies = False, "", ""
+        self.config = SimpleNamespace(model_type="served")
+        self.vocab_size = self.text_vocab_size = len(self.tokenizer)
+        self.pad_id = 0  # fits one byte
+        self.id_dtype = torch.uint8
+        self.eos_ids = frozenset({self.eos_id})
+        self.max_positions = self._longest_context = max_context or sys.maxsize
+        self.layers = self.slot_floats = 0
+        self.kv_layers, self.has_linear_head, self.native_attention = (), False, ""
+        self.stands_on, self.inputs, self.capabilities = {}, {}, {}
+        self.generation_settings = {}
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse to use weights and shapes, which only the server has."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise UserError(f"{self.name} cannot be used here: {NO_WEIGHTS_REASON}.", TEXT_METHODS_HINT)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of states and retrievers."""
+        return self._device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of tensors outside of the model."""
+        return torch.float32
+
+    @property
+    def slot_bytes(self) -> int:
+        """Return 0: the size of keys and values on the server is unknown."""
+        return 0
+
+    def set_attention(self, attention: str) -> None:
+        """Do nothing: attention is on the server."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the address and the name of the model."""
+        return hashlib.sha256(self.name.encode()).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the model for a run record, with the name that the server reports."""
+        assert self.server is not None
+        return {
+            "name": self.name,
+            "architecture": "served",
+            "reported_name": self.server.reported_model,
+            "fingerprint": self.fingerprint,
+            "tokenizer": "bytes",
+            "device": str(self.device),
+            "dtype": "",
+            "start": "",
+            "logprobs": self.server.returns_logprobs,
+        }
+
+
 def _generation_eos_ids(model: PreTrainedModel) -> list[int]:
     """Return the end tokens of the model's `generation_config`."""
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -323,7 +411,8 @@ def load(
     """Load a frozen base LM.
 
     Args:
-        name: "nano" (bundled), a short name of `architectures`, a folder, a .gguf file or a hub id.
+        name: "nano" (bundled), a short name of `architectures`, a folder, a .gguf file, a hub id,
+            or `openai:URL#NAME` for a model on a server.
         random_weights, seed: build a known architecture with random weights, offline.
         device: "auto", "cpu", "cuda", "cuda:1", "xpu" or "mps". "auto" is a GPU if there is one;
             a model that is too large for it is split by layers over several.
@@ -333,6 +422,11 @@ def load(
         max_context: longest window in tokens, see `LM`.
     """
     where = find_device(device)
+    if is_served(name):
+        if random_weights or dtype != "auto" or bos != "auto":
+            fault = f"--random-weights, --dtype and --bos do not apply to {name}."
+            raise UserError(fault, "Remove them: the server decides.")
+        return ServedLM(name, where, max_context)
     kind, weights, tokenizer_source = find_dtype(dtype, where), "", name
     if random_weights:
         model, tokenizer, tokenizer_source = hub.random_model(name, kind, where, seed)

@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from ttabench.core.architectures import ARCHITECTURES, is_hub_id
 from ttabench.core.errors import UserError, refuse_unreadable_texts
@@ -40,6 +40,7 @@ THINKING_PATTERN = re.compile(r"\b(enable_)?thinking\b")
 """Template variables that switch thinking (Qwen3, SmolLM3; Granite, DeepSeek)."""
 KNOWN_TEMPLATE = "{{ messages }}"
 """Placeholder for the template of a known architecture: it uses no date and no thinking."""
+BYTE_SPECIAL_TOKENS = ("<|bos|>", "<|eos|>", "<|pad|>")
 TURN_PLACEHOLDERS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
 
 
@@ -236,6 +237,27 @@ class TextTokenizer:
                 list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         )
+
+
+def byte_tokenizer(*, bos: bool = True) -> PreTrainedTokenizerFast:
+    """Create a tokenizer of 256 bytes, <|bos|>, <|eos|>, <|pad|>. `bos=False`: no BOS is added."""
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(
+        models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[])
+    )
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(list(BYTE_SPECIAL_TOKENS))
+    if bos:
+        backend.post_processor = processors.TemplateProcessing(
+            single="<|bos|> $A", special_tokens=[("<|bos|>", 256)]
+        )
+    start = {"bos_token": "<|bos|>"} if bos else {}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|eos|>", pad_token="<|pad|>", **start
+    )
 
 
 def copy_backend(

@@ -318,7 +318,7 @@ def is_exportable(patch: Patch) -> bool:
     deltas = patch.deltas.values()
     if prefix is not None:
         more = (prefix.mask_BP, prefix.bias_LBHP, prefix.positions_LBHP, prefix.eviction)
-        plain = not deltas and all(part is None for part in more)
+        plain = not deltas and not prefix.model_cache and all(part is None for part in more)
         return plain and prefix.next_position_B.tolist() == [prefix.keys_LBHPD[0].shape[2]]
     return bool(deltas) and all(
         isinstance(delta, LowRank) and delta.a_BRI.shape[0] == delta.b_BOR.shape[0] == 1

@@ -49,7 +49,7 @@ def parse_strict(cls: type[T], value: object) -> T:
 class RunFolder:
     """The folder of one run, `OUT/<id>`, and its journal.
 
-    A journal line has a batch of answers or the cost of an episode.
+    A journal line has a batch of answers, the cost of an episode, or the reply of a server.
     """
 
     def __init__(self, out: Path, run: str) -> None:
@@ -59,6 +59,8 @@ class RunFolder:
         """Answered queries of all episodes that were started."""
         self.costs: list[EpisodeCost] = []
         """Costs of the finished episodes."""
+        self.replies: dict[str, Json] = {}
+        """Replies of the server that runs the model, by digest of their request."""
         self._samples_before: dict[str, dict[str, tuple[tuple[int, int], Sample]]] = {}
         """Samples of an interrupted run by episode and query key, each with its (line, index) in
         the journal. The later of two answers to one query counts."""
@@ -127,6 +129,8 @@ class RunFolder:
                 if line["kind"] == "episode":
                     cost = parse_strict(EpisodeCost, line["value"])
                     self._costs_before[cost.episode] = cost
+                elif line["kind"] == "reply":
+                    self.replies |= line["value"]
                 else:
                     for index, sample in enumerate(
                         [parse_strict(Sample, value) for value in line["value"]]
@@ -177,6 +181,19 @@ class RunFolder:
         """Store the cost of a finished episode."""
         self._append_line("episode", asdict(cost))
         self.costs.append(cost)
+
+    def store_reply(self, request: str, reply: Json) -> None:
+        """Store the reply of a server in the journal. `request` is the digest of the request."""
+        self._append_line("reply", {request: reply})
+        self.replies[request] = reply
+
+    def reply_tokens(self) -> dict[str, int]:
+        """Count requests, prompt tokens and completion tokens of a server; empty without one."""
+        if not self.replies:
+            return {}
+        names = ("prompt_tokens", "completion_tokens")
+        counts = {name: sum(reply[name] for reply in self.replies.values()) for name in names}
+        return {"requests": len(self.replies), **counts}
 
     def _append_line(self, kind: str, value: Json) -> None:
         self.write(

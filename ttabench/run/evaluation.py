@@ -152,6 +152,8 @@ def _run(
     config = plan.config
     seed_everything(config.seed)
     lm = models.get(plan.request, chat_template=config.chat_template)
+    if lm.server is not None:
+        lm.server.use_replies(folder.replies, folder.store_reply)
     method = plan.resolved.build(lm)
     state = plan.request.state
     start = None if state is None else plan.resolved.stored_state(state, lm)

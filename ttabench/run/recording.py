@@ -83,7 +83,9 @@ def make_record(
         seeds={"run": config.seed},
         n=len(folder.samples),
         rows=tuple(make_rows(plan, folder.samples)),
-        cost=total_cost(folder.costs, folder.samples) | folder.spent.total_seconds(),
+        cost=total_cost(folder.costs, folder.samples)
+        | folder.spent.total_seconds()
+        | folder.reply_tokens(),
         dropped=dict(plan.task.dropped),
         auto={
             **auto,
@@ -162,6 +164,8 @@ def _metric_rows(
         stratum = ask.subtask
         terms: tuple[Any, ...] = (sample.metrics.get(metric.name), 1.0)
         if metric.ratio is not None:
+            if not sample.answer.logprobs:  # a server may return none
+                return []
             words = ask.want.words if isinstance(ask.want, Score) else 0
             stratum = ""
             terms = -sample.answer.logprobs[0], sample.answer.tokens[0], words

@@ -299,7 +299,8 @@ class _EpisodeRun:
             patch = self.session.patch(queries)
             query_patch = patch if len(self.rows) == 1 else select_rows(patch, row_indices)
             answers = self.session.answer(queries, query_patch)
-        if queries[0].mode == "generate":  # gold likelihoods are not part of the answering time
+        if queries[0].mode == "generate" and context.lm.returns_logprobs:
+            # gold likelihoods are not part of the answering time
             likelihoods = self.session.gold_likelihoods(queries, query_patch)
             answers = [
                 replace(answer, logprobs=(value,), tokens=(count,))
@@ -369,7 +370,8 @@ class _EpisodeRun:
         if len(self.rows) == 1:  # in a batch, state bytes include padding to the longest sequence
             # recurrent states of hybrid models are no slots
             recurrent = sum(part.nbytes for part in model_cache_of(state.tensors).values())
-            state_slots = (state.nbytes - recurrent) / context.lm.slot_bytes
+            slot_bytes = context.lm.slot_bytes
+            state_slots = (state.nbytes - recurrent) / slot_bytes if slot_bytes else 0.0
             # quantised slots are compared with those of 16 bits, whatever the run computes in
             half_slots = state_slots * context.lm.dtype.itemsize / 2
             kept_slots = half_slots if bits else max(state_slots, kept_slots)

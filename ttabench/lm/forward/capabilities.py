@@ -29,7 +29,7 @@ from transformers.pytorch_utils import Conv1D
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.lm.attention import ATTENTION_NAME, AttentionCall, MaskFunction
-from ttabench.lm.model import LM
+from ttabench.lm.model import LM, NO_WEIGHTS_REASON, TEXT_METHODS_HINT
 
 Angles: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Function from positions int64 [B, P] to the model's cosine and sine, float32 [B, P, F]."""
@@ -182,7 +182,8 @@ class Capabilities:
 
     attention: str
     """ "sdpa": our attention. "transformers": the model's own, with a KV cache of ours. "opaque": the
-    model's own, with its own cache object. "again": without a cache. "none": none is correct."""
+    model's own, with its own cache object. "again": without a cache. "none": none is correct.
+    "server": a server reads texts, which prefixes hold (`patching.TEXT`)."""
     no_hooks_because: str = ""
     """Why our attention does not work, if that is known."""
     has_linear_head: bool = False
@@ -282,17 +283,24 @@ MISSING_CAPABILITY_REASONS = {
         "Use none, or a method that takes no gradient steps.",
     ),
     "shape": ("its layers have keys and values of different shapes", "Use icl, rag or templora."),
+    "weights": (NO_WEIGHTS_REASON, TEXT_METHODS_HINT),
     "none": (
         "no supported way to run it reproduces the logits of its own forward",
         "Use a causal LM such as Llama, Qwen or Gemma.",
     ),
 }
 """Reason and hint for each missing capability."""
+SERVER_CAPABILITIES = ("cache", "rows")
+"""Capabilities of a model on a server. All others need weights."""
 
 
 def require_capabilities(lm: LM, *parts: str) -> None:
     """Raise a UserError if the model lacks one of these keys of `MISSING_CAPABILITY_REASONS`."""
     capabilities = get_capabilities(lm)
+    if lm.server is not None:
+        if not set(parts) <= set(SERVER_CAPABILITIES):
+            raise _missing_capability_error(lm, "weights")
+        return
     available = {
         "hooks": capabilities.supports_hooks,
         "cache": capabilities.supports_cache,
@@ -302,6 +310,7 @@ def require_capabilities(lm: LM, *parts: str) -> None:
         "gaps": capabilities.supports_gaps,
         "embeddings": capabilities.supports_embeddings,
         "gradients": "gradients" in parts and passes_gradients(lm),
+        "weights": True,
     }
     for part in parts:
         if part == "keys" and not capabilities.supports_cache:

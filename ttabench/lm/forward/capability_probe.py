@@ -65,7 +65,9 @@ GAP_SLOTS = 2**13
 
 
 def probe_capabilities(lm: LM) -> Capabilities:
-    """Probe the capabilities of a model."""
+    """Probe the capabilities of a model. Servers are not contacted."""
+    if lm.server is not None:
+        return Capabilities(attention="server")
     with torch.no_grad(), torch.random.fork_rng(), quiet_loading():
         with _in_float32(lm):
             capabilities = _probe(lm)

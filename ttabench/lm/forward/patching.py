@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import Cache
 
@@ -318,6 +319,8 @@ def gradient_step_bytes(lm: LM, tokens: int) -> int:
     return 2 * features_per_token * tokens * lm.dtype.itemsize
 
 
+TEXT = "text"
+"""Name in `Prefix.model_cache` of the ids that a model on a server reads before each text."""
 BLOCK_TOKENS, GPU_BLOCK_TOKENS = 2048, 8192
 """Maximum number of tokens per forward of a long text.
 
@@ -402,11 +405,50 @@ def prefill(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None)
         ids_BT = torch.cat([ids_BT.new_tensor(start_ids).expand(rows, -1), ids_BT], dim=1)
     if mask_BT is not None:
         mask_BT = pad(mask_BT.expand(rows, -1), (len(start_ids), 0), value=True)
+    if lm.server is not None:
+        return _append_text(lm, patch.prefix, ids_BT, mask_BT)
     # keys and values fill one buffer in place
     window = Window(lm, patch.prefix, rows, capacity=ids_BT.shape[1], evict=False)
     with deltas_applied(lm, patch.deltas, rows):
         feed_in_blocks(window, ids_BT, mask_BT)
     return replace(window.prefix(), holds_bos=True)
+
+
+def _append_text(lm: LM, prefix: Prefix | None, ids_BT: Tensor, mask_BT: Tensor | None) -> Prefix:
+    """Append ids to a prefix that holds text. `mask_BT` is False for padding."""
+    texts = [
+        [*before, *new]
+        for before, new in zip(
+            prefix_texts(prefix, len(ids_BT)), _unpadded(ids_BT, mask_BT), strict=True
+        )
+    ]
+    lengths_B = torch.tensor(list(map(len, texts)), device=lm.device)
+    whole_BP = pad_sequence([torch.tensor(ids, dtype=lm.id_dtype) for ids in texts], True)
+    whole_BP = whole_BP.to(lm.device)
+    is_text_BP = torch.arange(whole_BP.shape[1], device=lm.device) < lengths_B[:, None]
+    return Prefix(
+        (),
+        (),
+        lengths_B,
+        None if bool(is_text_BP.all()) else is_text_BP,
+        holds_bos=True,
+        model_cache={TEXT: whole_BP},
+    )
+
+
+def prefix_texts(prefix: Prefix | None, rows: int) -> list[list[int]]:
+    """Return the ids of the text in each row of a prefix for a model on a server."""
+    if prefix is None:
+        return [[]] * rows
+    texts = _unpadded(prefix.model_cache[TEXT], prefix.mask_BP)
+    return texts * rows if len(texts) == 1 else texts
+
+
+def _unpadded(ids_BT: Tensor, mask_BT: Tensor | None) -> list[list[int]]:
+    """Return the ids of each row without padding."""
+    if mask_BT is None:
+        return ids_BT.tolist()
+    return [ids_T[mask_T].tolist() for ids_T, mask_T in zip(ids_BT, mask_BT, strict=True)]
 
 
 def feed_in_blocks(window: Window, ids_BT: Tensor, mask_BT: Tensor | None) -> None:

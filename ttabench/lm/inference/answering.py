@@ -27,11 +27,13 @@ from ttabench.core.environment import is_out_of_memory
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Choose, Generate, Query, Score, wants_of_kind
 from ttabench.lm.forward import patching
+from ttabench.lm.forward.capabilities import require_capabilities
 from ttabench.lm.forward.tokens import choice_ids, gold_ids, pad, prompt_ids
 from ttabench.lm.forward.window import Window
 from ttabench.lm.inference.scoring import (
     batches_by_length,
     option_logprobs,
+    prompt_texts,
     refuse_non_finite,
     token_logprobs,
 )
@@ -57,28 +59,40 @@ def _answer_by_generating(lm: LM, patch: Patch, queries: Sequence[Query]) -> lis
             or _find_stop(lm.decode(ids), wants[row].stops) is not None
         )
 
+    if lm.server is not None:
+        limits = [want.max_new_tokens for want in wants]
+        completions = lm.server.complete(prompt_texts(lm, patch, prompts), limits)
+        return [
+            _extract_answer(want, completion.text, ended=completion.ended)
+            for want, completion in zip(wants, completions, strict=True)
+        ]
     longest = max(want.max_new_tokens for want in wants)
     stops = should_stop if any(want.stops for want in wants) else None
     generated = generate(
         lm, patch, prompts, max_new_tokens=longest, batch_size=len(queries), should_stop=stops
     )
-    extracted = [_extract_answer(lm, want, ids) for want, ids in zip(wants, generated, strict=True)]
-    return [Answer(prediction=text, ended=ended) for text, ended in extracted]
+    return [
+        _extract_answer(
+            want, lm.decode(ids[: want.max_new_tokens]), ended=len(ids) < want.max_new_tokens
+        )
+        for want, ids in zip(wants, generated, strict=True)
+    ]
 
 
-def _extract_answer(lm: LM, want: Generate, ids: list[int]) -> tuple[str, bool]:
-    """Return the answer in generated tokens, and True if it ended within `max_new_tokens`.
+def _extract_answer(want: Generate, text: str, *, ended: bool) -> Answer:
+    """Return the answer in a generated text.
 
     The answer ends before the first stop text. `want.leads` are removed from its start.
+
+    Args:
+        ended: True if the text ended within `max_new_tokens`.
     """
-    text = lm.decode(ids[: want.max_new_tokens])
     end = _find_stop(text, want.stops)
-    ended = end is not None or len(ids) < want.max_new_tokens
     answer = text[:end].strip()
     for lead in want.leads:
         if answer.lower().startswith(lead.lower()):
             answer = answer[len(lead) :].strip()
-    return answer, ended
+    return Answer(prediction=answer, ended=ended or end is not None)
 
 
 def _find_stop(text: str, stops: Sequence[str]) -> int | None:
@@ -107,26 +121,25 @@ def _answer_by_choosing(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[
 
 
 def gold_logprobs(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[tuple[float, int]]:
-    """Score the first gold answer with EOS of each `Generate` query.
+    """Score the first gold answer with EOS of each `Generate` query. Servers score no EOS.
 
     Returns (summed log-probability, number of tokens). For a small model this measure is smoother
     than F1. The generated answer is not used.
     """
-    return [
-        (answer.logprobs[0], answer.tokens[0]) for answer in _answer_by_scoring(lm, patch, queries)
-    ]
-
-
-def _answer_by_scoring(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[Answer]:
     is_continuation = patching.continues_text(patch)
     items = [
         (prompt_ids(lm, query, is_continuation=is_continuation), gold_ids(lm, query))
         for query in queries
     ]
     values = token_logprobs(lm, patch, items, batch_size=len(queries))
+    return [(float(value.sum()), len(value)) for value in values]
+
+
+def _answer_by_scoring(lm: LM, patch: Patch, queries: Sequence[Query]) -> list[Answer]:
+    require_capabilities(lm, "weights")  # perplexity counts the model's own tokens
     return [
-        Answer(prediction="", logprobs=(float(value.sum()),), tokens=(len(value),))
-        for value in values
+        Answer(prediction="", logprobs=(value,), tokens=(count,))
+        for value, count in gold_logprobs(lm, patch, queries)
     ]
 
 
@@ -170,6 +183,12 @@ def generate(
     patch = patching.encode_patch(lm, patch, len(prompts))
     start = patching.text_start(lm, patch)
     texts = [start + prompt or [lm.eos_id] for prompt in prompts]
+    if lm.server is not None:
+        limits = [max_new_tokens] * len(prompts)
+        completions = lm.server.complete(prompt_texts(lm, patch, prompts), limits)
+        return lm.encode_many(
+            [completion.text for completion in completions], max_new_tokens, is_continuation=True
+        )
     # The last generated token is never read.
     patching.check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
     results: list[list[int]] = [[] for _ in texts]

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ttabench.core.errors import UserError
 from ttabench.lm.forward import patching
-from ttabench.lm.forward.capabilities import get_capabilities
+from ttabench.lm.forward.capabilities import get_capabilities, require_capabilities
 from ttabench.lm.forward.tokens import pad
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -122,6 +122,13 @@ def _score_in_batches(
     The results are moved to the CPU.
     """
     patch = patching.encode_patch(lm, patch, len(items))
+    if lm.server is not None:
+        if read is not logprobs_of:
+            require_capabilities(lm, "weights")
+        prompts = prompt_texts(lm, patch, [prompt for prompt, _ in items])
+        continuations = [list(map(lm.decode, options)) for _, options in items]
+        logprobs = lm.server.continuation_logprobs(list(zip(prompts, continuations, strict=True)))
+        return [list(map(torch.tensor, options)) for options in logprobs]
     results: list[list[Tensor]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
     shapes = [(len(prompt), length) for (prompt, _), length in zip(items, lengths, strict=True)]
@@ -132,6 +139,12 @@ def _score_in_batches(
         for index, options in zip(batch, scores, strict=True):
             results[index] = [values.cpu() for values in options]
     return results
+
+
+def prompt_texts(lm: LM, patch: Patch, prompts: Sequence[list[int]]) -> list[str]:
+    """Return the text of an encoded patch, followed by each prompt, for a model on a server."""
+    before = patching.prefix_texts(patch.prefix, len(prompts))
+    return [lm.decode([*ids, *prompt]) for ids, prompt in zip(before, prompts, strict=True)]
 
 
 def _score_options(

@@ -21,6 +21,7 @@ from ttabench.core.errors import UnknownName, UserError, require_known
 from ttabench.core.files import MAX_STREAMED_BYTES, reading_file
 from ttabench.lm.loading import gguf_files, model_reader
 from ttabench.lm.loading.model_reader import Loaded, ModelSource
+from ttabench.lm.loading.server import is_served, parse_address
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +85,12 @@ def find_source(name: str) -> str:
 
 
 def refuse_missing_model(name: str) -> None:
-    """Raise a UserError if a model is neither local nor reachable on the hub."""
+    """Raise a UserError if a model is neither local nor reachable on the hub.
+
+    Servers are not contacted.
+    """
+    if is_served(name):
+        return
     place = find_source(name)
     if not Path(place).exists() and model_reader.find_small_file(place, "config.json") is None:
         fault = f"Model {name!r} is not a folder, and {place} was not found on the hub."
@@ -111,7 +117,13 @@ def _find_packaged_file(name: str, package: Package) -> Path | None:
 
 
 def model_digest(name: str) -> str:
-    """Return the digest of the folder or file of a model, or the commit of a hub id."""
+    """Return the digest of the folder or file of a model, or the commit of a hub id.
+
+    A served model has none. Raises a UserError if its address is malformed.
+    """
+    if is_served(name):
+        parse_address(name)
+        return ""
     place = find_source(name)
     return digest_path(Path(place)) if Path(place).exists() else hub_commit(place)
 

@@ -99,7 +99,7 @@ def append_ids(
     stored = stored_ids(tensors, len(rows_new))
     kept = [[*old, *new] for old, new in zip(stored, rows_new, strict=True)]
     tokens_BT, mask_BT = pad([row[-limit:] for row in kept], lm.pad_id, "right", lm.device)
-    return {"tokens": tokens_BT, "lengths": mask_BT.sum(1)}
+    return {"tokens": tokens_BT.to(lm.id_dtype), "lengths": mask_BT.sum(1)}
 
 
 def stored_ids(tensors: Mapping[str, Tensor], rows: int) -> list[list[int]]:

@@ -82,7 +82,9 @@ class TextCompression(Method[SettingsT]):
             width = max(width, limit)
         lengths = [len(text.ids) for text in texts]
         tensors = {
-            "tokens": self._padded([text.ids for text in texts], width, self.lm.pad_id),
+            "tokens": self._padded([text.ids for text in texts], width, self.lm.pad_id).to(
+                self.lm.id_dtype
+            ),
             "lengths": torch.tensor(lengths, device=self.lm.device),
         }
         if any(text.scores for text in texts):
@@ -185,6 +187,8 @@ class PromptCompression(WordSelection[PromptCompressionSettings]):
     spec = PROMPT_COMPRESSION
 
     def __init__(self, lm: LM, settings: PromptCompressionSettings) -> None:
+        if settings.scorer == SELF_INFORMATION:
+            self.required_capabilities = ("weights",)
         super().__init__(lm, settings)
         self.classifier = None
         if settings.scorer != SELF_INFORMATION:
