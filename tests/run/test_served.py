@@ -134,10 +134,18 @@ def test_states_hold_the_bytes_of_the_text(evaluate: Evaluate) -> None:
     assert cost["state_bytes"] == cost["tokens_read"] + 8  # with the number of tokens
 
 
+@pytest.mark.parametrize("of_generated", [[], [-1.0]])
 def test_without_log_probabilities_their_figures_are_absent(
-    evaluate: Evaluate, served: Server
+    evaluate: Evaluate, served: Server, of_generated: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served.echoes = False
+    served.echoes = bool(of_generated)
+
+    def reply(body: dict[str, Any]) -> dict[str, Any]:
+        found = Server.reply(body)
+        found["choices"][0]["logprobs"] = {"token_logprobs": of_generated}
+        return found
+
+    monkeypatch.setattr(served, "reply", reply)
     run = run_of(evaluate("icl"))
     metrics = {row["metric"] for row in run["rows"]}
     assert "f1" in metrics

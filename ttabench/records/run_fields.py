@@ -69,7 +69,8 @@ class RunFields:
     model: Annotated[
         str,
         OptionInfo(
-            "Base model: a name (see `ttabench list models`), a folder, a .gguf file, or a hub id.",
+            "Base model: a name (see `ttabench list models`), a folder, a .gguf file, a hub id, or "
+            "openai:URL#NAME.",
             RUN_GROUP,
         ),
     ] = NANO

@@ -263,6 +263,7 @@ def caveats(plan: Plan, method: Method[Any], folder: RunFolder) -> list[str]:
     notes = plan_caveats(plan)
     if lm.random_weights:
         notes.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
+    notes += served_caveats(lm)
     notes += nano_caveats(lm) if plan.task.source != "mini" else []
     if any(sample.ask.mode == "generate" for sample in folder.samples):
         notes += generation_caveats(lm)
@@ -294,6 +295,18 @@ def nano_caveats(lm: LM) -> list[str]:
     if lm.name != NANO:
         return []
     return [f"nano knows only its synthetic world; for other texts use --model {ENGLISH_MODEL}"]
+
+
+def served_caveats(lm: LM) -> list[str]:
+    """Note the figures of a model on a server that differ from those of models in this process."""
+    if lm.server is None:
+        return []
+    answer_nll = (
+        "answer NLL excludes the end of the answer"
+        if lm.returns_logprobs
+        else "the server returns no log-probabilities of prompts, so there is no answer NLL"
+    )
+    return [f"budgets and lengths of a served model count bytes of text; {answer_nll}"]
 
 
 def generation_caveats(lm: LM) -> list[str]:

@@ -29,6 +29,7 @@ SERVED_PREFIX = "openai:"
 KEY_VARIABLE = "OPENAI_API_KEY"
 ADDRESS_HINT = f"Use {SERVED_PREFIX}http://HOST:PORT/v1#NAME. A key goes into {KEY_VARIABLE}."
 SERVER_HINT = "Repeat the command to resume: stored answers are kept."
+PROBE_TEXT = "The lighthouse stands on the north coast of the island."
 MAX_CONCURRENT_REQUESTS = 8
 MAX_RETRIES = 5
 BACKOFF_SECONDS = 0.5
@@ -100,10 +101,12 @@ class CompletionServer:
     def returns_logprobs(self) -> bool:
         """True if the server returns log-probabilities of the tokens of a prompt."""
         try:
-            reply = self._post("The", 1, echo=True)
+            reply = self._post(PROBE_TEXT, 1, echo=True)
         except RefusedRequest:
             return False
-        return len(reply["logprobs"]) >= reply["prompt_tokens"] > 0
+        # some servers return those of generated tokens alone, or nothing in their place
+        count, logprobs = reply["prompt_tokens"], reply["logprobs"]
+        return len(logprobs) > count > 1 and None not in logprobs[1:count]
 
     def complete(self, prompts: Sequence[str], limits: Sequence[int]) -> list[Completion]:
         """Continue each prompt by at most this number of tokens of the server, greedily."""
