@@ -253,6 +253,15 @@ def test_key_is_sent_and_stored_nowhere(evaluate: Evaluate, served: Server, tmp_
     assert KEY.encode() not in stored + (run.out + run.err).encode()
 
 
+@pytest.mark.parametrize("command", ["check", "profile --methods icl --out"])
+def test_commands_that_measure_the_model_are_refused(
+    ttabench: Command, served: Server, tmp_path: Path, command: str
+) -> None:
+    out = [tmp_path / "profile"] if command.endswith("--out") else []
+    assert served.name in error_line(ttabench(command, *out, "--model", served.name))
+    assert not served.requests
+
+
 def test_plan_does_not_contact_the_server(
     ttabench: Command, served: Server, tmp_path: Path
 ) -> None:

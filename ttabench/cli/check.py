@@ -146,12 +146,13 @@ def _check_method(method: str, typed: Mapping[str, Any], *, json: bool) -> bool:
 def _check_model(typed: Mapping[str, Any], *, json: bool) -> bool:
     """Print one line per method; return True if each one is right or refused."""
     from ttabench.contract.models import check_methods
-    from ttabench.lm.forward.capabilities import get_capabilities
+    from ttabench.lm.forward.capabilities import get_capabilities, require_capabilities
     from ttabench.lm.model import load
 
     names = ("model", "device", "dtype", "max_context")
     base = RunFields(**{name: typed[name] for name in names if name in typed})
     lm = load(base.model, device=base.device, dtype=base.dtype, max_context=base.max_context)
+    require_capabilities(lm, "weights")  # methods are checked against the model's own logits
     capabilities, method_outcomes = get_capabilities(lm).record(), check_methods(lm)
     if json:
         header = {"model": base.model, "architecture": str(lm.config.model_type)}

@@ -11,6 +11,7 @@ from ttabench.core.declared import parse_assignments
 from ttabench.core.errors import UnknownName, UserError, require_known
 from ttabench.core.types import Json
 from ttabench.lm.loading.hub import model_digest
+from ttabench.lm.loading.server import is_served
 from ttabench.methods import registry
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers import cards
@@ -81,12 +82,15 @@ class Job:
         }
 
     def check(self) -> None:
-        """Raise a `UserError` for an unknown task, or for --throughput on a CPU without a memory
-        limit.
+        """Raise a `UserError` for an unknown task, a model on a server, or for --throughput on a
+        CPU without a memory limit.
 
         Without a limit, the search for the largest batch would use all memory of the machine.
         """
         cards.CARDS.find(self.task)
+        if is_served(self.model):
+            fault = f"{self.model} runs on a server, so it cannot be profiled here."
+            raise UserError(fault, "Use a benchmark of the server.")
         if self.mode == "throughput" and self.memory_limit is None:
             # imports torch, so it follows the cheap checks
             from ttabench.lm.loading.devices import find_device
