@@ -33,6 +33,7 @@ COMMANDS = {
     "export": "export:export",
     "show": "show:show",
     "list": "show:list_",
+    "rm": "show:remove",
     "check": "check:check",
     "new": "new:new",
     "profile": "profile:profile",

@@ -1,4 +1,4 @@
-"""`ttabench show` and `ttabench list`."""
+"""`ttabench show`, `ttabench list` and `ttabench rm`."""
 
 from __future__ import annotations
 
@@ -57,10 +57,37 @@ def list_(
         str, typer.Option("--method", "-m", help="List only runs of this method.")
     ] = "",
     task: Annotated[str, typer.Option("--task", "-t", help="List only runs of this task.")] = "",
+    stale: Annotated[
+        bool,
+        typer.Option(
+            "--stale",
+            help="List only runs that cannot be reused today: a repetition would have other "
+            "inputs or settings, or is impossible. The column `changed` has the reason.",
+        ),
+    ] = False,
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:
     """List methods, tasks, models, adapters or runs."""
     from ttabench.report import listing
 
-    listing.show(what, name, out, method=method, task=task, json=json)
+    listing.show(what, name, out, method=method, task=task, stale=stale, json=json)
+
+
+def remove(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN", help="Runs to remove: folders, or beginnings of their ids."),
+    ],
+    out: o.Out = o.DEFAULT_OUT,
+) -> None:
+    """Move stored runs to the folder .trash next to them.
+
+    Nothing is deleted: to restore a run, move its folder back. Delete .trash to free the space.
+    """
+    from ttabench.records.folder import move_to_trash
+    from ttabench.report.selection import find_run
+    from ttabench.terminal import render
+
+    for folder in dict.fromkeys([find_run(name, out) for name in runs]):
+        render.print_line(f"{folder} moved to {move_to_trash(folder)}")

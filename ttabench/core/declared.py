@@ -71,6 +71,8 @@ class OptionField:
             return []
         if isinstance(value, bool):
             return [self.flags[not value]]
+        if isinstance(value, Mapping):
+            return [word for pair in format_assignments(value) for word in (self.flags[0], pair)]
         return [self.flags[0], "auto" if self.info.parse is not None and not value else str(value)]
 
 

@@ -24,7 +24,15 @@ from ttabench.core.files import MissingFile, reading_file
 from ttabench.core.meter import WorkTimer
 from ttabench.core.types import Episode, Json
 from ttabench.records.samples import EpisodeCost, Sample, write_samples
-from ttabench.records.schema import SAMPLES_FILE, RunRecord, is_stored, load_record, save_record
+from ttabench.records.schema import (
+    RECORD_FILE,
+    SAMPLES_FILE,
+    TRASH_FOLDER,
+    RunRecord,
+    is_stored,
+    load_record,
+    save_record,
+)
 
 MAX_JOURNAL_BYTES = 1 << 35
 """Limit for reading a journal into memory."""
@@ -212,6 +220,33 @@ class RunFolder:
         save_record(record, self.path)
         self.discard()
         return record
+
+
+def move_to_trash(run: Path) -> Path:
+    """Move a stored run to `TRASH_FOLDER` next to it, and return its new folder.
+
+    Raises:
+        UserError: the run is packed, damaged or in progress, or the trash has a run of this id.
+    """
+
+    def refuse() -> None:
+        raise UserError(f"A process is running {run}.", "Wait for it, or end it first.")
+
+    if not (run / RECORD_FILE).is_file():
+        raise UserError(
+            f"{run} is in a packed file, so it cannot be removed.", "Use runs in folders."
+        )
+    if load_record(run).id != run.name:
+        raise UserError(f"{run} has the record of another run.", "Remove it by hand.")
+    trash = run.parent / TRASH_FOLDER
+    if (trash / run.name).exists():
+        raise UserError(
+            f"{trash} already has a run {run.name}.", f"Remove {trash / run.name} first."
+        )
+    files.make_writable_folder(trash, run.parent)
+    with files.hold_lock(run, refuse):
+        files.move_path(run, trash / run.name)
+    return trash / run.name
 
 
 @dataclass(frozen=True, kw_only=True)

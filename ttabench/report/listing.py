@@ -43,9 +43,16 @@ GOLD_LOSSES = ("retrieval_aux", "attention_aux")
 
 
 def show(
-    what: str, name: str, out: Path, *, method: str = "", task: str = "", json: bool = False
+    what: str,
+    name: str,
+    out: Path,
+    *,
+    method: str = "",
+    task: str = "",
+    stale: bool = False,
+    json: bool = False,
 ) -> None:
-    """Print a list; runs can be filtered by method and task.
+    """Print a list; runs can be filtered by method and task, and by changed inputs (`stale`).
 
     Raises:
         UserError: the list is unknown, or an option does not apply to it.
@@ -55,16 +62,17 @@ def show(
         raise UserError(
             f"`list {what}` takes no name, got {name!r}.", f"Run `ttabench list {what}`."
         )
-    if what != "runs" and (method or task):
+    if what != "runs" and (method or task or stale):
         raise UserError(
-            "--method and --task filter runs only.", "Remove them, or run `ttabench list runs`."
+            "--method, --task and --stale filter runs only.",
+            "Remove them, or run `ttabench list runs`.",
         )
     tables: dict[str, Callable[[], Table]] = {
         "methods": (lambda: settings_table(name, nano=True)) if name else methods_table,
         "tasks": tasks_table,
         "models": models_table,
         "adapters": adapters_table,
-        "runs": lambda: _runs_table(out, method, task),
+        "runs": lambda: _runs_table(out, method, task, stale),
     }
     table = tables[what]()
     if what == "adapters":
@@ -242,9 +250,9 @@ def models_table() -> Table:
     )
 
 
-def _runs_table(out: Path, method: str, task: str) -> Table:
-    from ttabench.report.selection import refuse_all_damaged, run_folders
-    from ttabench.report.tables import runs_table
+def _runs_table(out: Path, method: str, task: str, stale: bool) -> Table:
+    from ttabench.report.selection import load_run, refuse_all_damaged, run_folders
+    from ttabench.report.tables import find_changes, runs_table
 
     if not out.is_dir():
         raise UserError(
@@ -275,9 +283,13 @@ def _runs_table(out: Path, method: str, task: str) -> Table:
     refuse_all_damaged(len(rows), damaged)
     for message in damaged:
         render.print_note(f"Left out: {message}")
-    return runs_table(
-        [row for row in rows if method in ("", row["method"]) and task in ("", row["task"])]
-    )
+    rows = [row for row in rows if method in ("", row["method"]) and task in ("", row["task"])]
+    if stale:
+        changes = [find_changes(load_run(Path(row["path"]))) for row in rows]
+        rows = [
+            {**row, "changed": change} for row, change in zip(rows, changes, strict=True) if change
+        ]
+    return runs_table(rows)
 
 
 def _read_rows(file: Path) -> tuple[list[tuple[str, DataRow]], list[str]]:

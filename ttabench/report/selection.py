@@ -31,6 +31,7 @@ from ttabench.records.schema import (
     SAMPLES_FILE,
     SUBMISSION_REMEDY,
     SUBMISSION_SUFFIX,
+    TRASH_FOLDER,
     RunRecord,
     is_stored,
     is_submission,
@@ -132,7 +133,12 @@ def _runs_matching(pattern: str) -> list[Path]:
         for run in packed_run_dates(file.parent)
         if run.name == RUNS_FILE or fnmatch(run.name, path.name)
     }
-    return sorted({match for match in matches if (match / RECORD_FILE).exists()} | packed)
+    stored = {
+        match
+        for match in matches
+        if (match / RECORD_FILE).exists() and match.parent.name != TRASH_FOLDER
+    }
+    return sorted(stored | packed)
 
 
 def runs_at_path(name: str) -> list[Path] | None:
@@ -176,7 +182,7 @@ def run_folders(folder: Path, levels: int = 2, exclude: Collection[str] = ()) ->
         for path in sorted(
             path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()
         ):
-            if path.name not in exclude:
+            if path.name not in (*exclude, TRASH_FOLDER):
                 yield from run_folders(path, levels - 1, exclude)
 
 
@@ -233,6 +239,20 @@ def find_by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
     raise UnknownName(
         "run", name, [*ids, *registry.methods(), *registry.families()], fault=fault, hint=hint
     )
+
+
+def find_run(name: str, out: Path) -> Path:
+    """Return the run of a folder, or the run in `out` with this id prefix.
+
+    Raises:
+        UserError: there is no such run, or there are several.
+    """
+    path = Path(name)
+    if is_stored(path):
+        return path
+    if path.is_dir():
+        raise UserError(f"{name} is not the folder of a run.", "Run `ttabench list runs`.")
+    return find_by_id(name, out, ())
 
 
 RunFilters: TypeAlias = Mapping[str, Sequence[str] | None]

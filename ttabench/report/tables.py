@@ -36,7 +36,7 @@ from ttabench.report.stored import (
     non_default_options,
 )
 from ttabench.run.budget import budget_of_config, format_kept_share
-from ttabench.run.plan import BUILTIN_ORIGIN
+from ttabench.run.plan import BUILTIN_ORIGIN, make_plan
 from ttabench.run.prompts import resolve_prompt
 from ttabench.run.request import MODEL_ALIASES, NO_CHECKPOINT, RunRequest
 from ttabench.run.resolve import resolve_method
@@ -180,6 +180,8 @@ def runs_table(data: Sequence[DataRow]) -> Table:
         "#result": "_result",
         "created": lambda row: format_minute(row["created"]),
     }
+    if data and "changed" in data[0]:
+        columns = {"run": "run", "changed": "changed", **columns}
     table = Table.of(
         "runs",
         data,
@@ -318,28 +320,9 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
     A method, checkpoint or card that is not installed is written as in the record, with a note.
     """
     config, notes = full_config(record.config), list[str]()
-    words = ["ttabench", "eval", "--method", config.method, "--task", config.task]
-    base_name = next(
-        (n for n, base in MODEL_ALIASES.items() if base == (config.model, config.base_checkpoint)),
-        "",
-    )
-    typed = replace(config, model=base_name, base_checkpoint="") if base_name else config
-    for name, field in option_fields(RunFields).items():
-        words += field.cli_arguments(getattr(typed, name))
-    card: Card | None = None
-    with suppress(UserError):  # the task is not installed
-        card = load_card(config.task)
-    if config.source != default_source(card, nano=config.model == NANO):
-        words += ["--source", config.source]
-    words += [*_method_arguments(config, notes), *_task_arguments(config, notes)]
-    if origin := config.inputs.get(f"metric {record.main_metric}"):
-        words += ["--metric", record.main_metric]
-        if origin != BUILTIN_ORIGIN:
-            file = f"--metric ./FILE.py:{record.main_metric}"
-            notes.append(
-                f"the metric is defined by {origin}: use {file} if it is not an installed package"
-            )
-    words += ["--state", config.state] if config.state else []
+    words = ["ttabench", "eval"]
+    for name, value in _typed_options(record, config, notes).items():
+        words += option_fields(RunRequest)[name].cli_arguments(value)
     words += ["--seed", str(config.seed)] if config.seed else []
     if config.state_of != "own":
         words.append("--swap-state")
@@ -347,14 +330,63 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
     return join(words), tuple(notes)
 
 
+def find_changes(record: RunRecord) -> str:
+    """Return what a repetition of a run would use differently today: `card, rows`.
+
+    Empty if it would be the same run. A plan is made, and no model is loaded.
+    """
+    config = full_config(record.config)
+    try:
+        typed = _typed_options(record, config, [])
+        plan = make_plan(RunRequest(**typed, state_of=config.state_of), config.seed)
+    except UserError as error:
+        return f"cannot be repeated: {error.what}"
+    if plan.config.identity() == record.id:
+        return ""
+    before, now = (
+        {**flatten_config(values), **values.get("inputs", {})}
+        for values in (config.non_default_values(), plan.config.non_default_values())
+    )
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    return ", ".join(changed) or "version of ttabench"
+
+
+def _typed_options(record: RunRecord, config: RunConfig, notes: list[str]) -> dict[str, Any]:
+    """Return the options that repeat a run, as fields of `RunRequest`; `state_of` is none of them."""
+    options = {name: getattr(config, name) for name in option_fields(RunFields)}
+    for name, base in MODEL_ALIASES.items():
+        if base == (config.model, config.base_checkpoint):
+            options |= {"model": name, "base_checkpoint": ""}
+    options = {"method": config.method, "task": config.task, **options}
+    card: Card | None = None
+    with suppress(UserError):  # the task is not installed
+        card = load_card(config.task)
+    if config.source != default_source(card, nano=config.model == NANO):
+        options["source"] = config.source
+    options |= {**_method_options(config, notes), **_task_options(config, notes)}
+    for name in ("settings", "task_options"):  # as texts, like typed ones
+        options[name] = {key: format_setting(value) for key, value in options[name].items()}
+    if origin := config.inputs.get(f"metric {record.main_metric}"):
+        options["metric"] = record.main_metric
+        if origin != BUILTIN_ORIGIN:
+            file = f"--metric ./FILE.py:{record.main_metric}"
+            notes.append(
+                f"the metric is defined by {origin}: use {file} if it is not an installed package"
+            )
+    if config.state:
+        options["state"] = Path(config.state)
+    return options
+
+
 def _request(config: RunConfig) -> RunRequest:
     """Return the typed options as a request, without the settings that follow from them."""
     return RunRequest(**{name: getattr(config, name) for name in REQUEST_FIELDS})
 
 
-def _method_arguments(config: RunConfig, notes: list[str]) -> list[str]:
+def _method_options(config: RunConfig, notes: list[str]) -> dict[str, Any]:
     """Return checkpoint or preset, and the settings that do not follow from them."""
-    words, request = list[str](), _request(config)
+    options, request = dict[str, Any](), _request(config)
+    settings = dict(config.defaults.get("settings", {}))  # also those of earlier versions
     if origin := config.inputs.get("method"):
         notes.append(
             f"the method is defined by {origin}: use --method ./FILE.py if it is not an installed package"
@@ -363,21 +395,20 @@ def _method_arguments(config: RunConfig, notes: list[str]) -> list[str]:
         plain = resolve_method(request, hash_checkpoint=False)
         checkpoint = config.checkpoint or (NO_CHECKPOINT if plain.spec.trainable else "")
         if checkpoint and plain.checkpoint_name() != config.checkpoint:
-            words += ["--checkpoint", checkpoint]
+            options["checkpoint"] = checkpoint
         if config.preset and plain.preset != config.preset and not config.checkpoint:
-            words += ["--preset", config.preset]
+            options["preset"] = config.preset
         preset = "" if config.checkpoint else config.preset
         given = replace(request, checkpoint=checkpoint, preset=preset)
-        settings = resolve_method(given, hash_checkpoint=False).settings
+        settings |= resolve_method(given, hash_checkpoint=False).settings
     except UserError:
-        settings = dict(config.defaults.get("settings", {}))
         if config.checkpoint:
-            words = ["--checkpoint", config.checkpoint]
+            options = {"checkpoint": config.checkpoint}
             notes.append(f"checkpoint {config.checkpoint} is missing")
-    return words + _setting_arguments("--set", non_default_values(config.settings, settings))
+    return {**options, "settings": non_default_values(config.settings, settings)}
 
 
-def _task_arguments(config: RunConfig, notes: list[str]) -> list[str]:
+def _task_options(config: RunConfig, notes: list[str]) -> dict[str, Any]:
     """Return the task options that differ from its card, and the option of the chat template."""
     given: Mapping[str, Any] = config.task_options
     try:
@@ -386,10 +417,7 @@ def _task_arguments(config: RunConfig, notes: list[str]) -> list[str]:
         usual = resolve_prompt(replace(request, chat_template=None), card).chat
     except UserError:
         notes.append(f"the card of {config.task} is missing")
-        return _setting_arguments("--task-set", given)
-    words = (
-        ["--chat-template" if prompt.chat else "--no-chat-template"] if prompt.chat != usual else []
-    )
+        return {"task_options": given}
     synthetic = card.twin if config.source == "mini" else None
     plain = {**config.defaults.get("task_options", {}), **card.protocol}
     plain |= {**synthetic.arguments, **synthetic.protocol} if synthetic else {}
@@ -399,15 +427,10 @@ def _task_arguments(config: RunConfig, notes: list[str]) -> list[str]:
         for key, value in given.items()
         if key not in plain or _option_parts(value) != _option_parts(plain[key])
     }
-    return words + _setting_arguments("--task-set", typed)
+    chat = {"chat_template": prompt.chat} if prompt.chat != usual else {}
+    return {**chat, "task_options": typed}
 
 
 def _option_parts(value: Json) -> list[str | int]:
     """Parse an option as typed: `16k` in a card equals 16,384 in a record."""
     return [parse_tokens(part) or part for part in format_setting(value).split(",")]
-
-
-def _setting_arguments(flag: str, values: Mapping[str, Json]) -> list[str]:
-    return [
-        word for key, value in values.items() for word in (flag, f"{key}={format_setting(value)}")
-    ]
