@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from tests.conftest import Command
+from tests.methods.test_checkpoints import peft_folder
+from tests.tiny import tiny_llama
 from ttabench.core.child import ProcessDeath
 from ttabench.core.errors import UserError
 from ttabench.profiling import driver, measure
@@ -221,3 +223,22 @@ def test_other_profiles(
     assert ran.code == 0, ran.err
     assert shown in ran.out
     assert picture.exists()
+
+
+def test_a_base_checkpoint_is_added_and_named(
+    ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path
+) -> None:
+    lora = peft_folder(
+        tiny_llama(), tmp_path / "mine", str(tiny_base), r=4, target_modules=["q_proj"]
+    )
+    common = ["profile", "--methods", "none", *SMALL, "--model", tiny_base, "--out", tmp_path, "-q"]
+    plain, under = (
+        load_profile(Path(ttabench(*common, *more).out.strip()))
+        for more in ([], ["--base-checkpoint", lora])
+    )
+    assert plain.id != under.id
+    assert "base_checkpoint" not in plain.config
+    assert under.model["stands_on"]["name"] == str(lora)
+    assert under.base == f"{plain.base}-mine"
+    missing = ttabench(*common, "--base-checkpoint", tmp_path / "absent")
+    assert (missing.code, len(requests)) == (2, 2)

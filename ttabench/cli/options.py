@@ -36,7 +36,7 @@ RUN_OPTIONS: Mapping[str, Collection[str]] = {
     "adapt": READING_OPTIONS,
     "ask": READING_OPTIONS,
     "check": "preset settings model device dtype max_context".split(),
-    "profile": "model random_weights device dtype max_context bits".split(),
+    "profile": "model base_checkpoint random_weights device dtype max_context bits".split(),
 }
 """Options of `eval` that other commands have too: fields of `RunRequest` by command.
 

@@ -157,6 +157,7 @@ def profile(
     job = Job(
         mode="throughput" if throughput else "training" if training else "latency",
         model=base.model,
+        base_checkpoint=base.base_checkpoint,
         random_weights=base.random_weights,
         device=base.device,
         dtype=base.dtype,

@@ -10,11 +10,11 @@ from ttabench.core.architectures import NANO
 from ttabench.core.declared import parse_assignments
 from ttabench.core.errors import UnknownName, UserError, require_known
 from ttabench.core.types import Json
-from ttabench.lm.loading.hub import model_digest
 from ttabench.lm.loading.server import is_served
 from ttabench.methods import registry
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers import cards
+from ttabench.run.plan import base_model_digests
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
 
@@ -32,6 +32,17 @@ DEFAULT_METHODS = (
     "icl",
 )
 """Default methods in this order: none, four systems, four baselines, full context."""
+SHARED_FIELDS = (
+    "task",
+    "model",
+    "base_checkpoint",
+    "random_weights",
+    "device",
+    "dtype",
+    "max_context",
+    "bits",
+)
+"""Fields of a `RunRequest` that all methods of a profile share."""
 STREAM_PRESET = "stream"
 """Preset for unlimited streams, used by default for methods that have it."""
 
@@ -56,6 +67,7 @@ class Job:
 
     mode: ProfileMode = "latency"
     model: str = NANO
+    base_checkpoint: str = ""
     random_weights: bool = False
     task: str = "streamingqa"
     """Selects the bundled checkpoint; has no other effect."""
@@ -70,16 +82,14 @@ class Job:
     memory_limit: int | None = None
     """Memory limit of a process in bytes."""
 
+    def requests(self) -> dict[str, RunRequest]:
+        """Return the request of each method, by name."""
+        common = {name: getattr(self, name) for name in SHARED_FIELDS}
+        return {name: RunRequest(**typed, **common) for name, typed in self.method_requests.items()}
+
     def resolve_methods(self) -> dict[str, ResolvedMethod]:
         """Resolve the methods by name."""
-        common = {
-            name: getattr(self, name)
-            for name in ("task", "model", "device", "dtype", "random_weights", "bits")
-        }
-        return {
-            name: resolve_method(RunRequest(**typed, **common))
-            for name, typed in self.method_requests.items()
-        }
+        return {name: resolve_method(request) for name, request in self.requests().items()}
 
     def check(self) -> None:
         """Raise a `UserError` for an unknown task, a model on a server, or for --throughput on a
@@ -103,8 +113,8 @@ class Job:
         """Convert to JSON values, with settings and digests instead of the typed method options."""
         values = asdict(self)
         del values["method_requests"]
-        for name in ("max_context", "bits"):  # not in the id of earlier profiles
-            if values[name] is None:
+        for name in ("max_context", "bits", "base_checkpoint"):  # not in the id of earlier profiles
+            if not values[name]:
                 del values[name]
         values["methods"] = {
             name: {
@@ -117,9 +127,11 @@ class Job:
             }
             for name, adapter in self.resolve_methods().items()
         }
-        values["model_digest"] = (
-            "" if self.random_weights or self.model == NANO else model_digest(self.model)
-        )
+        request, *_ = self.requests().values()
+        digests = base_model_digests(request)
+        values["model_digest"] = "" if self.model == NANO else digests["model"]
+        if digest := digests["base_checkpoint"]:
+            values["base_checkpoint_digest"] = digest
         return {**values, "lengths": list(self.lengths)}
 
 

@@ -36,7 +36,6 @@ from ttabench.core.environment import (
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter
 from ttabench.core.types import Chunk, Episode, Generate, Query
-from ttabench.lm import model as base
 from ttabench.lm.forward.capabilities import get_capabilities
 from ttabench.lm.forward.patching import continues_text, text_start
 from ttabench.lm.forward.tokens import prompt_ids
@@ -55,6 +54,7 @@ from ttabench.profiling.record import (
     peak_figure,
     sum_figures,
 )
+from ttabench.run.evaluation import ModelCache
 from ttabench.training.config import TrainConfig
 from ttabench.training.loop import train
 
@@ -87,14 +87,8 @@ def measure_method(request: Mapping[str, Any], send: SendMessage) -> None:
 
 
 def _measure_lengths(request: Mapping[str, Any], job: Job, send: SendMessage) -> None:
-    lm = base.load(
-        job.model,
-        random_weights=job.random_weights,
-        device=job.device,
-        dtype=job.dtype,
-        max_context=job.max_context,
-    )
     name, lengths = request["method"], list(request["lengths"])
+    lm = ModelCache().get(job.requests()[name])
     send(("model", lm.describe()))
     lift_note = lift_positions(
         lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE_POSITIONS

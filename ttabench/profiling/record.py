@@ -20,6 +20,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import read_json_object, reading_file, write_atomically
 from ttabench.core.meter import largest_peak
 from ttabench.core.types import Json
+from ttabench.records.run_fields import base_model_name
 from ttabench.report.pictures import write
 from ttabench.terminal.table import Cell, Table
 
@@ -126,9 +127,8 @@ class ProfileRecord(BaseModel):
     @property
     def base(self) -> str:
         """Name of the base model in tables."""
-        return (
-            f"{self.config['model']}{' (random weights)' if self.config['random_weights'] else ''}"
-        )
+        name = base_model_name(self.config["model"], self.config.get("base_checkpoint", ""))
+        return f"{name} (random weights)" if self.config["random_weights"] else name
 
     def notes(self) -> list[str]:
         """List the notes that are needed to interpret the figures, without duplicates."""
