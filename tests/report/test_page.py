@@ -225,7 +225,7 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
     found = compare([*folders, *steps])
     look = styles(row.method for row in found.method_rows)
     for group in found.groups:
-        for draw, against in ((by_bytes, "state bytes"), (by_time, "milliseconds per query")):
+        for draw, against in ((by_bytes, "kept bytes"), (by_time, "milliseconds per query")):
             assert (chart := draw(group, look))
             assert chart.title == f"f1 against {against}"
     assert by_step(found.groups[0], look) is None
@@ -262,6 +262,13 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
     chart = by_kept_share(group, look)
     assert chart
     assert sorted(row["x"] for row in rows_of(chart.spec)) == [0.0, 0.1, 0.2, 1.0]
+    chart = by_bytes(group, look)
+    assert chart
+    assert sorted(row["x"] for row in rows_of(chart.spec)) == pytest.approx(
+        [102.4, 204.8, 1024, 1024]
+    ), "kept shares of the bytes of icl"
+    names = [(row["name"], row["x"]) for row in rows_of(chart.spec) if "name" in row]
+    assert sorted(names) == [("icl", 1024), ("lora", pytest.approx(204.8)), ("none", 1024)]
     assert look["mac"][0] in json.dumps(spec)
     assert '"#000000"' in json.dumps(spec), "baselines are black"
     read = Read(page(found))

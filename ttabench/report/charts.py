@@ -1,14 +1,15 @@
 """Charts of a comparison for the page.
 
-Each comparison group has charts of its metric by state bytes, by milliseconds per query, and by
-step (chunks read, text length or distance) if its runs have several steps.
+Each comparison group has charts of its metric by kept bytes, by milliseconds per query, and by
+step (chunks read, text length or distance) if its runs have several steps. Every method has its
+name at one of its points.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,13 +20,21 @@ from ttabench.core.errors import escape_control_characters
 from ttabench.report.compare import ComparisonGroup
 from ttabench.report.group_selection import UNIT_NAMES, has_single_unit
 from ttabench.report.groups import FULL_CONTEXT, NO_CONTEXT
-from ttabench.report.method_rows import CHUNKS_READ, MethodRow, format_value
+from ttabench.report.method_rows import (
+    CHUNKS_READ,
+    MethodRow,
+    baseline_row,
+    format_value,
+    kept_bytes,
+)
 from ttabench.stats.metrics import metric_or_default
 
 LEGEND = alt.Legend(title=None, orient="bottom", symbolLimit=0, labelLimit=240)
 """`page.js` sets the number of columns."""
 HEIGHT_PIXELS = 280
 """The width is that of the page."""
+WIDTH_PIXELS, FONT_PIXELS = 640, 11
+"""Assumed width, to place names, and their font size."""
 MAX_TICKS = 6
 Styles = Mapping[str, tuple[str, str]]
 """Colour and shape by method, see `pictures.styles`."""
@@ -65,8 +74,13 @@ class Point(NamedTuple):
 
 
 def by_bytes(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
-    """Draw the metric by state bytes, with 0 at the left; None for fewer than two method rows."""
-    points = _cost_points(group, "state_bytes")
+    """Draw the metric by kept bytes, with 0 at the left; None for fewer than two method rows."""
+    whole = baseline_row(group.method_rows, FULL_CONTEXT)
+    points = [
+        Point(at, row, row.value, row.stderr, row.n)
+        for row in group.method_rows
+        if (at := kept_bytes(row, whole)) is not None
+    ]
     if len(points) < 2:
         return None
     positive = [point.at for point in points if point.at > 0] or [1024.0]
@@ -78,11 +92,11 @@ def by_bytes(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     ticks = list(names)
     x = alt.X(
         "x:Q",
-        title="state bytes",
+        title="bytes of the state, or of what a query reads if that is more",
         scale=alt.Scale(type="symlog", constant=min(positive) / 2, domain=[ticks[0], ticks[-1]]),
         axis=alt.Axis(values=ticks, labelExpr=f"{json.dumps(names)}[datum.value]"),
     )
-    return _cost_chart(group, points, x, method_styles, "state bytes")
+    return _cost_chart(group, points, x, method_styles, "kept bytes")
 
 
 def by_kept_share(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
@@ -104,7 +118,11 @@ def by_kept_share(group: ComparisonGroup, method_styles: Styles) -> Chart | None
 
 def by_time(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
     """Draw the metric by milliseconds per query; None for fewer than two method rows."""
-    points = [point for point in _cost_points(group, "ask_ms") if point.at > 0]
+    points = [
+        Point(at, row, row.value, row.stderr, row.n)
+        for row in group.method_rows
+        if (at := row.costs.get("ask_ms"))
+    ]
     if len(points) < 2:
         return None
     x = alt.X(
@@ -114,14 +132,6 @@ def by_time(group: ComparisonGroup, method_styles: Styles) -> Chart | None:
         axis=alt.Axis(tickCount=5, format=",.3~r", labelBound=True),
     )
     return _cost_chart(group, points, x, method_styles, "milliseconds per query")
-
-
-def _cost_points(group: ComparisonGroup, cost: str) -> list[Point]:
-    return [
-        Point(at, row, row.value, row.stderr, row.n)
-        for row in group.method_rows
-        if (at := row.costs.get(cost)) is not None
-    ]
 
 
 def _cost_chart(
@@ -174,7 +184,7 @@ def _layers(
     lines: bool,
     by_label: bool = False,
 ) -> list[alt.Chart]:
-    """Return layers of error bars, lines and marks.
+    """Return layers of error bars, lines, marks and names.
 
     Lines join the points of a label with `by_label`, else those of a method under its own state.
     Marks of swapped or empty states and of excluded rows are hollow.
@@ -227,7 +237,52 @@ def _layers(
         marks = base.transform_filter("datum.own" if own else "!datum.own")
         marks = marks.mark_point(filled=own, size=80 if own else 60, opacity=1)
         layers.append(marks.encode(y=y, shape=shape, tooltip=tooltip))
-    return layers
+    axis_spec: Any = x.to_dict()
+    _place_names(rows, axis_spec.get("scale", {}))
+    names = base.transform_filter("isValid(datum.name)").mark_text(
+        fontSize=FONT_PIXELS,
+        align=alt.expr("datum.left ? 'right' : 'left'"),
+        dx=alt.expr("datum.left ? -8 : 8"),
+        dy=alt.expr("datum.dy"),
+    )
+    return [*layers, names.encode(y=y, text="name:N")]
+
+
+def _place_names(rows: Sequence[dict[str, Any]], scale: Mapping[str, Any]) -> None:
+    """Add the name of each method to its last point, moved down where names would overlap.
+
+    Adds `name`, `left` (True if the name is left of the point) and `dy` in pixels to these rows.
+    """
+    transforms: Mapping[str, Callable[[float], float]] = {
+        "log": math.log,
+        "symlog": lambda at: math.log1p(at / scale["constant"]),
+    }
+    transform = transforms.get(scale.get("type", ""), float)
+    places = [transform(row["x"]) for row in rows]
+    if not rows:
+        return
+    low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
+    width, height = max(places) - min(places) or 1.0, high - low or 1.0
+    last: dict[str, tuple[bool, float, float, int]] = {}
+    for number, row in enumerate(rows):
+        mark = (row["own"], row["x"], row["value"], number)
+        last[row["method"]] = max(last.get(row["method"], mark), mark)
+    boxes = list[tuple[float, float, float]]()
+    for row, place in sorted(
+        ((rows[mark[-1]], places[mark[-1]]) for mark in last.values()),
+        key=lambda one: -one[0]["value"],
+    ):
+        x = WIDTH_PIXELS * (place - min(places)) / width
+        y = HEIGHT_PIXELS * (high - row["value"]) / height
+        length = FONT_PIXELS * 0.6 * len(row["method"])
+        is_left = x + length > WIDTH_PIXELS
+        # lines come from the left, so a name there is above its line
+        start, top = (x - length, y - FONT_PIXELS / 2) if is_left else (x, y)
+        for left, right, other in boxes:  # from top to bottom
+            if left < start + length and start < right and abs(other - top) < FONT_PIXELS:
+                top = other + FONT_PIXELS
+        boxes = sorted([*boxes, (start, start + length, top)], key=lambda box: box[2])
+        row |= {"name": row["method"], "left": is_left, "dy": round(top - y, 1)}
 
 
 def _better(metric: str) -> str:

@@ -253,6 +253,19 @@ def recovered(
     return (method_row.oriented_value - no_context.oriented_value) / gap if gap > 0 else None
 
 
+def kept_bytes(method_row: MethodRow, full_context: MethodRow | None) -> float | None:
+    """Return the bytes that the kept share of a row stands for; its state bytes without a share.
+
+    The share is relative to the full-context KV cache, so it needs the row of `icl`. For quantised
+    states it is relative to a cache of 16 bits, and state bytes are what is kept.
+    """
+    size, share = (method_row.costs.get(cost) for cost in ("state_bytes", "kept_share"))
+    whole = full_context.costs.get("state_bytes") if full_context else None
+    if share is None or whole is None or method_row.record.config.get("bits"):
+        return size
+    return share * whole
+
+
 def pareto_optimal(method_rows: Sequence[MethodRow]) -> list[MethodRow]:
     """Return the rows that are Pareto-optimal in score and state bytes.
 
