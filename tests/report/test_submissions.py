@@ -232,3 +232,30 @@ def test_check_accepts_exported_runs_and_finds_changed_scores(
     broken = ttabench("check", file)
     assert [line.split()[0] for line in broken.out.splitlines()[:2]] == ["BROKEN", "BROKEN"]
     assert ttabench("check", file.with_name("none.parquet")).code == 2
+
+
+def test_a_dataset_for_a_hub_is_loaded_with_its_two_tables(
+    lab: Path, ttabench: Command, tmp_path: Path
+) -> None:
+    from datasets import load_dataset
+
+    hub = tmp_path / "hub"
+    ran = ttabench("export", lab, "--hub", hub)
+    assert ran.code == 0, ran.err
+    assert f"hf upload USER/NAME {hub}" in " ".join(ran.out.split())
+    figures, queries = (
+        load_dataset(str(hub), name, split="train", cache_dir=str(tmp_path / "cache"))
+        for name in (None, "queries")
+    )
+    assert {(row["method"], row["value"]) for row in figures if row["metric"] == "f1"} == {
+        (record.config["method"], record.rows[0].value)
+        for record in (load_record(lab / f"bbbb0000000{number}") for number in (1, 2))
+    }
+    assert len(queries) == 2 * len(VALUES)
+    assert ttabench("compare", hub / "queries.parquet").code == 0
+    (hub / "README.md").write_text("mine")
+    assert ttabench("export", lab, "--hub", hub).code == 0
+    assert (hub / "README.md").read_text() == "mine"
+    parquet.write_table(pa.table({"a": [1]}), hub / "queries.parquet")
+    assert "queries.parquet" in error_line(ttabench("export", lab, "--hub", hub))
+    assert "--hub" in error_line(ttabench("export", lab, "--hub", hub, "-o", "other.parquet"))

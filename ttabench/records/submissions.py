@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ttabench.core.files import make_writable_folder, refuse_foreign_path, write_atomically
 from ttabench.records.local_paths import remove_paths
 from ttabench.records.samples import (
     digest_of,
@@ -15,10 +16,45 @@ from ttabench.records.samples import (
     store_table,
     without_texts,
 )
-from ttabench.records.schema import RunRecord, is_submission, record_text
+from ttabench.records.schema import Row, RunRecord, is_submission, record_text
 
 TOKENIZER_TEXTS = ("start", "chat_end")
 """Model fields with texts that the tokenizer puts around the input."""
+CARD_FILE, FIGURES_FILE, QUERIES_FILE = "README.md", "figures.parquet", "queries.parquet"
+"""Files of a dataset for a hub: its card, all figures, and the submission."""
+CARD = f"""---
+pretty_name: Results of ttabench
+tags:
+- ttabench
+- test-time-adaptation
+configs:
+- config_name: figures
+  data_files: {FIGURES_FILE}
+  default: true
+- config_name: queries
+  data_files: {QUERIES_FILE}
+---
+
+# Results of ttabench
+
+Runs of methods for test-time adaptation of language models.
+
+- `figures` has one row per figure of a run: method, task, model, seed, metric, value, n, standard error, interval.
+- `queries` has one row per query: its scores, without texts. The first row of a run has its record in `record`.
+
+```python
+from datasets import load_dataset
+
+figures = load_dataset("USER/NAME", "figures", split="train")
+```
+
+Download `{QUERIES_FILE}` to check the figures and to compare the runs with your own:
+
+```bash
+ttabench check {QUERIES_FILE}
+ttabench compare results/mine {QUERIES_FILE}
+```
+"""
 
 
 def subtask_names(record: RunRecord) -> set[str]:
@@ -79,3 +115,22 @@ def write_submission(path: Path, exported: Sequence[ExportedRun]) -> None:
         {record.id: scores for record, scores in exported}, first
     ).replace_schema_metadata()
     store_table(path, table, is_submission)
+
+
+def write_dataset(folder: Path, exported: Sequence[ExportedRun]) -> None:
+    """Write runs as a dataset for a hub: figures, submission and card. An existing card is kept.
+
+    Raises:
+        UserError: the folder cannot be written, or has other files of these names.
+    """
+    import pyarrow as pa
+
+    make_writable_folder(folder, folder)
+    for name in (QUERIES_FILE, FIGURES_FILE):
+        refuse_foreign_path(folder / name, lambda _: is_submission(folder / QUERIES_FILE))
+    figures = [row.model_dump() for record, _ in exported for row in record.rows]
+    columns = {name: [row[name] for row in figures] for name in Row.model_fields}
+    store_table(folder / FIGURES_FILE, pa.table(columns))
+    write_submission(folder / QUERIES_FILE, exported)
+    if not (folder / CARD_FILE).exists():
+        write_atomically(folder / CARD_FILE, CARD)
