@@ -1,20 +1,27 @@
 """Speed on a CPU in float32, compared with transformers, kvpress and lm-eval on the same work.
 
-    python results/bench_speed.py                                 nano, 1,024 tokens
-    python results/bench_speed.py --model FOLDER --tokens 2048 --repeat 5
+    python results/bench_speed.py reading queries lm-eval              nano, 1,024 tokens
+    python results/bench_speed.py reading memory --model smollm2-135m --tokens 2048 --repeat 3
+    python results/bench_speed.py growth                               1k to 32k tokens
 
-Both sides take turns in one process. Seconds are CPU seconds, medians of all turns. Other load
-raises both, and affects their ratio less. The press with observed attention needs eager attention.
-`ttabench profile` measures reading by length.
+reading, queries, lm-eval: both sides take turns in one process. Seconds are CPU seconds, medians of
+all turns. Other load raises both, and affects their ratio less. The press with observed attention
+needs eager attention. memory: each side reads in its own process. growth: every method reads once
+per length. `--page FILE` also puts each table between the markers <!-- MODEL-PART --> of a page.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from math import log
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,19 +29,25 @@ from typing import Any
 
 import torch
 from grids import table
-from transformers import AutoModelForCausalLM, DynamicCache
+from make import put
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
+from ttabench.core.architectures import NANO
+from ttabench.core.meter import Meter
 from ttabench.core.types import Chunk
 from ttabench.lm.forward.patching import prefill
 from ttabench.lm.inference.answering import generate
-from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
 from ttabench.methods import registry
+from ttabench.methods.session import Session
+from ttabench.methods.settings import build_settings, resolve_preset
 from ttabench.mini.demonstrations import superglue
+from ttabench.profiling.measure import lift_positions, make_chunks
 
 BUDGET, GENERATED, QUERIES, SHOTS = 0.2, 32, 32, 30
-PRESSES = {
+PAIRS = {
+    "icl": "transformers",
     "window mode=postprefill recent=0.2": "StreamingLLMPress",
     "window recent=512": "StreamingLLMPress",
     "snapkv budget=0.2": "SnapKVPress",
@@ -43,7 +56,15 @@ PRESSES = {
 }
 """Methods with their settings, and the press of kvpress with the same rule. The stream of `window`
 reads 516 slots at a time and keeps as many, where the press reads with full attention."""
+LENGTHS = (1024, 4096, 16384, 32768)
+"""Tokens of the texts that every method reads."""
+CHUNK_TOKENS = 256
+MAX_READING_SECONDS = 60.0
+"""A method that took longer does not read the next length."""
+WARMUP_TOKENS = 128
+"""More than the 64 tokens that SnapKVPress observes."""
 Line = tuple[str, ...]
+Reader = Callable[[Sequence[int]], object]
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
@@ -53,6 +74,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
+@torch.no_grad()
 def alternate(
     name: str, repeat: int, ours: Callable[[], object], theirs: Callable[[], object]
 ) -> Line:
@@ -64,15 +86,18 @@ def alternate(
     return name, f"{mine:.3g}", f"{other:.3g}", f"{mine / other:.2f}", spread
 
 
-def reader(lm: LM, words: str, ids: Sequence[int]) -> Callable[[], Any]:
-    """Return a function that reads tokens with a method, given by its name and settings."""
+def reader(lm: LM, words: str) -> Reader:
+    """Return a function that reads a text with a method, given by its name and settings."""
     name, *settings = words.split()
     cls = registry.find_method(name).load()
     values = dict(text.split("=") for text in settings)
     typed = {key: text if text.isalpha() else json.loads(text) for key, text in values.items()}
     method = cls(lm, cls.spec.Settings(**typed))
-    chunk = Chunk(text=".", joiner="", ids=tuple(ids))
-    return lambda: method.adapt(method.begin(1), [[chunk]])
+
+    def read(ids: Sequence[int]) -> object:
+        return method.adapt(method.begin(1), [[Chunk(text=".", joiner="", ids=tuple(ids))]])
+
+    return read
 
 
 @contextmanager
@@ -91,39 +116,100 @@ def cache_positions(plain: Any) -> Iterator[None]:
             hook.remove()
 
 
-def compare_reading(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
-    """Compare reading with transformers, and evicting methods with presses."""
+def random_text(lm: LM, tokens: int) -> list[int]:
+    """Return random token ids, to be read after the start of a text."""
+    return torch.randint(10, lm.vocab_size - 10, (tokens - len(lm.start_ids),)).tolist()
+
+
+def other_reader(lm: LM, folder: str, name: str) -> Reader:
+    """Return a function that reads the same with transformers, or with a press of kvpress."""
     import kvpress
 
-    lm = load(folder, device="cpu", dtype="float32")
-    ids = torch.randint(10, lm.vocab_size - 10, (1, tokens - len(lm.start_ids)))
-    whole = torch.cat([torch.tensor([lm.start_ids]).long(), ids], 1)
-    text = ids[0].tolist()
-    plain: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    eager: Any = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+    attention = "eager" if name == "ObservedAttentionPress" else "sdpa"
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation=attention
     ).eval()
+    press = None
+    if name != "transformers":
+        press = getattr(kvpress, name)(compression_ratio=1 - BUDGET)
 
-    def read_plain() -> object:
-        return plain.model(whole, past_key_values=DynamicCache())
+    def read(ids: Sequence[int]) -> object:
+        whole = torch.tensor([[*lm.start_ids, *ids]])
+        with cache_positions(model), press(model) if press else nullcontext():
+            return model.model(input_ids=whole, past_key_values=DynamicCache())
 
-    def press(name: str) -> Callable[[], object]:
-        made = getattr(kvpress, name)(compression_ratio=1 - BUDGET)
-        model = eager if name == "ObservedAttentionPress" else plain
+    return read
 
-        def read() -> None:
-            with cache_positions(model), made(model):
-                model.model(input_ids=whole, past_key_values=DynamicCache())
 
-        return read
-
-    yield alternate(
-        f"icl / transformers, {tokens:,} tokens", repeat, reader(lm, "icl", text), read_plain
-    )
-    for words, name in PRESSES.items():
+def compare_reading(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
+    """Compare reading with transformers, and evicting methods with presses."""
+    lm = load(folder, device="cpu", dtype="float32")
+    ids = random_text(lm, tokens)
+    for words, name in PAIRS.items():
+        ours, theirs = reader(lm, words), other_reader(lm, folder, name)
         yield alternate(
-            f"{words} / {name}, {tokens:,} tokens", repeat, reader(lm, words, text), press(name)
+            f"{words} / {name}, {tokens:,} tokens", repeat, partial(ours, ids), partial(theirs, ids)
         )
+
+
+@torch.no_grad()
+def peak_of_reading(folder: str, tokens: int, words: str) -> float:
+    """Return the peak memory of reading in MiB, without the loaded model.
+
+    Weights are copied out of the mapped file, which the system may load and drop at any time. A
+    short text is read before.
+    """
+    lm = load(folder, device="cpu", dtype="float32")
+    read = reader(lm, words) if words in PAIRS else other_reader(lm, folder, words)
+    for model in (part for part in gc.get_objects() if isinstance(part, PreTrainedModel)):
+        for weight in model.parameters():
+            weight.data = weight.data.clone()
+    ids, meter = random_text(lm, tokens), Meter("cpu")
+    read(ids[:WARMUP_TOKENS])
+    for phase, work in (("loaded", gc.collect), ("reading", partial(read, ids))):
+        with meter.phase(phase):
+            work()
+    loaded, reading = (meter.peak_bytes[phase] or 0 for phase in ("loaded", "reading"))
+    return (reading - loaded) / 2**20
+
+
+def compare_memory(folder: str, tokens: int, _repeat: int) -> Iterator[Line]:
+    """Compare the peak memory of reading, each side in its own process."""
+    for words, name in PAIRS.items():
+        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+            sides = [
+                pool.submit(peak_of_reading, folder, tokens, side).result()
+                for side in (words, name)
+            ]
+        mine, other = sides
+        yield f"{words} / {name}", f"{mine:,.0f}", f"{other:,.0f}", f"{mine / other:.2f}"
+
+
+def measure_growth(folder: str, _tokens: int, _repeat: int) -> Iterator[Line]:
+    """Measure the CPU seconds in which every method with its preset `nano` reads each length.
+
+    A method stops after a text that took longer than `MAX_READING_SECONDS`. The exponent is that of
+    the last two lengths: 1 if twice the text takes twice the time, 2 if it takes four times.
+    """
+    lm = load(folder, device="cpu", dtype="float32")
+    lift_positions(lm, 2 * LENGTHS[-1])
+    for spec in registry.methods().values():
+        if spec.growth == "none":
+            continue  # it reads nothing
+        method = spec.load()(lm, build_settings(spec, {}, resolve_preset(spec, "", NANO)))
+        seconds: list[float] = []
+        for length in LENGTHS:
+            session = Session(lm, method)
+            session.read(make_chunks(lm, length, CHUNK_TOKENS))
+            seconds.append(cpu_seconds(session.flush))
+            if seconds[-1] > MAX_READING_SECONDS:
+                break
+        exponent = "-"
+        if read := len(seconds) - 1:
+            longer = LENGTHS[read] / LENGTHS[read - 1]
+            exponent = f"{log(seconds[read] / seconds[read - 1]) / log(longer):.1f}"
+        cells = [f"{value:.3g}" for value in seconds]
+        yield spec.name, *cells, *["-"] * (len(LENGTHS) - len(cells)), exponent
 
 
 def compare_queries(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
@@ -163,7 +249,7 @@ def compare_queries(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
         yield alternate(name, repeat, ours(prompts), theirs(prompts))
 
 
-def compare_lm_eval(folder: str, repeat: int) -> Iterator[Line]:
+def compare_lm_eval(folder: str, _tokens: int, repeat: int) -> Iterator[Line]:
     """Compare few-shot evaluation within lm-eval: method `icl` with lm-eval's own `hf` model."""
     import lm_eval
     from lm_eval.evaluator import simple_evaluate
@@ -203,22 +289,45 @@ def compare_lm_eval(folder: str, repeat: int) -> Iterator[Line]:
         yield alternate(name, repeat, evaluate(ours), evaluate(hf))
 
 
+PAIRED = ("ours / other", "ours (s)", "other (s)", "ratio", "smallest to largest")
+PARTS = {
+    "reading": (compare_reading, PAIRED),
+    "queries": (compare_queries, PAIRED),
+    "lm-eval": (compare_lm_eval, PAIRED),
+    "memory": (compare_memory, ("ours / other", "ours (MiB)", "other (MiB)", "ratio")),
+    "growth": (
+        measure_growth,
+        ("method", *(f"{length:,} tokens (s)" for length in LENGTHS), "exponent"),
+    ),
+}
+"""Comparisons with the heads of their tables."""
+
+
 def main() -> None:
-    """Print the tables."""
+    """Print the tables, or put them into a page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default=str(NANO_FOLDER), help="folder of a model")
+    parser.add_argument("parts", nargs="*", default=["reading", "queries", "lm-eval"])
+    parser.add_argument("--model", default=NANO)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--page", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    arguments = options.model, options.tokens, options.repeat
-    with torch.no_grad():
-        lines = [*compare_reading(*arguments), *compare_queries(*arguments)]
-        lines += compare_lm_eval(options.model, options.repeat)
-        print(table(("ours / other", "ours (s)", "other (s)", "ratio", "pairs"), lines, 1))
+    with TemporaryDirectory() as folder:
+        # every library reads the same float32 weights
+        lm = load(options.model, device="cpu", dtype="float32")
+        lm.model.save_pretrained(folder)
+        lm.tokenizer.save_pretrained(folder)
+        del lm
+        for part in options.parts:
+            measure, heads = PARTS[part]
+            text = table(heads, list(measure(folder, options.tokens, options.repeat)), 1)
+            print(text, flush=True)
+            if options.page:
+                put({(options.page, f"{options.model}-{part}"): partial(str, text)})
 
 
 if __name__ == "__main__":
