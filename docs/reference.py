@@ -20,6 +20,7 @@ from ttabench.cost import Workload
 from ttabench.methods import registry
 from ttabench.methods.spec import MethodSpec, Recipe
 from ttabench.profiling.analytic import H100_FLOPS_PER_SECOND, training_table
+from ttabench.profiling.gpus import GPUS
 from ttabench.report import page as report_page
 from ttabench.report.comparison_tables import GLOSSARY
 from ttabench.report.listing import (
@@ -47,8 +48,6 @@ TRAINED, SYSTEMS = (
     ("ccm", "mac", "generative_adapter", "streamadapter"),
 )
 RECIPE = {"documents": (16,), "batch_documents": 16, "questions": 1, "steps": 1000}
-BANDWIDTH = 3.35e12
-"""Bytes a second of an H100's memory."""
 
 
 def parts() -> dict[str, str]:
@@ -203,7 +202,9 @@ def million_table(model: str) -> Table:
             moved = 2 * paper.parameters + shape.cache_bytes(
                 paper.ask_slots, 2
             )  # for each token that is written
-            query = max(paper.ask_flops / H100_FLOPS_PER_SECOND, 128 * moved / BANDWIDTH)
+            query = max(
+                paper.ask_flops / H100_FLOPS_PER_SECOND, 128 * moved / GPUS["h100"].bytes_per_second
+            )
             found[spec.name] = paper.adapt_flops / H100_FLOPS_PER_SECOND, query, paper.state_bytes
     whole_read, whole_query, _ = found["icl"]
     rows = []

@@ -17,8 +17,10 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import read_json
 
 NANO_CONFIG = Path(__file__).parent / "assets" / "nano" / "config.json"
-GATED_MODEL_TYPES = "llama mistral phi3 qwen2 qwen3 smollm3 gemma gemma3_text".split()
+GATED_MODEL_TYPES = "llama mistral phi3 qwen2 qwen3 smollm3 gemma gemma2 gemma3_text".split()
 """Architectures with three feed-forward matrices (gate, up, down) instead of two."""
+MIXED_WINDOW_TYPES = ("gemma2", "gemma3_text")
+"""Architectures of layers with and without a window, also in configurations without `layer_types`."""
 FUSED_QKV_NAMES = {"gpt2": "c_attn", "phi3": "qkv_proj"}
 """Fused map for queries, keys and values, by architecture."""
 EXTRA_LEARNED_POSITIONS = {"gpt2": 0, "opt": 2}
@@ -116,11 +118,14 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Total parameters: exact for GPT-2 and OPT, without biases for Llama-like models."""
+        """Total parameters: exact for named models; other biases of Llama-like models are missing."""
         norms = (2 * self.layers + 1) * self.hidden
-        # also after attention and feed-forward, and for queries and keys
-        if self.model_type == "gemma3_text":
-            norms += 2 * self.layers * (self.hidden + self.head_dim)
+        if self.model_type in MIXED_WINDOW_TYPES:  # also after attention and feed-forward
+            norms += 2 * self.layers * self.hidden
+        if self.model_type in ("gemma3_text", "qwen3"):  # also of queries and keys
+            norms += 2 * self.layers * self.head_dim
+        if self.model_type == "qwen2":  # biases of queries, keys and values
+            norms += self.layers * (self.heads + 2 * self.kv_heads) * self.head_dim
         if self.model_type in EXTRA_LEARNED_POSITIONS:
             learned = (self.positions or 0) + EXTRA_LEARNED_POSITIONS[self.model_type]
             biases = self.layers * sum(linear.outputs for linear in self.linears)
@@ -178,8 +183,7 @@ def shape_from(config: Mapping[str, Any], model_type: str) -> Shape:
     hidden = int(_first_value(config, "hidden_size", "n_embd"))
     heads = int(_first_value(config, "num_attention_heads", "n_head"))
     positions = _first_value(config, "max_position_embeddings", "n_positions")
-    # Gemma 3 mixes layers with and without a window, also in configurations without `layer_types`
-    is_mixed = model_type == "gemma3_text" or len(set(config.get("layer_types") or ())) > 1
+    is_mixed = model_type in MIXED_WINDOW_TYPES or len(set(config.get("layer_types") or ())) > 1
     windowed = not is_mixed and config.get("use_sliding_window", True)
     sliding_window = config.get("sliding_window") if windowed else None
     if not isinstance(positions, int | None) or not isinstance(sliding_window, int | None):

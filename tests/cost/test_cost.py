@@ -35,6 +35,7 @@ from ttabench.methods.doc_to_lora import DocToLoraSettings
 from ttabench.methods.eviction.expected_attention import ExpectedAttentionSettings
 from ttabench.methods.eviction.h2o import H2OSettings
 from ttabench.methods.eviction.kvzap import KVzapSettings
+from ttabench.methods.eviction.kvzip import KVzipSettings
 from ttabench.methods.eviction.random_slots import RandomSlotsSettings
 from ttabench.methods.eviction.snapkv import SnapKVSettings
 from ttabench.methods.eviction.spec import BudgetSettings
@@ -71,6 +72,8 @@ CASES: dict[str, tuple[str, Any]] = {
     "random_slots": ("random_slots", RandomSlotsSettings()),
     "keydiff in chunks": ("keydiff", BudgetSettings(chunk=20)),
     "expected_attention": ("expected_attention", ExpectedAttentionSettings()),
+    "kvzip": ("kvzip", KVzipSettings(shares="uniform")),
+    "attention_matching": ("attention_matching", KVzipSettings(shares="uniform")),
     "kvzap": ("kvzap", KVzapSettings(shares="uniform")),
     "kvzap mlp": ("kvzap", KVzapSettings(shares="uniform", scorer="mlp", hidden=24)),
     "kvzap gate": ("kvzap", KVzapSettings(shares="uniform", scorer="gate", budget=1.0)),

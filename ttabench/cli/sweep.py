@@ -83,6 +83,14 @@ def sweep(
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     dry_run: o.DryRun = False,
+    gpu: Annotated[
+        str,
+        o.option(
+            EXECUTION_PANEL,
+            "With --dry-run: estimate hours and memory on this GPU (h200, h100, a100, l40s or l4), "
+            "without weights and data.",
+        ),
+    ] = "",
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -111,9 +119,18 @@ def sweep(
             typed[name] = list(
                 dict.fromkeys(parse_value(text, kind, f"--{name.replace('_', '-')}"))
             )
+    if gpu and not dry_run:
+        raise UserError("--gpu is only an estimate.", "Add --dry-run.")
     data = _merge_suite(suite, typed)
     try:
-        runs = suites.plan_jobs(suites.expand_suite(data))
+        cells = suites.expand_suite(data)
+        if gpu:
+            from ttabench.sweep.estimate import estimate_table
+
+            table = estimate_table(cells, suites.task_sizes(data), gpu)
+            render.print_tables([table], "json" if json else "table")
+            return
+        runs = suites.plan_jobs(cells)
     except UserError as error:
         raise UserError(f"{suite}: {error.what}" if suite else error.what, error.hint) from None
     runs = suites.select_shard(runs, shard) if shard else runs

@@ -156,6 +156,21 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama-3-8b": _llama_like(
         "meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), 8192, vocab_size=128256
     ),
+    "llama-3.1-8b-instruct": _llama_like(
+        "meta-llama/Llama-3.1-8B-Instruct",
+        (4096, 14336, 32, 32, 8),
+        131072,
+        has_chat_template=True,
+        vocab_size=128256,
+    ),
+    "llama-3.2-3b-instruct": _llama_like(
+        "meta-llama/Llama-3.2-3B-Instruct",
+        (3072, 8192, 28, 24, 8),
+        131072,
+        has_chat_template=True,
+        vocab_size=128256,
+        tie_word_embeddings=True,
+    ),
     "llama-3-70b": _llama_like(
         "meta-llama/Meta-Llama-3-70B", (8192, 28672, 80, 64, 8), 8192, vocab_size=128256
     ),
@@ -169,6 +184,44 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "mistral",
         has_chat_template=True,
         sliding_window=None,
+    ),
+    "qwen2.5-7b-instruct-1m": _llama_like(
+        "Qwen/Qwen2.5-7B-Instruct-1M",
+        (3584, 18944, 28, 28, 4),
+        1010000,
+        "qwen2",
+        has_chat_template=True,
+        vocab_size=152064,
+    ),
+    "qwen3-4b": _llama_like(
+        "Qwen/Qwen3-4B",
+        (2560, 9728, 36, 32, 8),
+        40960,
+        "qwen3",
+        has_chat_template=True,
+        vocab_size=151936,
+        head_dim=128,
+        tie_word_embeddings=True,
+    ),
+    "qwen3-8b": _llama_like(
+        "Qwen/Qwen3-8B",
+        (4096, 12288, 36, 32, 8),
+        40960,
+        "qwen3",
+        has_chat_template=True,
+        vocab_size=151936,
+        head_dim=128,
+    ),
+    "gemma2-2b-it": _llama_like(
+        "google/gemma-2-2b-it",
+        (2304, 9216, 26, 8, 4),
+        8192,
+        "gemma2",
+        has_chat_template=True,
+        vocab_size=256000,
+        head_dim=256,
+        sliding_window=4096,
+        tie_word_embeddings=True,
     ),
     "phi-3-medium": _llama_like(
         "microsoft/Phi-3-medium-4k-instruct",

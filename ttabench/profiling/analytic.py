@@ -22,13 +22,13 @@ from ttabench.cost import Cost, Shape, Workload
 from ttabench.methods import registry
 from ttabench.methods.settings import build_settings, parse_settings, resolve_preset
 from ttabench.methods.spec import MethodSpec
+from ttabench.profiling.gpus import GPUS, UTILISATION
 from ttabench.profiling.job import Load, assign_settings, parse_method_names
 from ttabench.terminal.table import Table
 from ttabench.training.stages import TrainPlan
 
 Row: TypeAlias = dict[str, Json]
-H100_FLOPS_PER_SECOND = 400e12
-"""Operations per second of an H100 in bfloat16, at 40 per cent of its 989 T."""
+H100_FLOPS_PER_SECOND = UTILISATION * GPUS["h100"].flops_per_second
 BYTES_PER_TRAINED_WEIGHT = 16
 """Bytes per trained weight: float32 weight, gradient and two Adam moments."""
 TRAINING_WORKLOAD = Workload(chunk_tokens=(256,), prompt_tokens=32, new_tokens=16)
@@ -103,7 +103,7 @@ def analytic_rows(
         UserError: the architecture or dtype is unknown, the settings have no cost formula, or
             there are bits and a state has no keys and values.
     """
-    shape = _known_shape(model)
+    shape = known_shape(model)
     require_known("dtype", dtype, cost.DTYPE_BYTES)
     rows = []
     for name in dict.fromkeys(methods):
@@ -153,7 +153,7 @@ def _has_kv(spec: MethodSpec, settings: Any, shape: Shape, work: Workload) -> bo
     return len(sizes) > 1
 
 
-def _known_shape(model: str) -> Shape:
+def known_shape(model: str) -> Shape:
     """Return the shape of a model. Raises a UserError if the formulas do not cover it."""
     if (shape := cost.shape_of(model)) is not None:
         return shape
@@ -205,7 +205,7 @@ def training_table(plan: TrainPlan, dtype: str) -> Table:
     for stage in plan.stages:
         recipe, resolved = stage.config, stage.plans[0].resolved
         model = stage.plans[0].config.model
-        shape = _known_shape(model)
+        shape = known_shape(model)
         cost_formula, steps, lessons = resolved.spec.cost, recipe.steps, len(recipe.documents)
         trained = tokens = flops = longest = 0
         for documents in recipe.documents:

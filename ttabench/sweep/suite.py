@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import yaml
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, create_model
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import (
@@ -155,11 +155,30 @@ RunPattern = create_model(
     **_value_or_list_fields({**dict.fromkeys(AXES, str), "seed": SEED, **OPTIONS}),
 )
 """Option values that select runs, such as an entry of `include` or `exclude`."""
+
+
+class TaskSizes(BaseModel):
+    """Mean sizes of a task, from which `--dry-run --gpu` estimates costs without its data."""
+
+    model_config = STRICT_CONFIG
+
+    contexts: PositiveInt
+    chunks: PositiveInt
+    """Chunks of a context."""
+    chunk_tokens: PositiveInt
+    queries: PositiveInt
+    """Queries about a context; for a choice, its options."""
+    prompt_tokens: PositiveInt
+    new_tokens: PositiveInt
+    """Tokens of an answer."""
+
+
 _suite_fields: dict[str, Any] = {
     **{AXES[axis]: (_make_entries_type(axis), []) for axis in ("method", "task", "model")},
     "seeds": (list[SEED], [0]),
     "include": (list[RunPattern], []),  # type: ignore[valid-type]
     "exclude": (list[RunPattern], []),  # type: ignore[valid-type]
+    "sizes": (dict[str, TaskSizes], {}),
     **_value_or_list_fields(OPTIONS),
 }
 Suite = create_model("Suite", __config__=STRICT_CONFIG, **_suite_fields)
@@ -177,6 +196,12 @@ def check_suite(data: Json) -> dict[str, Json]:
         mode="json", exclude_unset=True
     )
     return values
+
+
+def task_sizes(data: Json) -> dict[str, TaskSizes]:
+    """Return the sizes of tasks that a suite states, by name of the task."""
+    sizes: dict[str, TaskSizes] = validate_model(Suite, data, "The suite").sizes
+    return sizes
 
 
 MAX_RUNS = 10_000
@@ -300,7 +325,7 @@ def expand_suite(data: Json) -> list[Cell]:
     }
     axes["model"] = axes["model"] or [_Layer({"model": NANO})]
     seeds = _unique(suite.get("seeds", [0]))
-    top = _Layer({key: value for key, value in suite.items() if key not in _LISTS})
+    top = _Layer({key: value for key, value in suite.items() if key not in _NOT_OPTIONS})
     run_cells = _limit_runs(grid.expand(axes, seeds, [top]))
     for pattern in suite.get("exclude", []):
         kept = [
@@ -317,7 +342,7 @@ def expand_suite(data: Json) -> list[Cell]:
     return _unique([cell for _, cell in run_cells])
 
 
-_LISTS = {*AXES.values(), "include", "exclude"}
+_NOT_OPTIONS = {*AXES.values(), "include", "exclude", "sizes"}
 
 
 def _limit_runs(runs: Iterator[tuple[dict[str, Json], Cell]]) -> list[tuple[dict[str, Json], Cell]]:
@@ -433,17 +458,27 @@ def select_shard(runs: Sequence[Job], part: str) -> list[Job]:
     return list(runs[int(match[1]) - 1 :: int(match[2])])
 
 
-def _make_job(cell: Cell, plan: Plan) -> Job:
-    request, config = cell.request, plan.config
+def method_label(request: RunRequest, method: str) -> str:
+    """Return the method of a run with its settings, labelled options and state."""
     labelled = {name: getattr(request, name) for name in LABELLED_OPTIONS}
     labels = [f"{name}={value}" for name, value in labelled.items() if value not in (None, "")]
+    words = [method, *format_assignments(request.settings), *labels]
+    return " ".join(words) + STATE_SUFFIXES[request.state_of]
+
+
+def task_label(request: RunRequest, task: str) -> str:
+    """Return the task of a run with its options."""
+    return " ".join([task, *format_assignments(request.task_options)])
+
+
+def _make_job(cell: Cell, plan: Plan) -> Job:
+    request, config = cell.request, plan.config
     return Job(
         id=config.identity(),
         request=request,
         seed=cell.seed,
         base=repr(base_model_key(request, chat_template=config.chat_template)),
-        method=" ".join([config.method, *format_assignments(request.settings), *labels])
-        + STATE_SUFFIXES[config.state_of],
-        task=" ".join([config.task, *format_assignments(request.task_options)]),
+        method=method_label(request, config.method),
+        task=task_label(request, config.task),
         notes=tuple(plan.resolved.notes()),
     )

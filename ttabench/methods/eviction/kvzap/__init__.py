@@ -6,17 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.errors import require_at_least
-from ttabench.cost import (
-    FLOAT32_BYTES,
-    INT64_BYTES,
-    Cost,
-    Shape,
-    Workload,
-    closed_book_cost,
-    window_cost,
-)
-from ttabench.methods.eviction.kvzip import KVZIP, KVzipSettings
-from ttabench.methods.eviction.spec import UNIFORM
+from ttabench.cost import Cost, Shape, Workload, closed_book_cost
+from ttabench.methods.eviction.kvzip import KVZIP, KVzipSettings, ragged_cost
 from ttabench.methods.parts.settings import Amount, as_budget, check_amount
 from ttabench.methods.spec import Recipe
 
@@ -62,10 +53,7 @@ def scorer_sizes(settings: KVzapSettings, shape: Shape) -> tuple[int, int]:
 
 
 def cost(settings: KVzapSettings, shape: Shape, work: Workload) -> Cost | None:
-    """Compute the cost of one reading, None with a threshold.
-
-    Answers cost as much as the longest head. Without `shares=uniform`, that is at most the text.
-    """
+    """Compute the cost of one reading, None with a threshold."""
     if settings.threshold is not None:
         return None
     parameters, flops = scorer_sizes(settings, shape)
@@ -73,22 +61,12 @@ def cost(settings: KVzapSettings, shape: Shape, work: Workload) -> Cost | None:
     if not work.chunk_tokens:
         return replace(closed_book_cost(shape, work), added_parameters=added)
     read = shape.bos_tokens + work.tokens
-    kept = min(read, settings.kept_tokens(read))
-    heads = shape.layers * shape.kv_heads
-    slots = kept if settings.shares == UNIFORM else read
-    return window_cost(
+    return ragged_cost(
+        settings,
         shape,
         work,
-        slots,
         added_parameters=added,
-        state_floats=(shape.slot_floats + heads) * kept,
-        # a position and a score per slot, and the number of slots per head
-        state_bytes=work.kv_bytes(shape, kept, is_ragged=True)
-        + FLOAT32_BYTES * heads * (2 * kept + 1)
-        + INT64_BYTES,
-        adapt_slots=read,
         adapt_flops=shape.forward_flops(read) + shape.layers * flops * read,
-        positions=read + work.query_positions,
     )
 
 

@@ -30,7 +30,13 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
 from ttabench.methods.eviction.cache import EvictedCache, RaggedCache, drop_invisible, pack_slots
 from ttabench.methods.eviction.evicting import EvictingMethod
-from ttabench.methods.eviction.kvzip import ATTENTION_MATCHING, KVZIP, KVzipSettings
+from ttabench.methods.eviction.kvzip import (
+    ATTENTION_MATCHING,
+    FIT_STEPS,
+    KVZIP,
+    MATCHED_TOKENS,
+    KVzipSettings,
+)
 from ttabench.methods.eviction.observers import attention_weights, group_heads, visible_slots
 from ttabench.methods.eviction.shares import head_budgets, load_shares, select_slots
 from ttabench.methods.parts.kept import extend_prefix
@@ -228,8 +234,6 @@ class KVzip(EvictingMethod[KVzipT]):
                 yield begin, begin + len(chunk), [*later_prompt, *tail, *end, *chunk]
 
 
-FIT_STEPS = 60
-"""Steps of accelerated projected gradient descent on weights; biases are their logarithms."""
 RIDGE_WEIGHT = 1e-3
 """Ridge penalty on changes of values, relative to the mean squared attention of a slot."""
 MIN_WEIGHT, MAX_WEIGHT = math.exp(-3.0), math.exp(3.0)
@@ -277,7 +281,7 @@ class AttentionMatching(KVzip[KVzipSettings]):
 
     spec = ATTENTION_MATCHING
     required_capabilities = (*KVzip.required_capabilities, "plain_keys")
-    query_tokens = 1024
+    query_tokens = MATCHED_TOKENS
 
     @torch.no_grad()
     def _evict(self, text: ReadText, cache: EvictedCache) -> RaggedCache:
