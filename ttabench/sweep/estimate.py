@@ -42,7 +42,6 @@ def estimate_table(cells: Sequence[Cell], sizes: Mapping[str, TaskSizes], gpu: s
         **{key: sum(run[key] for run in known) for key in ("hours", "chunked_hours")},
         "peak_bytes": max((run["peak_bytes"] for run in known), default=None),
     }
-    unknown = {run["method"] for run in runs if run["hours"] is None}
     memory = amounts.format_bytes(GPUS[gpu].memory_bytes)
     return Table.of(
         f"estimate for one {gpu.upper()}, not measured",
@@ -61,12 +60,7 @@ def estimate_table(cells: Sequence[Cell], sizes: Mapping[str, TaskSizes], gpu: s
         f"Decoding takes at least {1000 * SECONDS_PER_LAYER:g} ms per token and layer for a batch "
         f"of queries. peak memory (of {memory}): weights, trained modules, state, keys and values. "
         "Loading, T5 models, training and activations are not included. Assumed sizes: "
-        f"{_describe_sizes(sizes)}."
-        + (
-            f" Without a formula, not in the total: {', '.join(sorted(unknown))}."
-            if unknown
-            else ""
-        ),
+        f"{_describe_sizes(sizes)}. -: without a formula, and not in the total.",
         names=("method",),
         spare=("model", "#seed"),
     )
@@ -76,7 +70,7 @@ def _labels(cell: Cell) -> dict[str, str | int]:
     request = cell.request
     return {
         "method": method_label(request, request.method),
-        "task": task_label(request, request.task),
+        "task": f"{task_label(request, request.task)} {request.source}".rstrip(),
         "seed": cell.seed,
         "model": request.base_name,
     }
