@@ -32,6 +32,7 @@ def eval_(
     seeds: o.Seeds = "0",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
+    tracker: o.Tracker = "",
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     dry_run: o.DryRun = False,
@@ -66,7 +67,7 @@ def eval_(
     if dry_run:
         _dry_run(plans, json=json)
         return
-    results = _run_plans(plans, out, force=force, is_verbose=not (json or quiet))
+    results = _run_plans(plans, out, tracker, force=force, is_verbose=not (json or quiet))
     if quiet and not json:
         for result in results:
             render.print_line(str(result.folder))
@@ -75,17 +76,24 @@ def eval_(
 
 
 def _run_plans(
-    plans: Sequence[Plan], out: Path, *, force: bool, is_verbose: bool
+    plans: Sequence[Plan], out: Path, tracker: str, *, force: bool, is_verbose: bool
 ) -> list[EvaluationResult]:
     from ttabench.run.evaluation import ModelCache, execute
+    from ttabench.run.tracking import final_figures, open_tracker
 
     models, results = ModelCache(), []
     for plan in plans:
-        with render.show_progress(is_verbose) as on_progress:
+        config = plan.config
+        name = f"{config.method} on {config.task}, {config.identity()}"
+        with (
+            open_tracker(tracker, name, config.to_json()) as log_metrics,
+            render.show_progress(is_verbose) as on_progress,
+        ):
             log = render.print_note if is_verbose else no_log
             results.append(
                 execute(plan, models, out, force=force, on_progress=on_progress, log=log)
             )
+            log_metrics(final_figures(results[-1].record))
         if results[-1].status == "stored":
             _print_stored_notes(plan, results[-1].record, is_verbose)
     return results

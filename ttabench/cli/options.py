@@ -103,6 +103,9 @@ Threads = Annotated[
         metavar="N",
     ),
 ]
+Tracker = Annotated[
+    str, option(EXECUTION_GROUP, "Also log to a tracker: trackio, wandb or mlflow.", "--log")
+]
 MemoryLimit = Annotated[
     str, option(EXECUTION_GROUP, "Maximum memory per process, such as 4GiB. (default: no limit)")
 ]

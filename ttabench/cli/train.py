@@ -41,6 +41,7 @@ def train(
     ] = "none",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
+    tracker: o.Tracker = "",
     out: Annotated[
         Path | None,
         o.folder(
@@ -65,6 +66,7 @@ def train(
     Repeating a command resumes an interrupted training.
     """
     from ttabench.methods.registry import find_method
+    from ttabench.run.tracking import open_tracker
     from ttabench.training.stages import plan_training
 
     apply_resource_limits(threads, memory_limit, request.device)
@@ -84,7 +86,17 @@ def train(
             "json" if json else "table",
         )
         return
-    record = plan.run(lambda: render.show_progress(is_verbose))
+    last_stage = plan.stages[-1]
+    config = {**last_stage.plans[0].config.to_json(), **last_stage.config.recipe()}
+    with open_tracker(tracker, out.name, config) as log_metrics:
+        record = plan.run(lambda: render.show_progress(is_verbose), log_metrics)
+        for values in record.validation:
+            log_metrics(
+                {
+                    f"validation_{key}" if key != "step" else key: value
+                    for key, value in values.items()
+                }
+            )
     figures = {
         "steps": record.steps,
         "loss": record.losses[-1],

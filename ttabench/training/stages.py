@@ -37,6 +37,7 @@ from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.prompts import training_prompt
 from ttabench.run.request import NO_CHECKPOINT, RunRequest, UserPath
+from ttabench.run.tracking import LogMetrics, log_nothing
 from ttabench.training.batches import make_batches
 from ttabench.training.config import (
     RECORDED_RECIPE_FIELDS,
@@ -49,6 +50,7 @@ from ttabench.training.config import (
 if TYPE_CHECKING:
     from ttabench.core.types import Episode
     from ttabench.lm.model import LM
+    from ttabench.training.loop import OnStep
 
 FIRST_STAGE_FOLDER = "first"
 """Folder of the previous stage, inside that of the stage that builds on it."""
@@ -104,16 +106,27 @@ class TrainPlan:
     log: Callable[[str], None] = no_log
     """Receives notes, one line each."""
 
-    def run(self, open_progress: OpenProgress = lambda: nullcontext(no_progress)) -> TrainRecord:
-        """Train all stages and return the record of the last; finished stages return at once."""
+    def run(
+        self,
+        open_progress: OpenProgress = lambda: nullcontext(no_progress),
+        log_metrics: LogMetrics = log_nothing,
+    ) -> TrainRecord:
+        """Train all stages and return the record of the last; finished stages return at once.
+
+        `log_metrics` gets the stage, the step and the parts of the loss after every step.
+        """
         before: PlannedStage | None = None
         for number, stage in enumerate(self.stages, 1):
             current = stage if before is None else stage.on_top_of(before)
             label = f"stage {number} of {len(self.stages)} trained"
             if number == len(self.stages):
                 label = "trained"
+
+            def log_step(step: int, parts: Mapping[str, float], number: int = number) -> None:
+                log_metrics({"stage": number, "step": step, **parts})
+
             try:
-                record = self._train(current, label, open_progress)
+                record = self._train(current, label, open_progress, log_step)
             except KeyboardInterrupt:
                 self._log_saved_step(current.config)
                 raise
@@ -132,7 +145,9 @@ class TrainPlan:
             self.log(f"No step is saved in {out}. The same command begins at step 1.")
 
     @restore_global_state()
-    def _train(self, stage: PlannedStage, label: str, open_progress: OpenProgress) -> TrainRecord:
+    def _train(
+        self, stage: PlannedStage, label: str, open_progress: OpenProgress, log_step: OnStep
+    ) -> TrainRecord:
         # torch is imported only after all arguments were checked
         from ttabench.training.loop import train as train_method
         from ttabench.training.training_state import check_folder
@@ -157,6 +172,7 @@ class TrainPlan:
             def on_step(step: int, parts: Mapping[str, float]) -> None:
                 speed = f"{parts['tokens_per_second']:,.0f} tokens/s"
                 on_progress(f"{label}, loss {parts['loss']:.3f}, {speed}", step, config.steps)
+                log_step(step, parts)
 
             return train_method(method, episodes_of_steps, config, on_step, validation)
 
