@@ -96,14 +96,27 @@ def config(found: dict[str, Path]) -> str:
     return text.replace(OF_METHODS, "".join(named))
 
 
-def llms_txt(config: str) -> str:
+def description(page: Path) -> str:
+    """Return the first sentence of a page's first paragraph, without links."""
+    paragraphs = page.read_text(encoding="utf-8").split("\n\n")[1:]
+    first = next(text for text in paragraphs if text[0].isalnum())
+    sentence = re.split(r"(?<=[.!?]) ", " ".join(first.split()))[0]
+    sentence = re.sub(r"^After this page you (?:know|can) ", "", sentence)
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", sentence)
+    return plain[0].upper() + plain[1:]
+
+
+def llms_txt(config: str, found: Mapping[str, Path]) -> str:
     """Return an index of the site for language models (llmstxt.org): the sections of the navigation."""
     project = tomllib.loads(config)["project"]
     lines = [f"# {project['site_name']}", "", f"> {project['site_description']}."]
     for entry in project["nav"]:
         ((section, pages),) = entry.items()
         named = (item for page in pages if isinstance(page, dict) for item in page.items())
-        links = [f"- [{name}]({place.removesuffix('.md')}/)" for name, place in named]
+        links = [
+            f"- [{name}]({place.removesuffix('.md')}/): {description(found[place])}"
+            for name, place in named
+        ]
         if links:
             lines += ["", f"## {section}", "", *links]
     return "\n".join(lines) + "\n"
@@ -128,9 +141,9 @@ def assemble() -> None:
     for place, page in found.items():
         (site / place).parent.mkdir(parents=True, exist_ok=True)
         (site / place).write_text(placed(page, places), encoding="utf-8")
-    (BUILD / CONFIG).write_text(config(found), encoding="utf-8")
-    index = llms_txt((ROOT / CONFIG).read_text(encoding="utf-8"))
-    (site / "llms.txt").write_text(index, encoding="utf-8")
+    settings = config(found)
+    (BUILD / CONFIG).write_text(settings, encoding="utf-8")
+    (site / "llms.txt").write_text(llms_txt(settings, found), encoding="utf-8")
     print(f"{len(found)} pages in {BUILD}")
 
 
