@@ -6,22 +6,19 @@
 
 reading, queries, lm-eval: both sides take turns in one process. Seconds are CPU seconds, medians of
 all turns. Other load raises both, and affects their ratio less. The press with observed attention
-needs eager attention. memory: each side reads in its own process. growth: every method reads once
-per length. `--page FILE` also puts each table between the markers <!-- MODEL-PART --> of a page.
+needs eager attention. memory: peak size of tensors that reading creates. growth: every method reads
+once per length. `--page FILE` also puts each table between the markers <!-- MODEL-PART --> of a page.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from math import log
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -30,10 +27,9 @@ from typing import Any
 import torch
 from grids import table
 from make import put
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from ttabench.core.architectures import NANO
-from ttabench.core.meter import Meter
 from ttabench.core.types import Chunk
 from ttabench.lm.forward.patching import prefill
 from ttabench.lm.inference.answering import generate
@@ -43,7 +39,7 @@ from ttabench.methods import registry
 from ttabench.methods.session import Session
 from ttabench.methods.settings import build_settings, resolve_preset
 from ttabench.mini.demonstrations import superglue
-from ttabench.profiling.measure import lift_positions, make_chunks
+from ttabench.profiling.measure import TensorMemoryCounter, lift_positions, make_chunks
 
 BUDGET, GENERATED, QUERIES, SHOTS = 0.2, 32, 32, 30
 PAIRS = {
@@ -61,8 +57,6 @@ LENGTHS = (1024, 4096, 16384, 32768)
 CHUNK_TOKENS = 256
 MAX_READING_SECONDS = 60.0
 """A method that took longer does not read the next length."""
-WARMUP_TOKENS = 128
-"""More than the 64 tokens that SnapKVPress observes."""
 Line = tuple[str, ...]
 Reader = Callable[[Sequence[int]], object]
 
@@ -153,35 +147,21 @@ def compare_reading(folder: str, tokens: int, repeat: int) -> Iterator[Line]:
 
 
 @torch.no_grad()
-def peak_of_reading(folder: str, tokens: int, words: str) -> float:
-    """Return the peak memory of reading in MiB, without the loaded model.
-
-    Weights are copied out of the mapped file, which the system may load and drop at any time. A
-    short text is read before.
-    """
-    lm = load(folder, device="cpu", dtype="float32")
-    read = reader(lm, words) if words in PAIRS else other_reader(lm, folder, words)
-    for model in (part for part in gc.get_objects() if isinstance(part, PreTrainedModel)):
-        for weight in model.parameters():
-            weight.data = weight.data.clone()
-    ids, meter = random_text(lm, tokens), Meter("cpu")
-    read(ids[:WARMUP_TOKENS])
-    for phase, work in (("loaded", gc.collect), ("reading", partial(read, ids))):
-        with meter.phase(phase):
-            work()
-    loaded, reading = (meter.peak_bytes[phase] or 0 for phase in ("loaded", "reading"))
-    return (reading - loaded) / 2**20
+def peak_of_reading(read: Reader, ids: Sequence[int]) -> float:
+    """Return the peak size in MiB of tensors that reading creates."""
+    with TensorMemoryCounter() as counter:
+        state = read(ids)
+    del state  # it lives until the end of the count
+    return counter.peak_tensor_bytes / 2**20
 
 
 def compare_memory(folder: str, tokens: int, _repeat: int) -> Iterator[Line]:
-    """Compare the peak memory of reading, each side in its own process."""
+    """Compare the peak size of tensors that reading creates. Buffers inside kernels do not count."""
+    lm = load(folder, device="cpu", dtype="float32")
+    ids = random_text(lm, tokens)
     for words, name in PAIRS.items():
-        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-            sides = [
-                pool.submit(peak_of_reading, folder, tokens, side).result()
-                for side in (words, name)
-            ]
-        mine, other = sides
+        sides = reader(lm, words), other_reader(lm, folder, name)
+        mine, other = (peak_of_reading(side, ids) for side in sides)
         yield f"{words} / {name}", f"{mine:,.0f}", f"{other:,.0f}", f"{mine / other:.2f}"
 
 
