@@ -37,6 +37,7 @@ ELSEWHERE = {
     "reading.md": ROOT / "results/english/reading.md",
     "miniature.md": ROOT / "results/reading.md",
     "claims.md": ROOT / "results/claims.md",
+    "submissions.md": ROOT / "results/submissions/README.md",
 }
 RUNS = {"runs/english.html": ROOT / "results/english", "runs/miniature.html": ROOT / "results/nine"}
 """Pages of runs by their place in the site, and the folders of records that they are of."""

@@ -14,10 +14,12 @@ import pytest
 from packing import pack
 
 from tests.conftest import Command, error_line
+from tests.places import ROOT
 from tests.report.test_compare import stored
 from ttabench.records.samples import digest_of
 from ttabench.records.schema import load_record, save_record
 
+SUBMITTED = sorted((ROOT / "results/submissions").glob("*.parquet"))
 VALUES = {"q1": 0.0, "q2": 1.0, "q3": 0.0, "q4": 1.0, "q5": 0.0, "q6": 0.0}
 BETTER = {**VALUES, "q1": 1.0, "q3": 1.0}
 Row = dict[str, Any]
@@ -259,3 +261,19 @@ def test_a_dataset_for_a_hub_is_loaded_with_its_two_tables(
     parquet.write_table(pa.table({"a": [1]}), hub / "queries.parquet")
     assert "queries.parquet" in error_line(ttabench("export", lab, "--hub", hub))
     assert "--hub" in error_line(ttabench("export", lab, "--hub", hub, "-o", "other.parquet"))
+
+
+@pytest.mark.parametrize("file", SUBMITTED, ids=lambda file: file.stem)
+def test_submitted_files_are_small_and_their_figures_follow(file: Path, ttabench: Command) -> None:
+    assert file.stat().st_size < 10**6
+    runs = ttabench("check", file, "--json").json()["runs"]
+    assert runs
+    assert not any(run["fault"] for run in runs)
+
+
+def test_the_board_of_all_submissions_is_built(ttabench: Command, tmp_path: Path) -> None:
+    assert SUBMITTED
+    ran = ttabench("report", *SUBMITTED, "--samples", 0, "-o", tmp_path / "board.html")
+    assert ran.code == 0, ran.err
+    text = (tmp_path / "board.html").read_text(encoding="utf-8")
+    assert all(file.stem in text for file in SUBMITTED)
