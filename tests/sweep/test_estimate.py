@@ -1,4 +1,4 @@
-"""`ttabench sweep --dry-run --gpu`: hours and memory from formulas, beside those measured on an H200."""
+"""`ttabench sweep --dry-run --gpu`: hours and memory from formulas, compared with those measured on an H200."""
 
 from __future__ import annotations
 

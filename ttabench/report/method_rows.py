@@ -254,7 +254,7 @@ def recovered(
 
 
 def kept_bytes(method_row: MethodRow, full_context: MethodRow | None) -> float | None:
-    """Return the bytes that the kept share of a row stands for; its state bytes without a share.
+    """Return the kept share of a row in bytes; its state bytes without a share.
 
     The share is relative to the full-context KV cache, so it needs the row of `icl`. For quantised
     states it is relative to a cache of 16 bits, and state bytes are what is kept.
