@@ -122,7 +122,7 @@ def test_every_option_of_eval_is_one_of_sweep(ttabench: Command) -> None:
     plain = {
         name: re.findall(r"--[a-z-]+", ttabench(name, "--help").out) for name in ("eval", "sweep")
     }
-    renamed = {"--method", "--task", "--model", "--seed", "--memory-limit"}
+    renamed = {"--method", "--task", "--model", "--seed", "--memory-limit", "--log"}
     assert set(plain["eval"]) - set(plain["sweep"]) == renamed
 
 

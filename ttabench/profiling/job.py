@@ -82,14 +82,16 @@ class Job:
     memory_limit: int | None = None
     """Memory limit of a process in bytes."""
 
-    def requests(self) -> dict[str, RunRequest]:
-        """Return the request of each method, by name."""
-        common = {name: getattr(self, name) for name in SHARED_FIELDS}
-        return {name: RunRequest(**typed, **common) for name, typed in self.method_requests.items()}
+    def request(self, **typed: Any) -> RunRequest:
+        """Return the request of a method, given by its typed fields."""
+        return RunRequest(**typed, **{name: getattr(self, name) for name in SHARED_FIELDS})
 
     def resolve_methods(self) -> dict[str, ResolvedMethod]:
         """Resolve the methods by name."""
-        return {name: resolve_method(request) for name, request in self.requests().items()}
+        return {
+            name: resolve_method(self.request(**typed))
+            for name, typed in self.method_requests.items()
+        }
 
     def check(self) -> None:
         """Raise a `UserError` for an unknown task, a model on a server, or for --throughput on a
@@ -127,8 +129,7 @@ class Job:
             }
             for name, adapter in self.resolve_methods().items()
         }
-        request, *_ = self.requests().values()
-        digests = base_model_digests(request)
+        digests = base_model_digests(self.request(method="none"))
         values["model_digest"] = "" if self.model == NANO else digests["model"]
         if digest := digests["base_checkpoint"]:
             values["base_checkpoint_digest"] = digest

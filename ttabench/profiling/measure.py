@@ -88,7 +88,7 @@ def measure_method(request: Mapping[str, Any], send: SendMessage) -> None:
 
 def _measure_lengths(request: Mapping[str, Any], job: Job, send: SendMessage) -> None:
     name, lengths = request["method"], list(request["lengths"])
-    lm = ModelCache().get(job.requests()[name])
+    lm = ModelCache().get(job.request(**job.method_requests[name]))
     send(("model", lm.describe()))
     lift_note = lift_positions(
         lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE_POSITIONS

@@ -286,8 +286,9 @@ def _results(result: Callable[[], list[JobReport]], share: Sequence[Job]) -> lis
 
 
 def _one_line(error: object) -> str:
-    """The text on one line, at most 300 characters."""
-    return " ".join(str(error).split())[:300]
+    """The text on one line, at most 300 characters, without warnings of a dead process's tracker."""
+    lines = [line for line in str(error).splitlines() if "resource_tracker" not in line]
+    return " ".join(" ".join(lines).split())[:300]
 
 
 ENGINES: Mapping[str, tuple[Engine, str, tuple[str, ...]]] = {
