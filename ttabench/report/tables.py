@@ -352,7 +352,7 @@ def find_changes(record: RunRecord) -> str:
 
 
 def _typed_options(record: RunRecord, config: RunConfig, notes: list[str]) -> dict[str, Any]:
-    """Return the options that repeat a run, as fields of `RunRequest`; `state_of` is none of them."""
+    """Return the options that repeat a run, as fields of `RunRequest` without `state_of`."""
     options = {name: getattr(config, name) for name in option_fields(RunFields)}
     for name, base in MODEL_ALIASES.items():
         if base == (config.model, config.base_checkpoint):

@@ -29,9 +29,10 @@ SERVED_PREFIX = "openai:"
 KEY_VARIABLE = "OPENAI_API_KEY"
 ADDRESS_HINT = f"Use {SERVED_PREFIX}http://HOST:PORT/v1#NAME. A key goes into {KEY_VARIABLE}."
 SERVER_HINT = "Repeat the command to resume: stored answers are kept."
-PROBE_TEXT = "The lighthouse stands on the north coast of the island."
+PROBE_TEXT = "The lighthouse is on the north coast of the island."
 MAX_CONCURRENT_REQUESTS = 8
-MAX_RETRIES = 5
+MAX_RETRIES, MAX_CONNECTION_RETRIES = 5, 2
+"""Repetitions of a request, and those after a refused connection: often a wrong address."""
 BACKOFF_SECONDS = 0.5
 """First wait before a request is repeated. It doubles each time."""
 MAX_WAIT_SECONDS = 60
@@ -52,9 +53,8 @@ def parse_address(name: str) -> tuple[str, str]:
     url, _, model = name.removeprefix(SERVED_PREFIX).partition("#")
     try:
         parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
-        assert parts.port != 0
-    except (ValueError, AssertionError):
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
         is_url = False
     if "@" in url:
         raise UserError("--model contains a user name or a password.", ADDRESS_HINT)
@@ -168,6 +168,7 @@ class CompletionServer:
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
         retry = BoundedRetry(
             MAX_RETRIES,
+            connect=MAX_CONNECTION_RETRIES,
             allowed_methods=None,
             status_forcelist=(429, 500, 502, 503, 504),
             backoff_factor=BACKOFF_SECONDS,
